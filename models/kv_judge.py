@@ -1,0 +1,500 @@
+"""Judges a kv_manager: makes its calls in the grammar of the contract, owns the KV memory, checks the laws.
+
+Nothing is held against a placement or a policy. A hit is judged when it is read, in the forward that reads it
+(rule 2); slots are asked for afresh at every forward and nothing is read between a reservation and its forward (rule 3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+from kvlockstep.models.model import Divergence, Factory, guarded
+from kvlockstep.models.op import NotEnabled
+from kvlockstep.properties import kv_manager as laws
+from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
+from kvlockstep.reference.contracts import Traits
+
+ASK_ORDERS = ("avail", "free_now", "slots", "late")
+
+
+@dataclass
+class Request:
+    """A request as the judge knows it. `computed` tokens have KV, `pending` more are reserved in this step."""
+
+    name: str
+    tokens: list[int]
+    extra_key: int | None
+    computed: int = 0
+    pending: int = 0
+    hit: int = 0
+    drafts: list[int] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    admitted: bool = False
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens whose KV is not computed."""
+        return len(self.tokens) - self.computed
+
+
+class Memory(Protocol):
+    """The KV memory that the judge reads and writes; see models.kv_cells for both granularities."""
+
+    def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None: ...
+    def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> laws.Cell | None: ...
+    def begin_forward(self) -> None: ...
+    def end_forward(self) -> None: ...
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+    def poison(self, slots: Sequence[int]) -> None: ...
+
+
+def read_traits(adapter: Any) -> Traits:
+    """The traits an adapter declares; what it does not declare has its default."""
+    return Traits(**{f.name: getattr(adapter, f.name) for f in fields(Traits) if hasattr(adapter, f.name)})
+
+
+class KVJudge:
+    """One engine under one scheduler. Every public method is an operation of a trace and returns its answer as text.
+
+    `ask` is the order in which the manager is asked about itself, since a question that flushes lazy work hides
+    bugs (rule 12): "late" asks nothing before an operation. Raises Divergence, or NotEnabled if the grammar forbids
+    the operation now.
+    """
+
+    def __init__(
+        self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail"
+    ) -> None:
+        self.adapter = adapter
+        self.traits = read_traits(adapter)
+        self.ask = ask
+        self.reach: Counter[str] = Counter()
+        self.memory = memory(adapter, self.traits, self.reach)
+        self.live: dict[str, Request] = {}
+        self.preempted: dict[str, Request] = {}
+        self.scheduled: list[str] = []
+        self.used_names: set[str] = set()
+        self._last_admission: str | None = None
+        self.admitting = False
+        self._blocks_seen: set[int] = set()
+        self._held: set[int] = set()
+        self._free_before: int | None = None
+        self._written: set[int] = set()
+        self.evaluated: set[str] = set()
+        self.exposes_free_slots = True
+        self._settle()
+
+    def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> str:
+        """A new request asks for admission with a first chunk of `n` tokens."""
+        if name in self.used_names or not self._may_admit(tokens, n) or (extra_key is not None and not self.traits.extra_key):
+            raise NotEnabled
+        self.used_names.add(name)
+        self._notice_prompt(name, tokens, extra_key)
+        return self._admit(Request(name, list(tokens), extra_key), n)
+
+    def resume(self, name: str, n: int) -> str:
+        """A preempted request comes back with all the tokens that it knows."""
+        request = self.preempted.get(name)
+        if request is None or not self._may_admit(request.tokens, n):
+            raise NotEnabled
+        answer = self._admit(Request(name, request.tokens, request.extra_key), n)
+        if name in self.live:
+            del self.preempted[name]
+            self.reach["resume"] += 1
+        return answer
+
+    def chunk(self, name: str, n: int) -> str:
+        """The next `n` tokens of a prompt are scheduled."""
+        request = self._unscheduled(name)
+        if not self.traits.chunk or not 1 <= n <= request.remaining or request.computed == 0:
+            raise NotEnabled
+        if n % self.traits.chunk_align and n != request.remaining:
+            raise NotEnabled
+        self.reach["chunk"] += 1
+        return self._reserve(request, n)
+
+    def decode(self, name: str, token: int, drafts: Sequence[int]) -> str:
+        """One more token is sampled, unless one waits for its slot, and scheduled with `drafts` behind it."""
+        request = self._unscheduled(name)
+        length = max(len(request.tokens), request.computed + 1) + len(drafts)
+        if request.remaining > 1 or (self.traits.max_length is not None and length > self.traits.max_length):
+            raise NotEnabled
+        if self.traits.tokens_per_decode is not None and 1 + len(drafts) > self.traits.tokens_per_decode:
+            raise NotEnabled
+        if request.remaining == 0:
+            self._call(self.adapter.append, name, token)
+            request.tokens.append(token)
+        request.drafts = list(drafts)
+        return self._reserve(request, 1 + len(drafts))
+
+    def withdraw(self, name: str) -> str:
+        """What was scheduled for a request in this step is taken back, before any later admission."""
+        if name not in self.withdrawable():
+            raise NotEnabled
+        request = self.live[name]
+        self._call(self.adapter.withdraw, name)
+        self.scheduled.remove(name)
+        request.pending = 0
+        request.drafts = []
+        if request.admitted:
+            del self.live[name]
+        self._last_admission = None
+        self.reach["withdraw"] += 1
+        if not self.scheduled:
+            self._settle()
+        return "done"
+
+    def preempt(self, name: str) -> str:
+        """A request with nothing reserved gives its slots back, to be resumed."""
+        request = self._unscheduled(name)
+        self._call(self.adapter.preempt, name)
+        self.preempted[name] = self.live.pop(name)
+        request.admitted = False
+        self.reach["preempt"] += 1
+        if not self.scheduled:
+            self._settle()
+        return "done"
+
+    def forward(self, accept: int | None, abort: Sequence[str], reverse: bool | None) -> str:
+        """Copies, launch, all writes, all reads, then commits in scheduling order or `reverse`.
+
+        `accept` drafts of each request are accepted; requests in `abort` are aborted instead of committed.
+        """
+        if not self.scheduled or not set(abort) <= set(self.scheduled):
+            raise NotEnabled
+        self._copy(self._call(self.adapter.copies))
+        self._call(self.adapter.launch)
+        if self.ask != "late":
+            self._poison(self._free_slots())
+        self._write_and_read()
+        for name in reversed(self.scheduled) if reverse else list(self.scheduled):
+            if name in abort:
+                self._call(self.adapter.abort, name)
+                del self.live[name]
+                self.reach["launched_abort"] += 1
+            else:
+                self._commit(self.live[name], accept or 0)
+        self.reach["reverse_commits"] += bool(reverse) and len(self.scheduled) > 1
+        self.scheduled.clear()
+        self.admitting = False
+        self._last_admission = None
+        self._settle()
+        self.memory.end_forward()
+        return "done"
+
+    def finish(self, name: str) -> str:
+        """A request that has computed its prompt ends; what stays cached is the engine's business (rule 9)."""
+        if self._between_steps(name).remaining > 1:
+            raise NotEnabled
+        self._call(self.adapter.finish, name)
+        del self.live[name]
+        self._settle()
+        return "done"
+
+    def abort(self, name: str) -> str:
+        """A request ends in whatever phase it is."""
+        self.reach["abort_in_prefill"] += self._between_steps(name).remaining > 1
+        self._call(self.adapter.abort, name)
+        del self.live[name]
+        self._settle()
+        return "done"
+
+    def fork(self, name: str, child: str) -> str:
+        """A child starts with everything its parent knows and has computed."""
+        parent = self._between_steps(name)
+        if not self.traits.can_fork or child in self.used_names:
+            raise NotEnabled
+        self.used_names.add(child)
+        before = self._avail_before()
+        pairs = self._call(self.adapter.fork, name, child)
+        if pairs is None:
+            self._check_unchanged(before, "a fork")
+            self._settle()
+            return "refused"
+        self._copy(pairs)
+        self.live[child] = Request(
+            child, list(parent.tokens), parent.extra_key, parent.computed, 0, parent.hit, [], list(parent.stamps)
+        )
+        self.reach["fork"] += 1
+        self.reach["fork_in_block"] += parent.computed % self.traits.block_size > 0
+        self._settle()
+        return f"copies {len(pairs)} slots" if pairs else "done"
+
+    def evict_all(self) -> str:
+        """The engine drops whatever it caches for nobody."""
+        if not self.traits.can_evict_all or self.scheduled:
+            raise NotEnabled
+        self._call(self.adapter.evict_all)
+        held = len(self._held) * self.traits.block_size
+        self._check(laws.eviction_complete, self._call(self.adapter.free_now), held, self.traits.total)
+        self.reach["evict_all"] += 1
+        self._settle()
+        return "done"
+
+    def reset(self) -> str:
+        """Live and preempted requests are gone, and so is everything cached."""
+        if not self.traits.can_reset or self.scheduled:
+            raise NotEnabled
+        self.reach["reset_live"] += bool(self.live)
+        self._call(self.adapter.reset)
+        self.live.clear()
+        self.preempted.clear()
+        avail, free_now = self._call(self.adapter.avail), self._call(self.adapter.free_now)
+        self._check(laws.reset_complete, avail, free_now, self.traits.total)
+        self._poison([block * self.traits.block_size + i for block in self._blocks_seen for i in range(self.traits.block_size)])
+        self._settle()
+        return "done"
+
+    def withdrawable(self) -> list[str]:
+        """Requests whose schedule can be taken back: the admission just made, or any while none was made yet."""
+        if not self.traits.can_withdraw:
+            return []
+        if self.admitting:
+            return [name for name in self.scheduled if name == self._last_admission]
+        return list(self.scheduled)
+
+    def table(self, request: Request) -> Sequence[int]:
+        """The physical slots of a request, now."""
+        slots = self._call(self.adapter.slots, request.name)
+        return slots if isinstance(slots, list) else [int(slot) for slot in slots]
+
+    def _may_admit(self, tokens: Sequence[int], n: int) -> bool:
+        traits = self.traits
+        if not tokens or n < 1 or (traits.max_length is not None and len(tokens) > traits.max_length):
+            return False
+        return n == len(tokens) or (traits.chunk and n < len(tokens) and n % traits.chunk_align == 0)
+
+    def _unscheduled(self, name: str) -> Request:
+        request = self.live.get(name)
+        if request is None or request.pending or self.admitting:
+            raise NotEnabled
+        return request
+
+    def _between_steps(self, name: str) -> Request:
+        request = self.live.get(name)
+        if request is None or self.scheduled:
+            raise NotEnabled
+        return request
+
+    def _admit(self, request: Request, n: int) -> str:
+        before = self._avail_before()
+        cached = self._call(self.adapter.admit, request.name, list(request.tokens), request.extra_key, n)
+        self.reach["admit_into_step"] += any(not self.live[s].admitted for s in self.scheduled)
+        self.admitting = True
+        self._last_admission = None
+        if cached is None:
+            self._refuse_admission(request, before)
+            return "refused"
+        self._check(laws.hit_bounds, cached, len(request.tokens))
+        request.computed = request.hit = cached
+        request.pending = min(n, len(request.tokens) - cached)
+        request.admitted = True
+        self.live[request.name] = request
+        self.scheduled.append(request.name)
+        self._last_admission = request.name
+        self._notice_hit(request)
+        return f"cached {cached}"
+
+    def _refuse_admission(self, request: Request, before: int | None) -> None:
+        self.reach["refused_admission"] += 1
+        needed = self._blocks_for(len(request.tokens) + self.traits.output_reserve) + self._copy_sources()
+        self._check(laws.admission_honesty, needed, self._room(), f"admission of {len(request.tokens)} tokens")
+        self._check_unchanged(before, "an admission")
+        if not self.scheduled:
+            self.admitting = False
+            self._settle()
+
+    def _reserve(self, request: Request, n: int) -> str:
+        before = self._avail_before()
+        accepted = self._call(self.adapter.reserve, request.name, n)
+        if accepted is not True and accepted is not False:
+            raise Divergence(ERROR_CONTRACT.id, f"reserve answered {accepted!r}, not True or False")
+        if not accepted:
+            self.reach["refused_reserve"] += 1
+            request.drafts = []
+            table = self.table(request)
+            others = {b for r in self.live.values() if r is not request for b in self._blocks_of(self.table(r))}
+            shared = request.computed < len(table) and table[request.computed] // self.traits.block_size in others
+            more = self._blocks_for(request.computed + n) - len(self._blocks_of(table))
+            needed = max(0, more) + shared + self._copy_sources()
+            self._check(laws.admission_honesty, needed, self._room(), f"a reservation of {n} tokens")
+            self._check_unchanged(before, "a reservation")
+            if not self.scheduled:
+                self._settle()
+            return "refused"
+        request.pending = n
+        request.admitted = False
+        self.scheduled.append(request.name)
+        self.reach["drafts"] += len(request.drafts) > 0
+        self.reach["decode_at_block_start"] += request.computed % self.traits.block_size == 0
+        return "done"
+
+    def _room(self) -> int:
+        """Blocks that a refused request could have had, counting what this step's requests still have to come."""
+        held: set[int] = set()
+        owed = 0
+        for request in self.live.values():
+            blocks = self._blocks_of(self.table(request))
+            held |= blocks
+            end = len(request.tokens) if self.traits.whole_prompt else request.computed + request.pending
+            owed += max(0, self._blocks_for(end) - len(blocks)) if request.pending else 0
+        return self.traits.total // self.traits.block_size - len(held) - owed
+
+    def _copy_sources(self) -> int:
+        """Blocks that may be kept until the copies that are due in this step have run."""
+        return len(self.scheduled) if self.traits.copies_at_admit or self.traits.copies_at_reserve else 0
+
+    def _write_and_read(self) -> None:
+        self.memory.begin_forward()
+        tables = {name: self.table(request) for name, request in self.live.items()}
+        for name in self.scheduled:
+            request = self.live[name]
+            stop = request.computed + request.pending
+            self._check(laws.coverage, len(tables[name]), stop)
+            conflict = self.memory.write(request, tables[name], request.computed, stop)
+            if conflict is not None:
+                slot, other = conflict
+                self._check(laws.no_aliasing, [other, name], slot)
+            size = self.traits.block_size
+            self._written.update(slot // size for slot in tables[name][request.computed : stop])
+        for name, request in self.live.items():
+            self._read(request, tables[name], request.computed + request.pending)
+
+    def _read(self, request: Request, table: Sequence[int], stop: int) -> None:
+        self._check(laws.coverage, len(table), stop)
+        cell = self.memory.first_wrong(request, table, stop)
+        if cell is None:
+            self.evaluated.update(("prefix_soundness", "write_isolation", "content_equality"))
+            return
+        for law in (laws.prefix_soundness, laws.write_isolation, laws.content_equality):
+            if wrong := law(cell):
+                raise Divergence(law.id, f"{request.name} {wrong}")
+
+    def _commit(self, request: Request, accept: int) -> None:
+        accepted = request.drafts[:accept]
+        for token in accepted:
+            self._call(self.adapter.append, request.name, token)
+            request.tokens.append(token)
+        n = request.pending - len(request.drafts) + len(accepted)
+        self.reach["rejected_drafts"] += len(accepted) < len(request.drafts)
+        request.drafts = []
+        request.pending = 0
+        request.admitted = False
+        self._call(self.adapter.commit, request.name, n)
+        request.computed += n
+        self.reach["whole_blocks"] += request.computed % self.traits.block_size == 0
+
+    def _copy(self, pairs: Any) -> None:
+        targets = [target for _, target in pairs]
+        if len(set(targets)) < len(targets):
+            twice = next(t for t in targets if targets.count(t) > 1)
+            self._check(laws.no_aliasing, [f"copy from {s}" for s, t in pairs if t == twice], twice)
+        self.memory.copy(pairs)
+        self.reach["copies"] += bool(pairs)
+
+    def _settle(self) -> None:
+        """Between steps: asks the manager about itself in the order of `ask`, and checks everything that holds then."""
+        ask, adapter = self.ask, self.adapter
+        first: dict[str, Any] = {}
+        if ask == "avail":
+            first["avail"] = self._call(adapter.avail)
+        elif ask == "free_now":
+            first["free_now"] = self._call(adapter.free_now)
+        tables = {name: self.table(request) for name, request in self.live.items()}
+        if ask == "free_now":
+            first["free_slots"] = self._free_slots()
+        free = self._free_slots()
+        avail = self._call(adapter.avail)
+        free_now = self._call(adapter.free_now)
+        again = {"avail": avail, "free_now": free_now, "free_slots": free}
+        for what, answer in first.items():
+            self._check(laws.purity, answer, again[what], what)
+        if ask == "slots":
+            for name, request in self.live.items():
+                self._check(laws.purity, tables[name], self.table(request), "slots")
+        self._check_tables(tables)
+        held = len(self._held) * self.traits.block_size
+        self._check(laws.leak_freedom, avail, held, self.traits.total)
+        self._check(laws.accounting, avail, held, self.traits.total)
+        self._check(laws.free_count, free_now, avail)
+        self._check(laws.no_double_free, free)
+        self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
+        for name, request in self.live.items():
+            self._read(request, tables[name], request.computed)
+        self._poison(free)
+        self._free_before = free_now
+
+    def _check_tables(self, tables: dict[str, Sequence[int]]) -> None:
+        size = self.traits.block_size
+        before = self._held
+        self._held = set()
+        for name, table in tables.items():
+            if len(set(table)) < len(table):
+                self._check(laws.no_aliasing, [f"two positions of {name}"], next(s for s in table if table.count(s) > 1))
+            self._held.update(slot // size for slot in table)
+        self._blocks_seen |= self._held
+        self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
+        fresh = len(self._written - before)
+        if self._free_before is not None and fresh * size > self._free_before:
+            self.reach["eviction"] += 1
+        self._written.clear()
+
+    def _free_slots(self) -> list[int]:
+        slots = self._call(self.adapter.free_slots) if self.exposes_free_slots else None
+        if slots is None:
+            self.exposes_free_slots = False
+            return []
+        return sorted(slots)
+
+    def _poison(self, slots: Iterable[int]) -> None:
+        self.memory.poison(list(slots))
+
+    def _avail_before(self) -> int | None:
+        return None if self.ask == "late" else self._call(self.adapter.avail)
+
+    def _check_unchanged(self, before: int | None, what: str) -> None:
+        if before is not None:
+            self._check(laws.atomicity, before, self._call(self.adapter.avail), what)
+
+    def _check(self, law: Law[Any], *observed: Any) -> None:
+        self.evaluated.add(law.id)
+        if (wrong := law.check(*observed)) is not None:
+            raise Divergence(law.id, wrong)
+
+    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+        answer = guarded(method, *args)
+        if isinstance(answer, Refused):
+            raise Divergence(ERROR_CONTRACT.id, f"{getattr(method, '__name__', method)} raised {answer.error}")
+        return answer
+
+    def _blocks_of(self, table: Iterable[int]) -> set[int]:
+        return {slot // self.traits.block_size for slot in table}
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.traits.block_size)
+
+    def _notice_prompt(self, name: str, tokens: Sequence[int], extra_key: int | None) -> None:
+        residue = len(tokens) % self.traits.block_size
+        self.reach["length_0_mod_block"] += residue == 0
+        self.reach["length_1_mod_block"] += residue == 1 % self.traits.block_size
+        self.reach["length_-1_mod_block"] += residue == self.traits.block_size - 1
+        self.reach["long_request"] += len(tokens) >= 9 * self.traits.block_size
+        self.reach["extra_key"] += extra_key is not None
+        twins = (self.live[s] for s in self.scheduled if self.live[s].admitted)
+        self.reach["twins"] += any(t.tokens == list(tokens) and t.extra_key == extra_key for t in twins)
+
+    def _notice_hit(self, request: Request) -> None:
+        self.reach["hit"] += request.hit > 0
+        size = self.traits.block_size
+        full = len(request.tokens) % size == 0 and request.hit >= len(request.tokens) - size > 0
+        self.reach["full_prompt_hit"] += full
+
+
+def make_adapter(factory: Factory, blocks: int, block_size: int) -> Any:
+    """Calls a kv_manager factory; what it raises is a Divergence."""
+    adapter = guarded(factory, blocks, block_size)
+    if isinstance(adapter, Refused):
+        raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
+    return adapter

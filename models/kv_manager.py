@@ -1,0 +1,316 @@
+"""What a scheduler can do to a kv_manager: prompts that share prefixes, chunks, drafts, forks, preemption, aborts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvlockstep.models.kv_cells import SlotMemory
+from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge, Request, make_adapter
+from kvlockstep.models.model import Factory, Goal, Model, Scope
+from kvlockstep.models.op import NotEnabled, Op, Pick, command
+from kvlockstep.properties import kv_manager as laws
+from kvlockstep.reference.contracts import KV_OPTIONAL
+
+PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
+HISTORY = 6
+
+
+@dataclass(frozen=True)
+class KVScope(Scope):
+    """`live` requests at most at a time, over a vocabulary `tokens`, under `keys`. `ask`: see KVJudge.
+
+    `max_tokens` bounds a prompt; with `exhaustive` every prompt up to it is proposed, otherwise a rich choice of
+    repeated, extended, shortened and branching ones.
+    """
+
+    blocks: int
+    block_size: int
+    live: int
+    max_tokens: int
+    tokens: tuple[int, ...] = (1, 2)
+    keys: tuple[int | None, ...] = (None,)
+    ask: str = "avail"
+    exhaustive: bool = False
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> KVScope:
+        return cls(**{**values, "tokens": tuple(values["tokens"]), "keys": tuple(values["keys"])})
+
+
+def _scopes() -> Iterable[KVScope]:
+    few, some, large = (1, 2), (1, 2, 3), (1, 257, 65537, 2**31 - 1, 0, 2)
+    sizes = [(3, 1), (3, 2), (4, 2), (6, 2), (4, 4), (6, 4), (8, 1), (12, 2), (5, 16), (24, 4), (10, 1), (16, 2)]
+    asks = itertools.cycle(ASK_ORDERS)
+    for i, (blocks, size) in enumerate(sizes):
+        for live in (2, 4) if i % 2 else (1, 3):
+            tokens = (few, some, large)[(i + live) % 3]
+            keys: tuple[int | None, ...] = (None, 1, 2) if (i + live) % 2 else (None,)
+            yield KVScope(blocks, size, live, blocks * size + size, tokens, keys, next(asks))
+    for ask in ASK_ORDERS:
+        yield KVScope(96, 1, 4, 40, (1, 2, 3), (None,), ask)
+        yield KVScope(80, 2, 3, 70, (1, 2), (None, 7), ask)
+
+
+class KVManagerModel(Model[KVScope]):
+    contract = "kv_manager"
+    laws = laws.LAWS
+    scope_type = KVScope
+    scopes = tuple(_scopes())
+    small_scopes = (KVScope(3, 2, 2, 4, exhaustive=True),)
+    goals = (
+        Goal("hit", "a request starts with cached tokens", "prefix_cache"),
+        Goal("full_prompt_hit", "everything but the last block of a whole-block prompt is cached", "prefix_cache"),
+        Goal("eviction", "a step takes more blocks than were free", "prefix_cache"),
+        Goal("physical_reuse", "a slot is written by a second request"),
+        Goal("twins", "equal prompts are admitted in one step, before either is cached"),
+        Goal("admit_into_step", "a request is admitted into a step that already has work"),
+        Goal("refused_admission", "an admission is refused"),
+        Goal("refused_reserve", "a reservation is refused"),
+        Goal("chunk", "a prompt is computed in chunks", "chunk"),
+        Goal("abort_in_prefill", "a request is aborted with part of its prompt computed", "chunk"),
+        Goal("launched_abort", "a request is aborted after its forward was launched"),
+        Goal("preempt", "a request is preempted"),
+        Goal("resume", "a preempted request comes back"),
+        Goal("reverse_commits", "a step commits in another order than it scheduled"),
+        Goal("drafts", "drafts are reserved behind a decode", "drafts"),
+        Goal("rejected_drafts", "some drafts are rejected", "drafts"),
+        Goal("withdraw", "what was scheduled is withdrawn", "can_withdraw"),
+        Goal("fork", "a request is forked", "can_fork"),
+        Goal("fork_in_block", "a request is forked in the middle of a block", "can_fork"),
+        Goal("copies", "slots are copied", "copies"),
+        Goal("reset_live", "a reset ends live requests", "can_reset"),
+        Goal("evict_all", "everything cached is evicted", "can_evict_all"),
+        Goal("extra_key", "a request has an extra key", "extra_key"),
+        Goal("length_0_mod_block", "a prompt fills its last block"),
+        Goal("length_1_mod_block", "a prompt has one token in its last block"),
+        Goal("length_-1_mod_block", "a prompt lacks one token of filling its last block"),
+        Goal("long_request", "a prompt has nine blocks or more"),
+        Goal("decode_at_block_start", "a decode writes the first slot of a block"),
+    )
+
+    def __init__(self, scope: KVScope, factory: Factory) -> None:
+        super().__init__(scope)
+        self.judge = KVJudge(make_adapter(factory, scope.blocks, scope.block_size), SlotMemory, scope.ask)
+        self.reach = self.judge.reach
+        self.history: list[tuple[int, ...]] = []
+        self._named = 0
+        traits = self.judge.traits
+        self._size = traits.block_size
+        self._longest = min(scope.max_tokens, traits.max_length or scope.max_tokens)
+
+    @command(6)
+    def admit(self, pick: Pick) -> Op:
+        """A new request asks for admission."""
+        self._require(len(self.judge.live) < self.scope.live)
+        tokens = self._prompt(pick)
+        key = pick(self.scope.keys) if self.judge.traits.extra_key else None
+        return Op("admit", request=f"r{self._named}", tokens=tokens, extra_key=key, n=self._chunk_of(pick, len(tokens)))
+
+    @command(1)
+    def resume(self, pick: Pick) -> Op:
+        """A preempted request comes back."""
+        self._require(len(self.judge.live) < self.scope.live)
+        name = pick(list(self.judge.preempted))
+        return Op("resume", request=name, n=self._chunk_of(pick, len(self.judge.preempted[name].tokens)))
+
+    @command(2)
+    def chunk(self, pick: Pick) -> Op:
+        """The next part of a prompt is scheduled."""
+        self._require(self.judge.traits.chunk)
+        request = pick([r for r in self._idle() if r.remaining > 0 and r.computed > 0])
+        return Op("chunk", request=request.name, n=self._chunk_of(pick, request.remaining))
+
+    @command(4)
+    def decode(self, pick: Pick) -> Op:
+        """A token is sampled and scheduled, perhaps with drafts behind it."""
+        traits = self.judge.traits
+        longest = traits.max_length or 10**9
+        request = pick([r for r in self._idle() if r.remaining <= 1 and r.computed < longest])
+        most = min(traits.tokens_per_decode or 10**9, longest - request.computed) - 1
+        width = pick([k for k in (0, 0, 0, 1, 2, self._size) if k <= most]) if most > 0 and not self.scope.exhaustive else 0
+        return Op(
+            "decode",
+            request=request.name,
+            token=pick(self.scope.tokens),
+            drafts=[pick(self.scope.tokens) for _ in range(width)],
+        )
+
+    @command(1)
+    def withdraw(self, pick: Pick) -> Op:
+        """The last thing scheduled is taken back."""
+        return Op("withdraw", request=pick(self.judge.withdrawable()))
+
+    @command(1)
+    def preempt(self, pick: Pick) -> Op:
+        """A request gives its slots back and waits."""
+        return Op("preempt", request=pick(self._idle()).name)
+
+    @command(7)
+    def forward(self, pick: Pick) -> Op:
+        """The step runs."""
+        scheduled = self.judge.scheduled
+        self._require(bool(scheduled))
+        drafts = max(len(self.judge.live[name].drafts) for name in scheduled)
+        abort = pick(([], [], [], [], [], scheduled[-1:], scheduled[:1])) if not self.scope.exhaustive else []
+        return Op(
+            "forward",
+            accept=pick(range(drafts + 1)) if drafts else None,
+            abort=list(abort),
+            reverse=pick((None, True)) if len(scheduled) > 1 else None,
+        )
+
+    @command(2)
+    def finish(self, pick: Pick) -> Op:
+        """A request ends."""
+        self._require(not self.judge.scheduled)
+        return Op("finish", request=pick([r.name for r in self.judge.live.values() if r.remaining <= 1]))
+
+    @command(1)
+    def abort(self, pick: Pick) -> Op:
+        """A request is aborted in whatever phase it is."""
+        self._require(not self.judge.scheduled)
+        return Op("abort", request=pick(list(self.judge.live)))
+
+    @command(1)
+    def fork(self, pick: Pick) -> Op:
+        """A request is forked."""
+        self._require(
+            self.judge.traits.can_fork and not self.judge.scheduled and len(self.judge.live) < self.scope.live
+        )
+        return Op("fork", request=pick(list(self.judge.live)), child=f"r{self._named}")
+
+    @command(1)
+    def evict_all(self, pick: Pick) -> Op:
+        """The cache is emptied of what nobody holds."""
+        self._require(self.judge.traits.can_evict_all and not self.judge.scheduled)
+        self._require(self.scope.exhaustive or pick((False, True)))
+        return Op("evict_all")
+
+    @command(1)
+    def reset(self, pick: Pick) -> Op:
+        """Everything is forgotten."""
+        self._require(self.judge.traits.can_reset and not self.judge.scheduled)
+        self._require(self.scope.exhaustive or pick((False, False, False, True)))
+        return Op("reset")
+
+    def step(self, op: Op) -> str:
+        args = dict(op.args)
+        name = args.pop("request", None)
+        method = getattr(self.judge, op.name, None) if op.name in _OPERATIONS else None
+        if method is None:
+            raise NotEnabled
+        leaving = self.judge.live.get(name) if op.name in ("finish", "preempt") else None
+        answer: str = method(name, **args) if name is not None else method(**args)
+        if op.name == "admit":
+            self._remember(args["tokens"])
+        if leaving is not None:
+            self._remember(leaving.tokens)
+        for created in (name, args.get("child")):
+            if created and created[1:].isdecimal():
+                self._named = max(self._named, int(created[1:]) + 1)
+        return answer
+
+    def redo(self, op: Op) -> None:
+        self.step(op)
+
+    def fingerprint(self) -> Any:
+        judge = self.judge
+        requests = tuple(
+            (r.name, tuple(r.tokens), r.extra_key, r.computed, r.pending, tuple(judge.table(r)))
+            for r in judge.live.values()
+        )
+        preempted = tuple((r.name, tuple(r.tokens)) for r in judge.preempted.values())
+        return requests, preempted, tuple(judge.scheduled), judge.admitting, judge.memory.contents(), self._named
+
+    def not_checked(self) -> dict[str, str]:
+        judge, traits = self.judge, self.judge.traits
+        reasons = {
+            "free_slots": None if judge.exposes_free_slots else "free_slots answers None",
+            **{t: None if getattr(traits, t) else f"the target declares no {t}" for t in KV_OPTIONAL.values()},
+        }
+        return {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}
+
+    def unreachable(self) -> set[str]:
+        traits = self.judge.traits
+        has = {
+            **{f: getattr(traits, f) for f in ("chunk", "can_withdraw", "can_fork", "can_reset", "can_evict_all")},
+            "extra_key": traits.extra_key,
+            "prefix_cache": traits.prefix_cache,
+            "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
+            "copies": traits.copies_at_admit or traits.copies_at_reserve,
+        }
+        unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
+        if traits.max_length is not None and traits.max_length < 9 * traits.block_size:
+            unreachable.add("long_request")
+        return unreachable
+
+    def describe(self) -> dict[str, Any]:
+        traits = self.judge.traits
+        names = ("engine", "version")
+        return {**{n: getattr(self.judge.adapter, n) for n in names if hasattr(self.judge.adapter, n)}, "traits": traits}
+
+    @classmethod
+    def simpler_scopes(cls, scope: KVScope) -> Iterable[KVScope]:
+        if scope.ask != "avail":
+            yield replace(scope, ask="avail")
+        for size in (1, 2, 4):
+            if size < scope.block_size:
+                yield replace(scope, block_size=size)
+        for blocks in sorted({1, 2, 3, 4, scope.blocks // 2, scope.blocks - 1}):
+            if 0 < blocks < scope.blocks:
+                yield replace(scope, blocks=blocks)
+
+    def _require(self, enabled: bool) -> None:
+        if not enabled:
+            raise NotEnabled
+
+    def _idle(self) -> list[Request]:
+        if self.judge.admitting:
+            raise NotEnabled
+        return [r for r in self.judge.live.values() if not r.pending]
+
+    def _remember(self, tokens: Sequence[int]) -> None:
+        sequence = tuple(tokens)
+        if sequence not in self.history:
+            self.history.append(sequence)
+            del self.history[:-HISTORY]
+
+    def _chunk_of(self, pick: Pick, tokens: int) -> int:
+        traits = self.judge.traits
+        if not traits.chunk:
+            return tokens
+        align = traits.chunk_align
+        if self.scope.exhaustive:
+            return pick(sorted({tokens, *range(align, tokens, align)}, reverse=True))
+        sizes = {tokens, *(a - a % align for a in (1, self._size - 1, self._size, self._size + 1, 2 * self._size))}
+        return pick([tokens, *sorted(n for n in sizes if 0 < n <= tokens)])
+
+    def _prompt(self, pick: Pick) -> list[int]:
+        scope = self.scope
+        if scope.exhaustive:
+            return list(pick(_all_prompts(scope.tokens, self._longest)))
+        kind = pick(PROMPT_KINDS) if self.history else "fresh"
+        base = list(pick(self.history)) if kind != "fresh" else []
+        if kind in ("shorter", "branch"):
+            base = base[: self._length(pick, len(base) - 1)] if len(base) > 1 else base
+        if kind in ("repeat", "shorter") and base:
+            return base[: self._longest]
+        room = self._longest - len(base)
+        more = self._length(pick, room) if room > 0 else 0
+        return (base + [pick(scope.tokens) for _ in range(more)])[: self._longest]
+
+    def _length(self, pick: Pick, most: int) -> int:
+        """A length from 1 to `most`, near a multiple of the block."""
+        blocks = most // self._size
+        k = pick((0, 1, 1, 2, 2, 3, blocks, 9)) if blocks > 3 else pick(range(blocks + 1))
+        return max(1, min(most, k * self._size + pick((-1, 0, 0, 1))))
+
+
+def _all_prompts(tokens: tuple[int, ...], longest: int) -> list[tuple[int, ...]]:
+    return [p for n in range(1, longest + 1) for p in itertools.product(tokens, repeat=n)]
+
+
+_OPERATIONS = frozenset(c.name for c in KVManagerModel.commands)

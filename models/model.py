@@ -1,0 +1,247 @@
+"""A model: the commands of one contract, and one episode of them on a target under its laws."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from kvlockstep.models.op import Command, Op
+from kvlockstep.properties.law import AGREEMENT, ERROR_CONTRACT, EVERYWHERE, TERMINATION, Law, Refused, Step
+from kvlockstep.reference.contracts import ContractError
+
+Factory = Callable[..., Any]
+
+
+class StepTimeout(BaseException):
+    """Raised by a watchdog inside a call that does not return; a BaseException so that no target swallows it."""
+
+
+class Divergence(AssertionError):
+    """A law does not hold. `law` is its id; `details` are further lines for the failure page."""
+
+    def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(f"{law}: {message}")
+        self.law = law
+        self.message = message
+        self.details = tuple(details)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The size of an episode; subclasses name the parameters. Stands in the header of a trace."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something that must happen at least once before a run says anything. `when` names the trait it depends on."""
+
+    id: str
+    statement: str
+    when: str | None = None
+
+
+S = TypeVar("S", bound=Scope)
+
+
+class Model(ABC, Generic[S]):
+    """One episode. A driver proposes operations through `commands` and executes them with `step`.
+
+    A subclass names its contract, laws, goals, and the scopes that each driver runs: `scopes` for random and
+    Hypothesis episodes, `small_scopes` for exhaustive exploration.
+    """
+
+    contract: ClassVar[str]
+    laws: ClassVar[tuple[Law[Any], ...]]
+    goals: ClassVar[tuple[Goal, ...]]
+    scope_type: ClassVar[type[Scope]]
+    scopes: ClassVar[tuple[Scope, ...]]
+    small_scopes: ClassVar[tuple[Scope, ...]]
+    commands: ClassVar[tuple[Command, ...]] = ()
+    command_table: ClassVar[tuple[Command, ...]] = ()
+    own_laws: ClassVar[tuple[Law[Any], ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = (v.command for v in vars(cls).values() if hasattr(v, "command"))
+        cls.commands = tuple({c.name: c for c in itertools.chain(cls.commands, own)}.values())
+        cls.command_table = tuple(c for c in cls.commands for _ in range(c.weight))
+        cls.own_laws = tuple(law for law in getattr(cls, "laws", ()) if law not in EVERYWHERE)
+
+    def __init__(self, scope: S) -> None:
+        self.scope = scope
+        self.reach: Counter[str] = Counter()
+
+    @abstractmethod
+    def step(self, op: Op) -> Any:
+        """Executes one operation, checks every law and returns the target's answer.
+
+        Raises Divergence, or NotEnabled (and changes nothing) if the operation is not legal in this state.
+        """
+
+    @abstractmethod
+    def redo(self, op: Op) -> None:
+        """Executes an operation that `step` has accepted before in the same state, without judging it again."""
+
+    @abstractmethod
+    def fingerprint(self) -> Hashable:
+        """The abstract state: equal fingerprints need no second exploration."""
+
+    def not_checked(self) -> dict[str, str]:
+        """Laws that this target does not expose enough for: id to reason."""
+        return {}
+
+    def unreachable(self) -> set[str]:
+        """Goals that do not apply to this target."""
+        return set()
+
+    def describe(self) -> dict[str, Any]:
+        """Facts on the target for the report header."""
+        return {}
+
+    @classmethod
+    def simpler_scopes(cls, scope: Any) -> Iterable[Scope]:
+        """Smaller scopes to try when a trace is shrunk, most wanted first."""
+        return ()
+
+    @classmethod
+    def simpler(cls, op: Op) -> Iterable[Op]:
+        """Simpler variants of an operation to try when a trace is shrunk, most wanted first."""
+        return simpler_args(op)
+
+
+def simpler_args(op: Op) -> Iterable[Op]:
+    """Smaller integers, shorter sequences, smaller elements."""
+    for name, value in op.args.items():
+        for smaller in _smaller(value):
+            yield op.but(**{name: smaller})
+
+
+def _smaller(value: Any) -> Iterable[Any]:
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, int) and value > 0:
+        yield from sorted({0, 1, value // 2, value - 1} - {value})
+    if isinstance(value, (list, tuple)):
+        make = type(value)
+        for size in sorted({len(value) // 2, len(value) - 1} - {len(value), -1}):
+            yield value[:size]
+        for i, element in enumerate(value):
+            yield make([*value[:i], *value[i + 1 :]])
+            for smaller in _smaller(element):
+                yield make([*value[:i], smaller, *value[i + 1 :]])
+
+
+R = TypeVar("R")
+
+
+def guarded(call: Callable[..., R], /, *args: Any, **kwargs: Any) -> R | Refused:
+    """Calls the target. A contract error becomes Refused; a time-out or any other exception is a Divergence."""
+    try:
+        return call(*args, **kwargs)
+    except ContractError as error:
+        return Refused(type(error).__name__)
+    except StepTimeout:
+        name = getattr(call, "__name__", "call")
+        raise Divergence(TERMINATION.id, f"{name} did not return within the time limit") from None
+    except RecursionError as error:
+        raise Divergence(ERROR_CONTRACT.id, f"raised {type(error).__name__}: {error}") from error
+    except Exception as error:
+        lines = traceback.format_exception(error)
+        raise Divergence(
+            ERROR_CONTRACT.id,
+            f"{getattr(call, '__name__', 'call')} raised {type(error).__name__}: {error}",
+            [line for part in lines for line in part.rstrip().splitlines()][-12:],
+        ) from error
+
+
+class LockstepModel(Model[S]):
+    """A deterministic contract: the reference and the target must agree exactly.
+
+    Laws see the target. Where both agree they are checked once, which checks the reference as well.
+    """
+
+    reference_type: ClassVar[Factory]
+
+    def __init__(self, scope: S, factory: Factory) -> None:
+        super().__init__(scope)
+        sizes = self.factory_arguments(scope)
+        self.reference = self.reference_type(**sizes)
+        self.target = guarded(factory, **sizes)
+        self.held: Any = self.nothing_held()
+        self.view = self.observe(self.reference)
+        self._require(self.view, guarded(self.observe, self.target), "a new target looks different")
+
+    @abstractmethod
+    def factory_arguments(self, scope: S) -> dict[str, Any]:
+        """Keyword arguments of the factory for this scope."""
+
+    @abstractmethod
+    def perform(self, system: Any, op: Op) -> Any:
+        """Executes the operation on the reference or the target and returns its answer as plain values."""
+
+    @abstractmethod
+    def observe(self, system: Any) -> Any:
+        """Everything observable, as comparable plain values."""
+
+    @abstractmethod
+    def nothing_held(self) -> Any:
+        """The initial value of `held`, immutable."""
+
+    @abstractmethod
+    def holds_after(self, held: Any, op: Op, outcome: Any) -> Any:
+        """Who holds what after this outcome; a new value, `held` is not changed."""
+
+    def notice(self, step: Step) -> None:
+        """Counts reach goals."""
+
+    def step(self, op: Op) -> Any:
+        want = guarded(self.perform, self.reference, op)
+        got = guarded(self.perform, self.target, op)
+        view = self.observe(self.reference)
+        seen = guarded(self.observe, self.target)
+        held = self.holds_after(self.held, op, got)
+        step = Step(op, got, self.view, seen, self.held, held)
+        for law in self.own_laws:
+            if (wrong := law.check(step)) is not None:
+                raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
+        if want != got:
+            raise Divergence(AGREEMENT.id, f"answered {show(got)}", (f"reference: {show(want)}",))
+        if view != seen:
+            self._require(view, seen, "looks different afterwards")
+        self.view, self.held = view, held
+        self.notice(step)
+        return got
+
+    def redo(self, op: Op) -> None:
+        outcome = guarded(self.perform, self.reference, op)
+        guarded(self.perform, self.target, op)
+        self.held = self.holds_after(self.held, op, outcome)
+        self.view = self.observe(self.reference)
+
+    def _require(self, want: Any, seen: Any, what: str) -> None:
+        if want != seen:
+            differing = [
+                f"{name}: {show(s)}, reference: {show(w)}" for name, w, s in fields(want, seen) if w != s
+            ]
+            raise Divergence(AGREEMENT.id, what, differing)
+
+
+def fields(want: Any, seen: Any) -> Iterable[tuple[str, Any, Any]]:
+    """The fields of two views side by side."""
+    if isinstance(seen, Refused) or not hasattr(want, "_fields"):
+        return [("view", want, seen)]
+    return [(n, getattr(want, n), getattr(seen, n, None)) for n in want._fields]
+
+
+def show(outcome: Any) -> str:
+    """An outcome as the end of a trace line."""
+    if outcome is None:
+        return "done"
+    return str(outcome) if isinstance(outcome, Refused) else repr(outcome)

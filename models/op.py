@@ -1,0 +1,83 @@
+"""Operations, and the choices that propose them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Op:
+    """One operation of a contract with its arguments, as it stands in a trace: `Op("free", slot=2)`."""
+
+    __slots__ = ("args", "name")
+
+    def __init__(self, name: str, /, **args: Any) -> None:
+        self.name = name
+        self.args = args
+
+    def __repr__(self) -> str:
+        return f"Op({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.args.items())])})"
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{k}={format_value(v)}" for k, v in self.args.items() if v not in (None, []))])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and self.name == other.name and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def but(self, **changes: Any) -> Op:
+        """The same operation with some arguments changed."""
+        return Op(self.name, **{**self.args, **changes})
+
+
+def format_value(value: Any) -> str:
+    """A value as one word of a trace line."""
+    if isinstance(value, tuple):
+        value = list(value)
+    return str(value).replace(", ", ",") if isinstance(value, list) else str(value)
+
+
+class NotEnabled(Exception):
+    """The command proposes nothing in this state, or the operation is not legal in it."""
+
+
+class Pick(Protocol):
+    """The only source of nondeterminism: chooses one of the options, raises NotEnabled if there is none."""
+
+    def __call__(self, options: Sequence[T], /) -> T: ...
+
+
+def pick_first(options: Sequence[T]) -> T:
+    """The pick that always takes the first option; tells whether a command is enabled."""
+    if not options:
+        raise NotEnabled
+    return options[0]
+
+
+Propose = Callable[[Any, Pick], Op]
+
+
+class Command:
+    """A proposal: a method `(model, pick) -> Op`, with the weight it has in random runs."""
+
+    __slots__ = ("doc", "name", "propose", "weight")
+
+    def __init__(self, propose: Propose, weight: int) -> None:
+        self.propose = propose
+        self.name = propose.__name__
+        self.doc = (propose.__doc__ or "").strip()
+        self.weight = weight
+
+
+def command(weight: int = 1) -> Callable[[Propose], Propose]:
+    """Declares a method of a Model as a command."""
+
+    def declare(propose: Propose) -> Propose:
+        propose.command = Command(propose, weight)  # type: ignore[attr-defined]
+        return propose
+
+    return declare

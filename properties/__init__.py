@@ -1,0 +1,1 @@
+"""What always holds: laws, small pure functions over what is observed."""

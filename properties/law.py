@@ -1,0 +1,79 @@
+"""What a law is, and how it is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, ParamSpec
+
+class Refused(NamedTuple):
+    """The outcome of an operation that raised an error of its contract."""
+
+    error: str
+
+    def __str__(self) -> str:
+        return f"refused, {self.error}"
+
+
+class Step(NamedTuple):
+    """What laws of a deterministic contract look at: an operation, its outcome, and the view around it.
+
+    `held` is who holds what by the answers given so far, before and after.
+    """
+
+    op: Op
+    outcome: Any
+    before: Any
+    after: Any
+    held_before: Any
+    held: Any
+
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Law(Generic[P]):
+    """A law of one contract. Called with what it observes, it answers None, or what is wrong in one sentence.
+
+    `needs` names what a target must expose beyond its contract's required methods; `answers` the seeds and
+    bug reports behind the law.
+    """
+
+    id: str
+    contract: str
+    statement: str
+    check: Callable[P, str | None]
+    needs: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
+        return self.check(*args, **kwargs)
+
+
+def law(
+    contract: str, *, needs: tuple[str, ...] = (), answers: tuple[str, ...] = ()
+) -> Callable[[Callable[P, str | None]], Law[P]]:
+    """Makes a law of a function: its name is the id, its docstring the statement."""
+
+    def declare(check: Callable[P, str | None]) -> Law[P]:
+        assert check.__doc__, f"law {check.__name__} has no statement"
+        statement = " ".join(check.__doc__.split())
+        return Law(check.__name__, contract, statement, check, needs, answers)
+
+    return declare
+
+
+def laws_of(namespace: dict[str, Any]) -> tuple[Law[Any], ...]:
+    """The laws declared in a module, in order."""
+    return tuple(value for value in namespace.values() if isinstance(value, Law))
+
+
+AGREEMENT = Law[[Any]](
+    "agreement", "*", "The target answers every operation, and looks afterwards, as the reference does.", lambda _: None
+)
+ERROR_CONTRACT = Law[[Any]](
+    "error_contract", "*", "A call raises only the errors that its contract names.", lambda _: None
+)
+TERMINATION = Law[[Any]]("termination", "*", "Every call returns within the time limit.", lambda _: None)
+EVERYWHERE = (AGREEMENT, ERROR_CONTRACT, TERMINATION)

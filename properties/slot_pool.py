@@ -1,0 +1,68 @@
+"""Laws of slot_pool. A step's view has `free` (bool per slot), `versions` and `free_count`; `held` is a frozenset."""
+
+from __future__ import annotations
+
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+
+
+@law("slot_pool", answers=("seed 000: free and occupy do not look at the mask", "rtp-llm#591"))
+def no_double_free(step: Step) -> str | None:
+    """Only a held slot can be freed."""
+    if step.op.name == "free" and step.outcome is None and step.op.args["slot"] not in step.held_before:
+        return f"free accepted slot {step.op.args['slot']}, which was not held"
+    return None
+
+
+@law("slot_pool", answers=("seed 000: occupy toggles",))
+def no_aliasing(step: Step) -> str | None:
+    """No slot is given to two holders."""
+    if step.op.name == "occupy" and step.outcome is None and step.op.args["slot"] in step.held_before:
+        return f"occupy accepted slot {step.op.args['slot']}, which was held"
+    if step.op.name == "alloc" and step.outcome in step.held_before:
+        return f"alloc handed out slot {step.outcome}, which was held"
+    return None
+
+
+@law("slot_pool", answers=("every refcount-leak row of the field",))
+def conservation(step: Step) -> str | None:
+    """Free slots and held slots are disjoint, and together they are the pool."""
+    for slot, free in enumerate(step.after.free):
+        if free == (slot in step.held):
+            return f"slot {slot} is {'both free and held' if free else 'neither free nor held'}"
+    return None
+
+
+@law("slot_pool", answers=("xllm#829", "vllm#42571"))
+def accounting(step: Step) -> str | None:
+    """free_count is the number of slots that are free."""
+    count = sum(step.after.free)
+    return None if step.after.free_count == count else f"free_count={step.after.free_count}, but {count} slots are free"
+
+
+@law("slot_pool", answers=("seed 000: staleness is detected by version",))
+def version_monotone(step: Step) -> str | None:
+    """alloc raises the version of the slot it hands out by one; nothing else changes a version."""
+    for slot, (old, new) in enumerate(zip(step.before.versions, step.after.versions, strict=True)):
+        allocated = step.op.name == "alloc" and step.outcome == slot
+        if new != old + allocated:
+            return f"version of slot {slot} went from {old} to {new}"
+    return None
+
+
+@law("slot_pool", answers=("Megatron-LM#6091",))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes nothing."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return "the operation was refused, but the pool changed"
+    return None
+
+
+@law("slot_pool", answers=("llama.cpp#10873",))
+def admission_honesty(step: Step) -> str | None:
+    """alloc is refused only if no slot is free."""
+    if step.op.name == "alloc" and isinstance(step.outcome, Refused) and any(step.before.free):
+        return f"alloc was refused with {sum(step.before.free)} slots free"
+    return None
+
+
+LAWS = (*laws_of(globals()), *EVERYWHERE)

@@ -1,0 +1,179 @@
+"""The vocabulary every contract shares: errors, and what a target of each contract must offer.
+
+A refused operation raises one of these errors and changes nothing observable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class ContractError(Exception):
+    """Base of every error that a contract names. Anything else a target raises is a violation."""
+
+
+class InvalidArgument(ContractError, ValueError):
+    """An argument is malformed: negative, too long, of the wrong type."""
+
+
+class UnknownSlot(ContractError, ValueError):
+    """The slot or block number does not belong to this pool."""
+
+
+class NotHeld(ContractError, ValueError):
+    """The slot or block is free, so it cannot be freed or released."""
+
+
+class NotFree(ContractError, ValueError):
+    """The slot is held, so it cannot be occupied."""
+
+
+class NotCached(ContractError, ValueError):
+    """The prefix is not an entry of the cache."""
+
+
+class NotPinned(ContractError, ValueError):
+    """The prefix has no pin left to release."""
+
+
+class Pinned(ContractError, RuntimeError):
+    """A pinned entry would be lost."""
+
+
+class OutOfSlots(ContractError, RuntimeError):
+    """Fewer slots or blocks are free than were asked for."""
+
+
+class CaptureActive(ContractError, RuntimeError):
+    """The operation is not allowed while a graph is being captured."""
+
+
+class Match(NamedTuple):
+    """A prefix hit: `length` tokens, whose KV lies in `slot` as of `version`. A miss is `Match(0, -1, 0)`."""
+
+    length: int
+    slot: int
+    version: int
+
+
+MISS = Match(0, -1, 0)
+
+
+@runtime_checkable
+class SlotPoolTarget(Protocol):
+    """Factory `make(slots)`. Source: seed 000, SlotAllocator."""
+
+    @property
+    def free_count(self) -> int: ...
+    def alloc(self) -> int: ...
+    def free(self, slot: int) -> None: ...
+    def occupy(self, slot: int) -> None: ...
+    def is_free(self, slot: int) -> bool: ...
+    def version(self, slot: int) -> int: ...
+
+
+@runtime_checkable
+class SlotPrefixCacheTarget(Protocol):
+    """Factory `make(capacity, slots, positions)`. Source: seed 000, PrefixCacheManager."""
+
+    def insert(self, tokens: Sequence[int], slot: int, version: int) -> None: ...
+    def find(self, tokens: Sequence[int]) -> Match: ...
+    def pin(self, tokens: Sequence[int]) -> None: ...
+    def release(self, tokens: Sequence[int]) -> None: ...
+    def reuse(self, slot: int, length: int) -> None: ...
+    def copy_kv(self, tokens: Sequence[int], target: int) -> int: ...
+    def write_kv(self, slot: int, start: int, stamps: Sequence[int]) -> None: ...
+    def read_kv(self, slot: int, length: int) -> list[int]: ...
+    def entries(self) -> dict[tuple[int, ...], tuple[int, int]]: ...
+
+
+@runtime_checkable
+class BlockStackTarget(Protocol):
+    """Factory `make(blocks)`. Source: seed 003, BlockAllocator. Block ids may come as a list or a tensor."""
+
+    @property
+    def num_free(self) -> int: ...
+    def acquire(self, n: int) -> Sequence[int]: ...
+    def release(self, blocks: Sequence[int]) -> None: ...
+    def begin_capture(self) -> None: ...
+    def end_capture(self) -> None: ...
+    def free_blocks(self) -> Sequence[int]: ...
+
+
+@runtime_checkable
+class KVManagerTarget(Protocol):
+    """Factory `make(blocks, block_size)`. A whole engine as its scheduler sees it.
+
+    Optional methods stand in `KV_OPTIONAL` and go with the trait that announces them; the traits are
+    the attributes of `Traits`.
+    """
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None: ...
+    def append(self, rid: str, token: int) -> None: ...
+    def reserve(self, rid: str, n: int) -> bool: ...
+    def copies(self) -> list[tuple[int, int]]: ...
+    def launch(self) -> None: ...
+    def slots(self, rid: str) -> list[int]: ...
+    def commit(self, rid: str, n: int) -> None: ...
+    def finish(self, rid: str) -> None: ...
+    def abort(self, rid: str) -> None: ...
+    def preempt(self, rid: str) -> None: ...
+    def avail(self) -> int: ...
+    def free_now(self) -> int: ...
+    def free_slots(self) -> Iterable[int] | None: ...
+
+
+KV_OPTIONAL = {"withdraw": "can_withdraw", "fork": "can_fork", "reset": "can_reset", "evict_all": "can_evict_all"}
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a kv_manager target declares of itself; read from attributes of the same names.
+
+    `total` counts slots and excludes null blocks. `max_length`: longest request in tokens, None without
+    a limit. `chunk`: prefill may be split, at multiples of `chunk_align`. `tokens_per_decode`: most
+    tokens one reserve of a decode may ask for, None for any. `whole_prompt`: admit owns the whole prompt.
+    `output_reserve`: slots kept for the output at admission. `prefix_cache`: False for an engine that
+    never shares prefixes, so that a run without a hit is not inconclusive.
+    """
+
+    block_size: int
+    total: int
+    max_length: int | None = None
+    chunk: bool = False
+    chunk_align: int = 1
+    tokens_per_decode: int | None = None
+    extra_key: bool = False
+    whole_prompt: bool = False
+    early_publish: bool = False
+    output_reserve: int = 0
+    can_withdraw: bool = False
+    can_fork: bool = False
+    can_reset: bool = False
+    can_evict_all: bool = False
+    hash_trust: str = "none"
+    copies_at_admit: bool = False
+    copies_at_reserve: bool = False
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A contract's name, the protocol of its targets, and the parameters of their factory."""
+
+    name: str
+    protocol: type
+    factory_parameters: tuple[str, ...]
+
+
+CONTRACTS = {
+    c.name: c
+    for c in (
+        Contract("slot_pool", SlotPoolTarget, ("slots",)),
+        Contract("slot_prefix_cache", SlotPrefixCacheTarget, ("capacity", "slots", "positions")),
+        Contract("block_stack", BlockStackTarget, ("blocks",)),
+        Contract("kv_manager", KVManagerTarget, ("blocks", "block_size")),
+    )
+}

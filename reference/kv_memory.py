@@ -1,0 +1,50 @@
+"""KV memory with provenance: what stands in a slot says everything that it depends on.
+
+The KV of a token depends on all tokens before it, on itself and on the extra key (adapter, salt). A stamp
+is a number for exactly that history: equal histories, equal stamps; different histories, different stamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+UNWRITTEN = 0
+POISON = -1
+
+
+class Provenance:
+    """Numbers histories from 1 on, in the order in which they are first seen."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[tuple[int, int | None, int], int] = {}
+
+    def extend(self, stamp: int, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
+        """The stamps of `tokens` after the history `stamp` (UNWRITTEN for none) under one extra key."""
+        stamps = []
+        for token in tokens:
+            stamp = self._stamps.setdefault((stamp, extra_key, token), len(self._stamps) + 1)
+            stamps.append(stamp)
+        return stamps
+
+
+class KVMemory:
+    """One stamp per slot, for slots of any number. Stands for K and V of all layers."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, int] = {}
+
+    def write(self, slots: Sequence[int], stamps: Sequence[int]) -> None:
+        """Stores stamps[i] in slots[i]."""
+        self._cells.update(zip(slots, stamps, strict=True))
+
+    def read(self, slots: Sequence[int]) -> list[int]:
+        """The stamps in these slots, UNWRITTEN where nothing was stored."""
+        return [self._cells.get(slot, UNWRITTEN) for slot in slots]
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies slot to slot; all sources are read before any target is written."""
+        self.write([target for _, target in pairs], self.read([source for source, _ in pairs]))
+
+    def poison(self, slots: Sequence[int]) -> None:
+        """Marks freed slots, so that a later read shows."""
+        self.write(slots, [POISON] * len(slots))

@@ -1,0 +1,63 @@
+"""slot_pool: hands out numbered KV slots, lowest first. Source: seed 000, SlotAllocator."""
+
+from __future__ import annotations
+
+from kvlockstep.reference.contracts import InvalidArgument, NotFree, NotHeld, OutOfSlots, UnknownSlot
+
+
+class SlotPool:
+    """`slots` numbered slots, all free at first, each with a version that counts its allocations.
+
+    Raises InvalidArgument if `slots` is negative.
+    """
+
+    def __init__(self, slots: int) -> None:
+        if slots < 0:
+            raise InvalidArgument(f"slots={slots}: a pool cannot have a negative size")
+        self._free = set(range(slots))
+        self._versions = [0] * slots
+
+    @property
+    def free_count(self) -> int:
+        """Number of free slots."""
+        return len(self._free)
+
+    def alloc(self) -> int:
+        """Takes the lowest free slot and raises its version. Raises OutOfSlots if none is free."""
+        if not self._free:
+            raise OutOfSlots(f"alloc: all {len(self._versions)} slots are held")
+        slot = min(self._free)
+        self._free.remove(slot)
+        self._versions[slot] += 1
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Gives a held slot back; its version stands. Raises UnknownSlot, or NotHeld if it is free already."""
+        self._check(slot)
+        if slot in self._free:
+            raise NotHeld(f"free: slot={slot} is free already")
+        self._free.add(slot)
+
+    def occupy(self, slot: int) -> None:
+        """Takes one named free slot and keeps its version, so that what it holds stays valid.
+
+        Raises UnknownSlot, or NotFree if the slot is held.
+        """
+        self._check(slot)
+        if slot not in self._free:
+            raise NotFree(f"occupy: slot={slot} is held")
+        self._free.remove(slot)
+
+    def is_free(self, slot: int) -> bool:
+        """Whether the slot is free. Raises UnknownSlot."""
+        self._check(slot)
+        return slot in self._free
+
+    def version(self, slot: int) -> int:
+        """How often the slot was allocated. Raises UnknownSlot."""
+        self._check(slot)
+        return self._versions[slot]
+
+    def _check(self, slot: int) -> None:
+        if not 0 <= slot < len(self._versions):
+            raise UnknownSlot(f"slot={slot} is not one of 0..{len(self._versions) - 1}")
