@@ -1,0 +1,29 @@
+"""kvlockstep: executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
+
+`check(factory, contract=...)` checks a manager of your own. Importing this package, or `kvlockstep.reference`,
+imports neither torch nor hypothesis.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvlockstep.checking import CheckFailed as CheckFailed
+    from kvlockstep.checking import check as check
+    from kvlockstep.errors import UsageError as UsageError
+    from kvlockstep.machines import machine as machine
+
+__version__ = "0.1.0"
+__all__ = ["CheckFailed", "UsageError", "check", "machine"]
+
+_HOME = {"check": "checking", "CheckFailed": "checking", "UsageError": "errors", "machine": "machines"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kvlockstep' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"kvlockstep.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

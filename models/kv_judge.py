@@ -41,7 +41,12 @@ class Request:
 
 
 class Memory(Protocol):
-    """The KV memory that the judge reads and writes; see models.kv_cells for both granularities."""
+    """The KV memory that the judge reads and writes; see models.kv_cells for both granularities.
+
+    `granularity` says what an entry of a table is: "slot", or "block" for one entry per block, its first slot.
+    """
+
+    granularity: str
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None: ...
     def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> laws.Cell | None: ...
@@ -49,6 +54,7 @@ class Memory(Protocol):
     def end_forward(self) -> None: ...
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def poison(self, slots: Sequence[int]) -> None: ...
+    def contents(self) -> Any: ...
 
 
 def read_traits(adapter: Any) -> Traits:
@@ -62,6 +68,9 @@ class KVJudge:
     `ask` is the order in which the manager is asked about itself, since a question that flushes lazy work hides
     bugs (rule 12): "late" asks nothing before an operation. Raises Divergence, or NotEnabled if the grammar forbids
     the operation now.
+
+    Where the memory keeps one stamp per block, tables come from the adapter's `blocks(rid)`, the free list from its
+    `free_blocks()` if it has one. After a Divergence `subject` is the request that it concerns, if it concerns one.
     """
 
     def __init__(
@@ -72,6 +81,14 @@ class KVJudge:
         self.ask = ask
         self.reach: Counter[str] = Counter()
         self.memory = memory(adapter, self.traits, self.reach)
+        self.subject: str | None = None
+        self.evicted_blocks = 0
+        self._by_block = self.memory.granularity == "block"
+        self._span = self.traits.block_size if self._by_block else 1
+        self._block_tables: dict[str, tuple[list[int], list[int]]] = {}
+        self._free_list: tuple[list[int], list[int]] = ([], [])
+        self._settled: dict[str, Sequence[int]] | None = None
+        self._free_checked: list[int] | None = None
         self.live: dict[str, Request] = {}
         self.preempted: dict[str, Request] = {}
         self.scheduled: list[str] = []
@@ -80,10 +97,11 @@ class KVJudge:
         self.admitting = False
         self._blocks_seen: set[int] = set()
         self._held: set[int] = set()
+        self.idle_blocks: dict[int, None] = {}
         self._free_before: int | None = None
         self._written: set[int] = set()
         self.evaluated: set[str] = set()
-        self.exposes_free_slots = True
+        self.exposes_free_slots = not self._by_block or hasattr(adapter, "free_blocks")
         self._settle()
 
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> str:
@@ -243,7 +261,8 @@ class KVJudge:
         self.preempted.clear()
         avail, free_now = self._call(self.adapter.avail), self._call(self.adapter.free_now)
         self._check(laws.reset_complete, avail, free_now, self.traits.total)
-        self._poison([block * self.traits.block_size + i for block in self._blocks_seen for i in range(self.traits.block_size)])
+        size = self.traits.block_size
+        self._poison([block * size + i for block in self._blocks_seen for i in range(0, size, self._span)])
         self._settle()
         return "done"
 
@@ -256,7 +275,9 @@ class KVJudge:
         return list(self.scheduled)
 
     def table(self, request: Request) -> Sequence[int]:
-        """The physical slots of a request, now."""
+        """The physical slots of a request, now; of each block the first, if the memory keeps one stamp per block."""
+        if self._by_block:
+            return self._block_table(request.name)
         slots = self._call(self.adapter.slots, request.name)
         return slots if isinstance(slots, list) else [int(slot) for slot in slots]
 
@@ -316,7 +337,8 @@ class KVJudge:
             request.drafts = []
             table = self.table(request)
             others = {b for r in self.live.values() if r is not request for b in self._blocks_of(self.table(r))}
-            shared = request.computed < len(table) and table[request.computed] // self.traits.block_size in others
+            first = request.computed // self._span
+            shared = first < len(table) and table[first] // self.traits.block_size in others
             more = self._blocks_for(request.computed + n) - len(self._blocks_of(table))
             needed = max(0, more) + shared + self._copy_sources()
             self._check(laws.admission_honesty, needed, self._room(), f"a reservation of {n} tokens")
@@ -347,23 +369,26 @@ class KVJudge:
         return len(self.scheduled) if self.traits.copies_at_admit or self.traits.copies_at_reserve else 0
 
     def _write_and_read(self) -> None:
+        size, span = self.traits.block_size, self._span
         self.memory.begin_forward()
         tables = {name: self.table(request) for name, request in self.live.items()}
         for name in self.scheduled:
             request = self.live[name]
             stop = request.computed + request.pending
-            self._check(laws.coverage, len(tables[name]), stop)
+            self.subject = name
+            self._check(laws.coverage, len(tables[name]) * span, stop)
             conflict = self.memory.write(request, tables[name], request.computed, stop)
             if conflict is not None:
                 slot, other = conflict
                 self._check(laws.no_aliasing, [other, name], slot)
-            size = self.traits.block_size
-            self._written.update(slot // size for slot in tables[name][request.computed : stop])
+            written = tables[name][request.computed // span : -(-stop // span)]
+            self._written.update(slot // size for slot in written)
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed + request.pending)
 
     def _read(self, request: Request, table: Sequence[int], stop: int) -> None:
-        self._check(laws.coverage, len(table), stop)
+        self.subject = request.name
+        self._check(laws.coverage, len(table) * self._span, stop)
         cell = self.memory.first_wrong(request, table, stop)
         if cell is None:
             self.evaluated.update(("prefix_soundness", "write_isolation", "content_equality"))
@@ -382,6 +407,7 @@ class KVJudge:
         request.drafts = []
         request.pending = 0
         request.admitted = False
+        self.subject = request.name
         self._call(self.adapter.commit, request.name, n)
         request.computed += n
         self.reach["whole_blocks"] += request.computed % self.traits.block_size == 0
@@ -397,6 +423,7 @@ class KVJudge:
     def _settle(self) -> None:
         """Between steps: asks the manager about itself in the order of `ask`, and checks everything that holds then."""
         ask, adapter = self.ask, self.adapter
+        self.subject = None
         first: dict[str, Any] = {}
         if ask == "avail":
             first["avail"] = self._call(adapter.avail)
@@ -414,35 +441,70 @@ class KVJudge:
         if ask == "slots":
             for name, request in self.live.items():
                 self._check(laws.purity, tables[name], self.table(request), "slots")
+        before = self._held
         self._check_tables(tables)
         held = len(self._held) * self.traits.block_size
         self._check(laws.leak_freedom, avail, held, self.traits.total)
         self._check(laws.accounting, avail, held, self.traits.total)
         self._check(laws.free_count, free_now, avail)
-        self._check(laws.no_double_free, free)
-        self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
+        if free is not self._free_checked or self._held is not before:
+            self._check(laws.no_double_free, free)
+            self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed)
         self._poison(free)
+        self._free_checked = free
         self._free_before = free_now
+        self.subject = None
 
     def _check_tables(self, tables: dict[str, Sequence[int]]) -> None:
         size = self.traits.block_size
         before = self._held
-        self._held = set()
-        for name, table in tables.items():
-            if len(set(table)) < len(table):
-                self._check(laws.no_aliasing, [f"two positions of {name}"], next(s for s in table if table.count(s) > 1))
-            self._held.update(slot // size for slot in table)
-        self._blocks_seen |= self._held
-        self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
+        if not self._by_block or tables != self._settled:
+            self._held = self._held_by(tables)
+            self._settled = tables
+            self._block_tables = {name: known for name, known in self._block_tables.items() if name in tables}
         fresh = len(self._written - before)
         if self._free_before is not None and fresh * size > self._free_before:
             self.reach["eviction"] += 1
+            self.evicted_blocks += fresh - self._free_before // size
         self._written.clear()
 
+    def _held_by(self, tables: dict[str, Sequence[int]]) -> set[int]:
+        """The blocks that live requests hold, each table and the number of blocks checked; keeps the idle ones in order."""
+        size = self.traits.block_size
+        held: set[int] = set()
+        for name, table in tables.items():
+            if len(set(table)) < len(table):
+                self.subject = name
+                self._check(laws.no_aliasing, [f"two positions of {name}"], next(s for s in table if table.count(s) > 1))
+            held.update(slot // size for slot in table)
+        self._blocks_seen |= held
+        for block in held:
+            self.idle_blocks.pop(block, None)
+        for block in self._held - held:
+            self.idle_blocks[block] = None
+        self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
+        return held
+
+    def _block_table(self, name: str) -> list[int]:
+        """The first slot of each block of a request; the same list as last time while its blocks stay the same."""
+        blocks = self._call(self.adapter.blocks, name)
+        known = self._block_tables.get(name)
+        if known is None or known[0] != blocks:
+            size = self.traits.block_size
+            known = self._block_tables[name] = list(blocks), [block * size for block in blocks]
+        return known[1]
+
     def _free_slots(self) -> list[int]:
-        slots = self._call(self.adapter.free_slots) if self.exposes_free_slots else None
+        if not self.exposes_free_slots:
+            return []
+        if self._by_block:
+            blocks = self._call(self.adapter.free_blocks)
+            if self._free_list[0] != blocks:
+                self._free_list = list(blocks), sorted(block * self.traits.block_size for block in blocks)
+            return self._free_list[1]
+        slots = self._call(self.adapter.free_slots)
         if slots is None:
             self.exposes_free_slots = False
             return []

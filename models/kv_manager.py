@@ -9,7 +9,7 @@ from typing import Any
 
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge, Request, make_adapter
-from kvlockstep.models.model import Factory, Goal, Model, Scope
+from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.reference.contracts import KV_OPTIONAL
@@ -35,9 +35,8 @@ class KVScope(Scope):
     ask: str = "avail"
     exhaustive: bool = False
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> KVScope:
-        return cls(**{**values, "tokens": tuple(values["tokens"]), "keys": tuple(values["keys"])})
+    def shown(self) -> dict[str, Any]:
+        return {"blocks": self.blocks, "block_size": self.block_size, "ask": self.ask}
 
 
 def _scopes() -> Iterable[KVScope]:
@@ -59,7 +58,12 @@ class KVManagerModel(Model[KVScope]):
     laws = laws.LAWS
     scope_type = KVScope
     scopes = tuple(_scopes())
-    small_scopes = (KVScope(3, 2, 2, 4, exhaustive=True),)
+    small_scopes = (
+        KVScope(2, 1, 1, 2, exhaustive=True),
+        KVScope(2, 1, 2, 2, (1, 2), (None, 1), exhaustive=True),
+        KVScope(3, 2, 2, 3, exhaustive=True),
+        KVScope(3, 2, 2, 5, exhaustive=True),
+    )
     goals = (
         Goal("hit", "a request starts with cached tokens", "prefix_cache"),
         Goal("full_prompt_hit", "everything but the last block of a whole-block prompt is cached", "prefix_cache"),
@@ -92,7 +96,7 @@ class KVManagerModel(Model[KVScope]):
     )
 
     def __init__(self, scope: KVScope, factory: Factory) -> None:
-        super().__init__(scope)
+        super().__init__(scope, factory)
         self.judge = KVJudge(make_adapter(factory, scope.blocks, scope.block_size), SlotMemory, scope.ask)
         self.reach = self.judge.reach
         self.history: list[tuple[int, ...]] = []
@@ -130,7 +134,9 @@ class KVManagerModel(Model[KVScope]):
         longest = traits.max_length or 10**9
         request = pick([r for r in self._idle() if r.remaining <= 1 and r.computed < longest])
         most = min(traits.tokens_per_decode or 10**9, longest - request.computed) - 1
-        width = pick([k for k in (0, 0, 0, 1, 2, self._size) if k <= most]) if most > 0 and not self.scope.exhaustive else 0
+        width = (
+            pick([k for k in (0, 0, 0, 1, 2, self._size) if k <= most]) if most > 0 and not self.scope.exhaustive else 0
+        )
         return Op(
             "decode",
             request=request.name,
@@ -146,6 +152,7 @@ class KVManagerModel(Model[KVScope]):
     @command(1)
     def preempt(self, pick: Pick) -> Op:
         """A request gives its slots back and waits."""
+        self._require(not self.scope.exhaustive or not self.judge.preempted)
         return Op("preempt", request=pick(self._idle()).name)
 
     @command(7)
@@ -197,6 +204,12 @@ class KVManagerModel(Model[KVScope]):
         return Op("reset")
 
     def step(self, op: Op) -> str:
+        return self._execute(op)
+
+    def redo(self, op: Op) -> None:
+        self._execute(op)
+
+    def _execute(self, op: Op) -> str:
         args = dict(op.args)
         name = args.pop("request", None)
         method = getattr(self.judge, op.name, None) if op.name in _OPERATIONS else None
@@ -213,17 +226,17 @@ class KVManagerModel(Model[KVScope]):
                 self._named = max(self._named, int(created[1:]) + 1)
         return answer
 
-    def redo(self, op: Op) -> None:
-        self.step(op)
-
     def fingerprint(self) -> Any:
+        """Requests by age and not by name, memory by history, idle blocks in the order in which they became so."""
         judge = self.judge
         requests = tuple(
-            (r.name, tuple(r.tokens), r.extra_key, r.computed, r.pending, tuple(judge.table(r)))
+            (tuple(r.tokens), r.extra_key, r.computed, r.pending, r.admitted, tuple(judge.table(r)))
             for r in judge.live.values()
         )
-        preempted = tuple((r.name, tuple(r.tokens)) for r in judge.preempted.values())
-        return requests, preempted, tuple(judge.scheduled), judge.admitting, judge.memory.contents(), self._named
+        scheduled = tuple(list(judge.live).index(name) for name in judge.scheduled)
+        preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
+        step = (judge.admitting, len(judge.withdrawable()))
+        return requests, scheduled, preempted, step, judge.memory.contents(), tuple(judge.idle_blocks)
 
     def not_checked(self) -> dict[str, str]:
         judge, traits = self.judge, self.judge.traits
@@ -250,18 +263,52 @@ class KVManagerModel(Model[KVScope]):
     def describe(self) -> dict[str, Any]:
         traits = self.judge.traits
         names = ("engine", "version")
-        return {**{n: getattr(self.judge.adapter, n) for n in names if hasattr(self.judge.adapter, n)}, "traits": traits}
+        return {
+            **{n: getattr(self.judge.adapter, n) for n in names if hasattr(self.judge.adapter, n)},
+            "traits": traits,
+        }
 
     @classmethod
     def simpler_scopes(cls, scope: KVScope) -> Iterable[KVScope]:
         if scope.ask != "avail":
             yield replace(scope, ask="avail")
-        for size in (1, 2, 4):
-            if size < scope.block_size:
-                yield replace(scope, block_size=size)
         for blocks in sorted({1, 2, 3, 4, scope.blocks // 2, scope.blocks - 1}):
             if 0 < blocks < scope.blocks:
                 yield replace(scope, blocks=blocks)
+        for size in (1, 2, 4):
+            if size < scope.block_size:
+                yield replace(scope, block_size=size)
+
+    @classmethod
+    def simpler(cls, op: Op) -> Iterable[Op]:
+        plain: dict[str, Any] = {"extra_key": None, "accept": None, "reverse": None, "abort": [], "drafts": []}
+        for name, value in plain.items():
+            if op.args.get(name, value) not in (value, []):
+                yield op.but(**{name: value})
+        for simpler in simpler_args(op):
+            if op.name != "admit" or not simpler.args["tokens"]:
+                yield simpler
+                continue
+            whole = op.args["n"] == len(op.args["tokens"])
+            length = len(simpler.args["tokens"])
+            if whole and simpler.args["n"] == op.args["n"]:
+                yield simpler.but(n=length)
+            yield simpler.but(n=min(simpler.args["n"], length))
+
+    @classmethod
+    def tidy(cls, ops: Sequence[Op]) -> Sequence[Op]:
+        names: dict[str, str] = {}
+        for op in ops:
+            for name in (op.args.get("request"), op.args.get("child")):
+                if name is not None:
+                    names.setdefault(name, f"r{len(names)}")
+        renamed = []
+        for op in ops:
+            changes: dict[str, Any] = {k: names[op.args[k]] for k in ("request", "child") if k in op.args}
+            if "abort" in op.args:
+                changes["abort"] = [names.get(name, name) for name in op.args["abort"]]
+            renamed.append(op.but(**changes))
+        return renamed
 
     def _require(self, enabled: bool) -> None:
         if not enabled:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kvlockstep.models.op import Command, Op
 from kvlockstep.properties.law import AGREEMENT, ERROR_CONTRACT, EVERYWHERE, TERMINATION, Law, Refused, Step
@@ -38,6 +38,14 @@ class Scope:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def shown(self) -> dict[str, Any]:
+        """What a failure page says of it."""
+        return self.to_json()
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -52,7 +60,7 @@ S = TypeVar("S", bound=Scope)
 
 
 class Model(ABC, Generic[S]):
-    """One episode. A driver proposes operations through `commands` and executes them with `step`.
+    """One episode, made by `Model(scope, factory)`: a driver proposes through `commands` and executes with `step`.
 
     A subclass names its contract, laws, goals, and the scopes that each driver runs: `scopes` for random and
     Hypothesis episodes, `small_scopes` for exhaustive exploration.
@@ -74,8 +82,9 @@ class Model(ABC, Generic[S]):
         cls.command_table = tuple(c for c in cls.commands for _ in range(c.weight))
         cls.own_laws = tuple(law for law in getattr(cls, "laws", ()) if law not in EVERYWHERE)
 
-    def __init__(self, scope: S) -> None:
+    def __init__(self, scope: S, factory: Factory) -> None:
         self.scope = scope
+        self.factory = factory
         self.reach: Counter[str] = Counter()
 
     @abstractmethod
@@ -109,6 +118,11 @@ class Model(ABC, Generic[S]):
     def simpler_scopes(cls, scope: Any) -> Iterable[Scope]:
         """Smaller scopes to try when a trace is shrunk, most wanted first."""
         return ()
+
+    @classmethod
+    def tidy(cls, ops: Sequence[Op]) -> Sequence[Op]:
+        """The same operations with names numbered from 0."""
+        return ops
 
     @classmethod
     def simpler(cls, op: Op) -> Iterable[Op]:
@@ -170,7 +184,7 @@ class LockstepModel(Model[S]):
     reference_type: ClassVar[Factory]
 
     def __init__(self, scope: S, factory: Factory) -> None:
-        super().__init__(scope)
+        super().__init__(scope, factory)
         sizes = self.factory_arguments(scope)
         self.reference = self.reference_type(**sizes)
         self.target = guarded(factory, **sizes)
@@ -227,9 +241,7 @@ class LockstepModel(Model[S]):
 
     def _require(self, want: Any, seen: Any, what: str) -> None:
         if want != seen:
-            differing = [
-                f"{name}: {show(s)}, reference: {show(w)}" for name, w, s in fields(want, seen) if w != s
-            ]
+            differing = [f"{name}: {show(s)}, reference: {show(w)}" for name, w, s in fields(want, seen) if w != s]
             raise Divergence(AGREEMENT.id, what, differing)
 
 

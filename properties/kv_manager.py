@@ -27,7 +27,7 @@ class Cell(NamedTuple):
     writer: str | None
 
     def __str__(self) -> str:
-        return f"position {self.position} (slot {self.slot}) holds {self.got}, a cold run would hold {self.want}"
+        return f"position {self.position} (slot {self.slot}) holds {self.got}, not {self.want}"
 
 
 @law("kv_manager", answers=("vllm#54727", "nano-vllm#163", "vllm#12603", "LMCache#2961", "vllm#56655"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec
 
+
 class Refused(NamedTuple):
     """The outcome of an operation that raised an error of its contract."""
 
@@ -21,7 +22,7 @@ class Step(NamedTuple):
     `held` is who holds what by the answers given so far, before and after.
     """
 
-    op: Op
+    op: Any
     outcome: Any
     before: Any
     after: Any

@@ -17,14 +17,28 @@ class Provenance:
 
     def __init__(self) -> None:
         self._stamps: dict[tuple[int, int | None, int], int] = {}
+        self._steps: list[tuple[int, int | None, int]] = []
 
     def extend(self, stamp: int, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
         """The stamps of `tokens` after the history `stamp` (UNWRITTEN for none) under one extra key."""
         stamps = []
         for token in tokens:
-            stamp = self._stamps.setdefault((stamp, extra_key, token), len(self._stamps) + 1)
+            step = (stamp, extra_key, token)
+            stamp = self._stamps.get(step, UNWRITTEN)
+            if stamp == UNWRITTEN:
+                self._steps.append(step)
+                stamp = self._stamps[step] = len(self._steps)
             stamps.append(stamp)
         return stamps
+
+    def history(self, stamp: int) -> tuple[int | None, tuple[int, ...]]:
+        """The extra key and the tokens that a stamp stands for."""
+        tokens: list[int] = []
+        extra_key: int | None = None
+        while stamp > UNWRITTEN:
+            stamp, extra_key, token = self._steps[stamp - 1]
+            tokens.append(token)
+        return extra_key, tuple(reversed(tokens))
 
 
 class KVMemory:

@@ -25,7 +25,7 @@ class Row:
 
 
 class SlotPrefixCache:
-    """At most `capacity` entries over `slots` slots of `positions` tokens each, evicted leaf by leaf, least recent first.
+    """At most `capacity` entries over `slots` slots of `positions` tokens; evicts leaves, least recently used first.
 
     Pinned entries and their prefixes are never evicted; if all leaves are pinned the cache stays over capacity.
     Raises InvalidArgument if a size is negative.
@@ -43,7 +43,7 @@ class SlotPrefixCache:
         self._clock = 0
 
     def insert(self, tokens: Sequence[int], slot: int, version: int) -> None:
-        """The slot now holds exactly `tokens`, all of them just used; what else it held is gone. Evicts down to capacity.
+        """The slot now holds exactly `tokens`, all just used; what else it held is gone. Evicts down to capacity.
 
         Raises UnknownSlot, InvalidArgument if the sequence is empty or longer than a slot, Pinned if a pinned entry
         would be lost with the slot's former sequence.

@@ -1,0 +1,232 @@
+"""`check`: saved failures, then exhaustive exploration, then Hypothesis, then random episodes, on one target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.shrink import shrink
+from kvlockstep.drivers.stateful import hypothesis_run
+from kvlockstep.errors import UsageError
+from kvlockstep.isolation import isolated, run_ops_isolated
+from kvlockstep.models.model import Factory, Model
+from kvlockstep.models.registry import model_of
+from kvlockstep.profiles import Profile, profile_of
+from kvlockstep.properties.law import TERMINATION
+from kvlockstep.report import INCONCLUSIVE, VIOLATED, Report, Run, TargetReport, run_of
+from kvlockstep.targets import Target, from_factory
+from kvlockstep.trace import Trace, load_trace, save_trace
+from kvlockstep.watchdog import Watchdog
+
+FAILURES = Path(".kvlockstep/failures")
+HANG_SECONDS_WHILE_SHRINKING = 0.4
+DRIVERS = ("explore", "hypothesis", "random")
+
+Emit = Callable[["Event"], None]
+Drive = Callable[[type[Model[Any]], Watchdog], Outcome]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a consumer may show: `kind` is begin, progress, end or note."""
+
+    kind: str
+    contract: str
+    target: str
+    driver: str = ""
+    steps: int = 0
+    run: Run | None = None
+    text: str = ""
+
+
+def silent(_event: Event) -> None:
+    """The consumer that shows nothing."""
+
+
+class CheckFailed(AssertionError):
+    """A check that does not hold. `report` has the details; the message is the failure page."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.text())
+        self.report = report
+
+
+def check(
+    factory: Factory,
+    *,
+    contract: str,
+    profile: str = "quick",
+    seed: int = 0,
+    directory: Path | str | None = None,
+    raise_on_failure: bool = True,
+) -> Report:
+    """Checks a factory of your own against a contract.
+
+    `profile` is quick, ci or deep. `directory` keeps failing traces, which the next check runs first (default
+    .kvlockstep/failures). Raises CheckFailed, an AssertionError, if a law is violated or a reach goal was missed,
+    unless `raise_on_failure` is False; UsageError if the arguments or the factory are unusable.
+    """
+    target = from_factory(contract, factory)
+    report = Report([check_target(target, profile_of(profile), seed=seed, directory=Path(directory or FAILURES))])
+    if raise_on_failure and not report.holds:
+        raise CheckFailed(report)
+    return report
+
+
+def check_target(
+    target: Target,
+    profile: Profile,
+    *,
+    seed: int = 0,
+    directory: Path = FAILURES,
+    emit: Emit = silent,
+    drivers: tuple[str, ...] = DRIVERS,
+) -> TargetReport:
+    """All drivers on one target, stopping at the first violation. `drivers` leaves some out."""
+    report = TargetReport(target.contract, target.name)
+    model_type = model_of(target.contract)
+    replay_saved(target, directory, profile, report, emit)
+    reach: Counter[str] = Counter()
+    unreachable: set[str] = set()
+    for name in drivers:
+        if report.failures:
+            break
+        emit(Event("begin", target.contract, target.name, name))
+        outcome = _run_driver(name, model_type, target, profile, seed, directory, emit)
+        path = None
+        if outcome.failure is not None:
+            outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile)
+            path = save_trace(outcome.failure, directory)
+        run = run_of(target.contract, target.name, outcome, path)
+        report.runs.append(run)
+        reach += outcome.reach
+        unreachable = outcome.unreachable or unreachable
+        report.facts = report.facts or outcome.facts
+        report.not_checked = outcome.not_checked or report.not_checked
+        emit(Event("end", target.contract, target.name, name, run.steps, run))
+    report.missed = tuple(g.id for g in model_type.goals if not reach[g.id] and g.id not in unreachable)
+    if report.failures:
+        report.missed = ()
+    elif report.missed and report.runs:
+        report.runs[-1].verdict = INCONCLUSIVE
+    return report
+
+
+def replay_saved(target: Target, directory: Path, profile: Profile, report: TargetReport, emit: Emit) -> None:
+    """Replays the traces that earlier checks left for this target; one that no longer fails is FIXED and goes."""
+    if not directory.is_dir():
+        return
+    for path in sorted(directory.glob(f"{target.contract}-*.jsonl")):
+        trace = load_trace(path, target.contract)
+        if trace.target != target.name:
+            continue
+        emit(Event("begin", target.contract, target.name, "replay"))
+        again = replay_trace(target, trace, profile)
+        if again is None:
+            path.unlink()
+            text = f"FIXED {path.name}: {trace.law} holds now, the file is removed"
+            report.notes.append(text)
+            emit(Event("note", target.contract, target.name, "replay", text=text))
+            continue
+        outcome = Outcome(
+            "replay", steps=len(again.ops), failure=again.but(target=target.name, original=trace.original)
+        )
+        report.runs.append(run_of(target.contract, target.name, outcome, path))
+        emit(Event("end", target.contract, target.name, "replay", outcome.steps, report.runs[-1]))
+
+
+def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None:
+    """Plays a trace on a target; answers the failure, or None if every law held."""
+    model_type = model_of(target.contract)
+    if profile.isolate:
+        return run_ops_isolated(model_type, target.factory, trace.scope, trace.ops, Watchdog(profile.step_seconds))
+    with Watchdog(profile.step_seconds).watching() as watchdog:
+        return run_ops(model_type, target.factory, trace.scope, trace.ops, watchdog)
+
+
+def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
+    """The failure made short and replayed twice."""
+    hangs = trace.law == TERMINATION.id
+    limit = HANG_SECONDS_WHILE_SHRINKING if hangs else profile.step_seconds
+    model_type = model_of(target.contract)
+    if profile.isolate:
+        watchdog = Watchdog(limit)
+        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds, run_ops_isolated)
+    with Watchdog(limit).watching() as watchdog:
+        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds)
+
+
+def _run_driver(
+    name: str, model_type: type[Model[Any]], target: Target, profile: Profile, seed: int, directory: Path, emit: Emit
+) -> Outcome:
+    def progress(steps: int) -> None:
+        emit(Event("progress", target.contract, target.name, name, steps))
+
+    def drive(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
+        if name == "explore":
+            return _explore_all(model_type, target.factory, profile, watchdog, progress)
+        if name == "hypothesis":
+            return hypothesis_run(
+                model_type,
+                target.factory,
+                seed=seed,
+                watchdog=watchdog,
+                examples=profile.examples,
+                steps=profile.steps_per_example,
+            )
+        if name == "random":
+            return random_walk(
+                model_type,
+                target.factory,
+                seed=seed,
+                watchdog=watchdog,
+                steps=profile.random_steps,
+                progress=progress,
+            )
+        raise UsageError(f"unknown driver {name!r}; known: {', '.join(DRIVERS)}")
+
+    if profile.isolate:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write to {directory}: {error.strerror}; choose another with --dir") from error
+        return isolated(model_type, drive, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
+    with Watchdog(profile.step_seconds).watching() as watchdog:
+        return drive(model_type, watchdog)
+
+
+def _explore_all(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    profile: Profile,
+    watchdog: Watchdog,
+    progress: Callable[[int], None],
+) -> Outcome:
+    total = Outcome("explore", exhausted=True)
+    left = profile.explore_seconds
+    scopes = model_type.small_scopes
+    for i, scope in enumerate(scopes):
+        share = max(left, 0.0) / (len(scopes) - i)
+        done = explore(model_type, factory, scope, watchdog=watchdog, seconds=share, progress=progress)
+        left -= done.seconds
+        total.steps += done.steps
+        total.states += done.states
+        total.depth = max(total.depth, done.depth)
+        total.seconds += done.seconds
+        total.exhausted = bool(total.exhausted and done.exhausted)
+        total.reach += done.reach
+        total.not_checked, total.unreachable = done.not_checked, done.unreachable
+        total.facts = total.facts or done.facts
+        if done.failure is not None:
+            total.failure = done.failure
+            break
+    return total
+
+
+__all__ = ["VIOLATED", "CheckFailed", "Event", "check", "check_target", "replay_trace", "shrink_failure"]

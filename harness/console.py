@@ -1,0 +1,125 @@
+"""The terminal consumer of events and results: plain text, no colour where there is no terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvlockstep.campaign import Campaign
+from kvlockstep.checking import Event
+from kvlockstep.models.registry import model_of
+from kvlockstep.page import failure_page
+from kvlockstep.reference.contracts import Traits
+from kvlockstep.report import INCONCLUSIVE, Report, TargetReport
+
+
+def stdout() -> Console:
+    """For results."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def stderr() -> Console:
+    """For progress and complaints."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def progress_bar(total: bool = False) -> Progress:
+    """A progress line on stderr that goes when it is done; with a bar where the total is known."""
+    columns = [SpinnerColumn(), TextColumn("{task.description}")]
+    bar = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if total else []
+    console = Console(stderr=True)
+    return Progress(
+        *columns, *bar, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    )
+
+
+class CheckProgress:
+    """Shows which driver is running, and keeps notes out of the way of results."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("starting")
+
+    def __call__(self, event: Event) -> None:
+        text = f"{event.contract} on {event.target}: {event.driver}"
+        if event.kind == "progress":
+            text += f", {event.steps:,} steps"
+        self._progress.update(self._task, description=text)
+
+
+def print_target(console: Console, report: TargetReport) -> None:
+    """Header, one row per driver, reach, and the failure page if there is one."""
+    console.print(f"[bold]{report.contract}[/bold] on [bold]{report.target}[/bold]{_engine(report.facts)}")
+    if traits := report.facts.get("traits"):
+        console.print(f"  traits: {_traits(traits)}")
+    for law, reason in report.not_checked.items():
+        console.print(f"  not checked: {law} ({reason})")
+    for note in report.notes:
+        console.print(f"  {note}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for heading in ("  driver", "steps", "states", "seconds", "verdict", ""):
+        table.add_column(heading, justify="right" if heading in ("steps", "states", "seconds") else "left")
+    for run in report.runs:
+        row = (f"{run.steps:,}", f"{run.states:,}", f"{run.seconds:.1f}", run.verdict, run.note)
+        table.add_row(f"  {run.driver}", *row)
+    console.print(table)
+    reach: Counter[str] = Counter()
+    for run in report.runs:
+        reach.update(run.reach)
+    if reach and not report.failures:
+        goals = [g.id for g in model_of(report.contract).goals if reach[g.id]]
+        console.print("  reached: " + ", ".join(f"{goal} {reach[goal]:,}" for goal in goals))
+    if report.missed and report.verdict == INCONCLUSIVE:
+        console.print(f"  [yellow]never reached: {', '.join(report.missed)}[/yellow]")
+    for run in report.failures:
+        if run.failure is not None:
+            console.print()
+            console.print(failure_page(run.failure, run.trace), markup=False)
+    console.print(f"  {_coloured(report.verdict)}")
+    console.print()
+
+
+def print_summary(console: Console, report: Report) -> None:
+    """The last line of a check."""
+    for target, reason in report.skipped.items():
+        console.print(f"skipped {target}: {reason}", markup=False)
+    steps = sum(run.steps for run in report.runs)
+    seconds = sum(run.seconds for run in report.runs)
+    console.print(f"{_coloured(report.verdict)}: {len(report.targets)} targets, {steps:,} steps in {seconds:.1f} s")
+
+
+def print_campaign(console: Console, campaign: Campaign) -> None:
+    """The summary of a campaign, its findings first."""
+    for trace, path in campaign.findings.values():
+        console.print(failure_page(trace, path), markup=False)
+        console.print()
+    for lost in campaign.lost_workers:
+        console.print(f"lost {lost}", markup=False)
+    rate = campaign.steps / campaign.seconds if campaign.seconds else 0.0
+    console.print(
+        f"{campaign.steps:,} steps in {campaign.episodes:,} episodes, {campaign.seconds:.1f} s, {rate:,.0f} steps/s on "
+        f"{campaign.jobs} workers; {campaign.failures} failures, {len(campaign.findings)} findings"
+        + ("; interrupted" if campaign.interrupted else "")
+    )
+    if campaign.missed:
+        console.print(f"never reached: {', '.join(campaign.missed)}")
+
+
+def _engine(facts: dict[str, Any]) -> str:
+    return f" ({facts['engine']} {facts.get('version', '')})" if "engine" in facts else ""
+
+
+def _traits(traits: Traits) -> str:
+    plain = asdict(Traits(block_size=0, total=0))
+    declared = {n: v for n, v in asdict(traits).items() if n not in ("block_size", "total") and v != plain[n]}
+    return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
+
+
+def _coloured(verdict: str) -> str:
+    colour = {"holds": "green", "violated": "red", "inconclusive": "yellow"}.get(verdict, "red")
+    return f"[{colour}]{verdict.upper()}[/{colour}]"

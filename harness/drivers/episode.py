@@ -1,0 +1,79 @@
+"""One episode of given operations, and what every driver reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvlockstep.models.model import Divergence, Factory, Model, Scope
+from kvlockstep.models.op import NotEnabled, Op
+from kvlockstep.trace import Trace
+from kvlockstep.watchdog import Watchdog
+
+
+@dataclass
+class Outcome:
+    """What a driver did. `states` counts distinct abstract states where the driver keeps them, else episodes."""
+
+    driver: str
+    steps: int = 0
+    states: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    exhausted: bool | None = None
+    reach: Counter[str] = field(default_factory=Counter)
+    not_checked: dict[str, str] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
+    facts: dict[str, Any] = field(default_factory=dict)
+    failure: Trace | None = None
+
+    def absorb(self, model: Model[Any]) -> None:
+        """Takes over what one episode reached and what it could not look at."""
+        self.reach.update(model.reach)
+        self.not_checked = model.not_checked()
+        self.unreachable = model.unreachable()
+        self.facts = self.facts or model.describe()
+
+
+def run_ops(
+    model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Iterable[Op], watchdog: Watchdog
+) -> Trace | None:
+    """Plays the operations that are legal where they stand; answers the failing trace, or None if all laws held."""
+    done: list[Op] = []
+    answers: list[str] = []
+    try:
+        watchdog.beat += 1
+        model = model_type(scope, factory)
+        for op in ops:
+            watchdog.beat += 1
+            done.append(op)
+            try:
+                answers.append(answer_text(model.step(op)))
+            except NotEnabled:
+                done.pop()
+    except Divergence as divergence:
+        return failed(model_type, scope, done, answers, divergence)
+    return None
+
+
+def failed(
+    model_type: type[Model[Any]], scope: Scope, ops: list[Op], answers: list[str], divergence: Divergence
+) -> Trace:
+    """The trace of a divergence, the failing operation last."""
+    return Trace(
+        model_type.contract,
+        scope,
+        tuple(ops),
+        tuple(answers),
+        law=divergence.law,
+        message=divergence.message,
+        details=divergence.details,
+        original=len(ops),
+    )
+
+
+def answer_text(answer: Any) -> str:
+    """A target's answer as it stands behind the arrow of a trace line; nothing for a plain acknowledgement."""
+    return "" if answer is None or answer == "done" else str(answer)

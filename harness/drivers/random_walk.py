@@ -1,0 +1,116 @@
+"""The fast driver: seeded random episodes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kvlockstep.drivers.episode import Outcome, answer_text, failed
+from kvlockstep.models.model import Divergence, Factory, Model, Scope
+from kvlockstep.models.op import NotEnabled, Op, Pick
+from kvlockstep.trace import Trace
+from kvlockstep.watchdog import Watchdog
+
+T = TypeVar("T")
+
+EPISODE_LENGTHS = (20, 100, 100, 400)
+STUCK_AFTER = 200
+
+
+def random_walk(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    *,
+    seed: int,
+    watchdog: Watchdog,
+    steps: int | None = None,
+    seconds: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Runs episodes 0, 1, ... of a seed until a step count or a time is reached, or a law is violated."""
+    outcome = Outcome("random")
+    started = time.perf_counter()
+    episode = 0
+    while (steps is None or outcome.steps < steps) and outcome.failure is None:
+        if seconds is not None and time.perf_counter() - started >= seconds:
+            break
+        outcome.failure = run_episode(model_type, factory, seed, episode, watchdog, outcome)
+        episode += 1
+        if progress is not None:
+            progress(outcome.steps)
+    outcome.states = episode
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
+def run_episode(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    seed: int,
+    episode: int,
+    watchdog: Watchdog,
+    outcome: Outcome,
+    announce: Callable[[Op], None] | None = None,
+) -> Trace | None:
+    """Runs one episode, which depends on nothing but `seed` and `episode`. `announce` hears of each step beforehand."""
+    pick = picker(seed, episode)
+    scope = pick(model_type.scopes)
+    trace = walk(model_type, factory, scope, pick(EPISODE_LENGTHS), pick, watchdog, outcome, announce)
+    return trace and trace.but(driver="random", seed=seed)
+
+
+def picker(seed: int, episode: int) -> Pick:
+    """The pick of one episode."""
+    fraction = random.Random(seed * 1_000_003 + episode).random
+
+    def pick(options: Sequence[T], /) -> T:
+        n = len(options)
+        if n == 0:
+            raise NotEnabled
+        return options[int(fraction() * n)]
+
+    return pick
+
+
+def walk(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    scope: Scope,
+    length: int,
+    pick: Pick,
+    watchdog: Watchdog,
+    outcome: Outcome,
+    announce: Callable[[Op], None] | None = None,
+) -> Trace | None:
+    """Up to `length` picked steps in one scope; counts them in `outcome` and answers the trace of a violation."""
+    table = model_type.command_table
+    ops: list[Op] = []
+    answers: list[Any] = []
+    try:
+        watchdog.beat += 1
+        model = model_type(scope, factory)
+        misses = 0
+        while len(ops) < length and misses < STUCK_AFTER:
+            try:
+                op = pick(table).propose(model, pick)
+            except NotEnabled:
+                misses += 1
+                continue
+            watchdog.beat += 1
+            ops.append(op)
+            if announce is not None:
+                announce(op)
+            try:
+                answers.append(model.step(op))
+                misses = 0
+            except NotEnabled:
+                ops.pop()
+                misses += 1
+    except Divergence as divergence:
+        outcome.steps += len(ops)
+        return failed(model_type, scope, ops, [answer_text(a) for a in answers], divergence)
+    outcome.steps += len(ops)
+    outcome.absorb(model)
+    return None

@@ -1,0 +1,141 @@
+"""Makes a failing trace short: drops operations, then simplifies arguments and scope, keeping the violated law."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.random_walk import picker, walk
+from kvlockstep.models.model import Factory, Model, Scope
+from kvlockstep.models.op import Op
+from kvlockstep.properties.law import TERMINATION
+from kvlockstep.trace import Trace
+from kvlockstep.watchdog import Watchdog
+
+PAIRS_UP_TO = 24
+SHORT_ENOUGH = 4
+SEARCH_EPISODES = 3_000
+SEARCH_SCOPES = 12
+
+
+Candidate = tuple[Scope, Sequence[Op]]
+Attempt = Callable[[Scope, Sequence[Op]], Trace | None]
+RunOps = Callable[[type[Model[Any]], Factory, Scope, Sequence[Op], Watchdog], Trace | None]
+
+
+def shrink(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    trace: Trace,
+    watchdog: Watchdog,
+    seconds: float = 20.0,
+    run: RunOps = run_ops,
+) -> Trace:
+    """The shortest trace found within the time that violates the same law; marked flaky if `trace` does not repeat."""
+    deadline = time.perf_counter() + seconds
+
+    def attempt(scope: Scope, ops: Sequence[Op]) -> Trace | None:
+        if time.perf_counter() > deadline:
+            return None
+        again = run(model_type, factory, scope, ops, watchdog)
+        return again if again is not None and again.law == trace.law else None
+
+    best = attempt(trace.scope, trace.ops)
+    if best is None:
+        return trace.but(flaky=True)
+    best = _minimise(model_type, best, attempt)
+    if run is run_ops and trace.law != TERMINATION.id:
+        best = _search_shorter(model_type, factory, best, attempt, watchdog, deadline)
+    best = attempt(best.scope, model_type.tidy(best.ops)) or best
+    repeats = run(model_type, factory, best.scope, best.ops, watchdog)
+    return best.but(
+        target=trace.target,
+        driver=trace.driver,
+        seed=trace.seed,
+        original=trace.original,
+        flaky=repeats is None or repeats.law != best.law,
+    )
+
+
+def _minimise(model_type: type[Model[Any]], best: Trace, attempt: Attempt) -> Trace:
+    before = None
+    while before is not best:
+        before = best
+        for transform in (_fewer_ops, _smaller_scope, _simpler_ops, _without_pairs):
+            best = _greedily(model_type, best, transform, attempt)
+    return best
+
+
+def _search_shorter(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    best: Trace,
+    attempt: Attempt,
+    watchdog: Watchdog,
+    deadline: float,
+) -> Trace:
+    """Dropping operations can end in a local minimum; short random episodes in small scopes find another way there."""
+    outcome = Outcome("shrink")
+    scopes = (best.scope, *model_type.scopes[:SEARCH_SCOPES])
+    for episode in range(SEARCH_EPISODES):
+        if len(best.ops) <= SHORT_ENOUGH or time.perf_counter() > deadline:
+            break
+        pick = picker(len(best.ops), episode)
+        found = walk(model_type, factory, pick(scopes), len(best.ops) + 2, pick, watchdog, outcome)
+        if found is not None and found.law == best.law:
+            shorter = _minimise(model_type, found, attempt)
+            best = shorter if len(shorter.ops) < len(best.ops) else best
+    return best
+
+
+def _greedily(
+    model_type: type[Model[Any]],
+    best: Trace,
+    transform: Callable[[type[Model[Any]], Trace], Iterator[Candidate]],
+    attempt: Attempt,
+) -> Trace:
+    found = True
+    while found:
+        found = False
+        for scope, ops in transform(model_type, best):
+            if (better := attempt(scope, ops)) is not None and _size(better) < _size(best):
+                best, found = better, True
+                break
+    return best
+
+
+def _size(trace: Trace) -> tuple[int, int, int, str]:
+    arguments = [op.args for op in trace.ops]
+    scope = str(trace.scope.to_json())
+    return len(trace.ops), len(str(arguments)), len(scope), f"{arguments}{scope}"
+
+
+def _fewer_ops(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
+    ops = trace.ops
+    size = len(ops) // 2
+    while size >= 1:
+        for start in range(len(ops) - size, -1, -size):
+            yield trace.scope, ops[:start] + ops[start + size :]
+        size //= 2
+
+
+def _without_pairs(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
+    ops = trace.ops
+    if len(ops) > PAIRS_UP_TO:
+        return
+    for j in range(len(ops) - 1, 0, -1):
+        for i in range(j - 1, -1, -1):
+            yield trace.scope, ops[:i] + ops[i + 1 : j] + ops[j + 1 :]
+
+
+def _smaller_scope(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
+    for scope in model_type.simpler_scopes(trace.scope):
+        yield scope, trace.ops
+
+
+def _simpler_ops(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
+    for i in range(len(trace.ops) - 1, -1, -1):
+        for simpler in model_type.simpler(trace.ops[i]):
+            yield trace.scope, (*trace.ops[:i], simpler, *trace.ops[i + 1 :])

@@ -1,0 +1,38 @@
+"""The failure page that every door shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvlockstep.models.registry import model_of
+from kvlockstep.trace import Trace
+
+
+def failure_page(trace: Trace, path: Path | str | None = None) -> str:
+    """A violation for people: the steps with their answers, what is wrong, the law, how to replay it."""
+    shrunk = f" (shrunk from {trace.original})" if trace.original > len(trace.ops) else ""
+    scope = ", ".join(f"{k}={_plain(v)}" for k, v in trace.scope.shown().items())
+    last = len(trace.ops)
+    lines = [
+        f"{trace.contract} on {trace.target} - VIOLATED {trace.law} at step {last} of {last}{shrunk}"
+        + (" - FLAKY, it did not repeat" if trace.flaky else ""),
+        f"  with {scope}",
+    ]
+    texts = [str(op) for op in trace.ops]
+    width = min(60, max((len(text) for text in texts), default=0))
+    answers: Sequence[str] = trace.answers + ("",) * last
+    for number, (text, answer) in enumerate(zip(texts, answers, strict=False), 1):
+        lines.append(f"  {number:>3}  {text:<{width}}{f'  -> {answer}' if answer else ''}".rstrip())
+    lines += [f"       {trace.message}", *(f"       {detail}" for detail in trace.details)]
+    law = next((law for law in model_of(trace.contract).laws if law.id == trace.law), None)
+    if law is not None:
+        lines.append(f"law {law.id}: {law.statement}")
+    if path is not None:
+        lines.append(f"replay: kvlockstep replay {path}")
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> str:
+    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, (list, tuple)) else str(value)

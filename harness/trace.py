@@ -1,0 +1,149 @@
+"""Traces: a failing sequence of operations as a file, one JSON object a line.
+
+The first line is the header (format version, contract, scope, target, law, message), then one line per
+operation, then `{"end": n}`, so that a truncated file is told from a short one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvlockstep.errors import UsageError
+from kvlockstep.models.model import Scope
+from kvlockstep.models.op import Op
+from kvlockstep.models.registry import model_of
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Operations of one episode with the answers that the target gave. `law` is empty for a run that held.
+
+    `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure.
+    """
+
+    contract: str
+    scope: Scope
+    ops: tuple[Op, ...]
+    answers: tuple[str, ...] = ()
+    target: str = ""
+    law: str = ""
+    message: str = ""
+    details: tuple[str, ...] = ()
+    driver: str = ""
+    seed: int | None = None
+    original: int = 0
+    flaky: bool = False
+
+    @property
+    def shape(self) -> str:
+        """Names the kind of failure: contract, law and the sequence of operation names, without arguments."""
+        names = " ".join(op.name for op in self.ops)
+        return hashlib.sha256(f"{self.contract} {self.law} {names}".encode()).hexdigest()[:8]
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.contract}-{self.law}-{self.shape}.jsonl"
+
+    def but(self, **changes: Any) -> Trace:
+        return replace(self, **changes)
+
+
+@dataclass
+class _Header:
+    contract: str
+    scope: dict[str, Any]
+    target: str = ""
+    law: str = ""
+    message: str = ""
+    details: list[str] = field(default_factory=list)
+    driver: str = ""
+    seed: int | None = None
+    original: int = 0
+    flaky: bool = False
+
+
+def save_trace(trace: Trace, directory: Path) -> Path:
+    """Writes the trace into the directory, whole or not at all, and returns its path. Raises UsageError."""
+    header = _Header(
+        trace.contract,
+        trace.scope.to_json(),
+        trace.target,
+        trace.law,
+        trace.message,
+        list(trace.details),
+        trace.driver,
+        trace.seed,
+        trace.original,
+        trace.flaky,
+    )
+    lines = [json.dumps({"kvlockstep_trace": VERSION, **vars(header)})]
+    answers: Sequence[str] = trace.answers + ("",) * (len(trace.ops) - len(trace.answers))
+    for op, answer in zip(trace.ops, answers, strict=True):
+        lines.append(json.dumps({"op": op.name, "args": op.args, **({"answer": answer} if answer else {})}))
+    lines.append(json.dumps({"end": len(trace.ops)}))
+    path = directory / trace.file_name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=directory, suffix=".tmp", delete=False) as file:
+            file.write("\n".join(lines) + "\n")
+        os.replace(file.name, path)
+    except OSError as error:
+        raise UsageError(f"cannot write trace {path}: {error.strerror}; choose another directory with --dir") from error
+    return path
+
+
+def load_trace(path: Path, contract: str | None = None) -> Trace:
+    """Reads a trace. Raises UsageError if it is truncated, of another version, malformed or for another contract."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise UsageError(f"cannot read trace {path}: {reason}") from error
+    records = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{path}:{number}: not JSON ({error.msg}); the trace is damaged or truncated") from error
+    if not records or not isinstance(records[0], dict) or "kvlockstep_trace" not in records[0]:
+        raise UsageError(
+            f"{path}: not a kvlockstep trace: the first line has no 'kvlockstep_trace'; "
+            "for a request trace, say --format mooncake"
+        )
+    header = records[0]
+    if header.pop("kvlockstep_trace") != VERSION:
+        raise UsageError(f"{path}: trace of another version; this kvlockstep reads version {VERSION}")
+    if contract is not None and header.get("contract") != contract:
+        raise UsageError(f"{path}: the trace is for contract {header.get('contract')!r}, not {contract!r}")
+    if len(records) < 2 or records[-1] != {"end": len(records) - 2}:
+        raise UsageError(f"{path}: the trace is truncated: its last line is not {{'end': {len(records) - 2}}}")
+    try:
+        known = _Header(**header)
+        scope = model_of(known.contract).scope_type.from_json(known.scope)
+        ops = tuple(Op(record["op"], **record["args"]) for record in records[1:-1])
+        answers = tuple(str(record.get("answer", "")) for record in records[1:-1])
+    except (TypeError, KeyError) as error:
+        raise UsageError(f"{path}: malformed trace: {error}") from error
+    return Trace(
+        known.contract,
+        scope,
+        ops,
+        answers,
+        known.target,
+        known.law,
+        known.message,
+        tuple(known.details),
+        known.driver,
+        known.seed,
+        known.original,
+        known.flaky,
+    )

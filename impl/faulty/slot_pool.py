@@ -1,0 +1,124 @@
+"""Faults of slot_pool."""
+
+from __future__ import annotations
+
+from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.reference.contracts import NotFree, OutOfSlots, UnknownSlot
+from kvlockstep.reference.slot_pool import SlotPool
+
+
+class OccupyToggles(SlotPool):
+    def occupy(self, slot: int) -> None:
+        self._check(slot)
+        self._free ^= {slot}
+
+
+class FreeUnchecked(SlotPool):
+    def free(self, slot: int) -> None:
+        self._free.add(slot)
+
+
+class FreeTakesForeign(SlotPool):
+    def free(self, slot: int) -> None:
+        if slot in self._free:
+            super().free(slot)
+        self._free.add(slot)
+
+
+class OccupyBumpsVersion(SlotPool):
+    def occupy(self, slot: int) -> None:
+        super().occupy(slot)
+        self._versions[slot] += 1
+
+
+class AllocKeepsVersion(SlotPool):
+    def alloc(self) -> int:
+        slot = super().alloc()
+        self._versions[slot] -= self._versions[slot] > 1
+        return slot
+
+
+class AllocHighest(SlotPool):
+    def alloc(self) -> int:
+        if not self._free:
+            raise OutOfSlots("none free")
+        slot = max(self._free)
+        self._free.remove(slot)
+        self._versions[slot] += 1
+        return slot
+
+
+class KeepsOneBack(SlotPool):
+    def alloc(self) -> int:
+        if len(self._free) <= 1 < len(self._versions):
+            raise OutOfSlots("none free")
+        return super().alloc()
+
+
+class CountDrifts(SlotPool):
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots)
+        self._count = slots
+
+    @property
+    def free_count(self) -> int:
+        return self._count
+
+    def alloc(self) -> int:
+        slot = super().alloc()
+        self._count -= 1
+        return slot
+
+    def occupy(self, slot: int) -> None:
+        super().occupy(slot)
+        self._count -= 1
+
+    def free(self, slot: int) -> None:
+        self._count += 1
+        try:
+            super().free(slot)
+        except UnknownSlot:
+            self._count -= 1
+            raise
+
+
+class RefusedOccupyFrees(SlotPool):
+    def occupy(self, slot: int) -> None:
+        try:
+            super().occupy(slot)
+        except NotFree:
+            self._free.add(slot)
+            raise
+
+
+class AllocTakesHeld(SlotPool):
+    def alloc(self) -> int:
+        slot = super().alloc()
+        if self._versions[slot] > 1 and slot + 1 < len(self._versions):
+            self._free.add(slot)
+            self._versions[slot] -= 1
+            slot += 1
+            self._free.discard(slot)
+            self._versions[slot] += 1
+        return slot
+
+
+FAULTS = faults_of(
+    "slot_pool",
+    ("pool-occupy-toggles", OccupyToggles, "occupying a held slot frees it", ("seed 000",), "no_aliasing"),
+    ("pool-free-unchecked", FreeUnchecked, "a foreign or free slot can be freed", ("seed 000",), "no_double_free"),
+    ("pool-free-foreign", FreeTakesForeign, "a foreign slot can be freed", ("seed 000",), "no_double_free"),
+    ("pool-occupy-bumps", OccupyBumpsVersion, "in-place reuse makes itself stale", ("seed 000",), "version_monotone"),
+    ("pool-version-stands", AllocKeepsVersion, "a reallocated slot looks current", ("seed 000",), "version_monotone"),
+    ("pool-highest-first", AllocHighest, "another policy than the contract's", ("mutant",), "agreement"),
+    ("pool-keeps-one", KeepsOneBack, "refuses with a slot free", ("llama.cpp#10873",), "admission_honesty"),
+    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("xllm#829",), "atomicity"),
+    (
+        "pool-refusal-frees",
+        RefusedOccupyFrees,
+        "a refused occupy frees the slot",
+        ("Megatron-LM#6091",),
+        "conservation",
+    ),
+    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("vllm#42571",), "no_aliasing"),
+)

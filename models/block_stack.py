@@ -1,0 +1,149 @@
+"""What can happen to a block_stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvlockstep.models.model import Factory, Goal, LockstepModel, Scope
+from kvlockstep.models.op import Op, Pick, command
+from kvlockstep.properties import block_stack as laws
+from kvlockstep.properties.block_stack import Held, View
+from kvlockstep.properties.law import Refused, Step
+from kvlockstep.reference.block_stack import BlockStack
+
+MOST_IN_ONE_RELEASE = 8
+
+
+@dataclass(frozen=True)
+class BlockStackScope(Scope):
+    blocks: int
+
+
+class BlockStackModel(LockstepModel[BlockStackScope]):
+    contract = "block_stack"
+    laws = laws.LAWS
+    reference_type = BlockStack
+    scope_type = BlockStackScope
+    scopes = tuple(BlockStackScope(n) for n in (1, 2, 3, 5, 8, 2, 3, 4, 6, 40))
+    small_scopes = tuple(BlockStackScope(n) for n in range(5))
+    goals = (
+        Goal("exhausted", "an acquire asks for more blocks than are free"),
+        Goal("all_taken", "an acquire takes the last free block"),
+        Goal("several", "an acquire takes several blocks at once"),
+        Goal("physical_reuse", "a released block is acquired again"),
+        Goal("shuffled", "blocks come back in another order than they were taken"),
+        Goal("nothing", "no block is acquired or released"),
+        Goal("negative", "a negative number of blocks is asked for"),
+        Goal("double_free", "a free block is released"),
+        Goal("repeated", "a held block is given twice in one release"),
+        Goal("foreign", "a block that is not of the stack is released"),
+        Goal("partly_bad", "a release has a block that is held before one that is not"),
+        Goal("in_capture", "an acquire or a release is tried during a capture"),
+        Goal("capture_in_capture", "a capture is begun during a capture"),
+        Goal("no_capture", "a capture is ended that was not begun"),
+    )
+
+    def __init__(self, scope: BlockStackScope, factory: Factory) -> None:
+        super().__init__(scope, factory)
+        self._returned: set[int] = set()
+
+    def factory_arguments(self, scope: BlockStackScope) -> dict[str, Any]:
+        return scope.to_json()
+
+    @command(3)
+    def acquire(self, pick: Pick) -> Op:
+        """Take a number of blocks, perhaps more than there are."""
+        return Op("acquire", n=pick(range(-1, min(self.scope.blocks, MOST_IN_ONE_RELEASE) + 2)))
+
+    @command(3)
+    def release(self, pick: Pick) -> Op:
+        """Give some of the held blocks back, in any order."""
+        return Op("release", blocks=self._some_held(pick))
+
+    @command(1)
+    def bad_release(self, pick: Pick) -> Op:
+        """Give back some held blocks, and with them one that is foreign, free, or given already."""
+        good = self._some_held(pick)
+        bad = pick([-1, self.scope.blocks, *self.view.free[-1:], *good[:1]])
+        return Op("release", blocks=pick(([*good, bad], [bad, *good])) if good else [bad])
+
+    @command(1)
+    def begin_capture(self, pick: Pick) -> Op:
+        """A graph capture starts."""
+        return Op("begin_capture")
+
+    @command(1)
+    def end_capture(self, pick: Pick) -> Op:
+        """A graph capture ends."""
+        return Op("end_capture")
+
+    def _some_held(self, pick: Pick) -> list[int]:
+        rest = sorted(self.held.blocks)
+        chosen: list[int] = []
+        for _ in range(pick(range(min(len(rest), MOST_IN_ONE_RELEASE) + 1))):
+            chosen.append(pick(rest))
+            rest.remove(chosen[-1])
+        return chosen
+
+    def perform(self, system: Any, op: Op) -> Any:
+        answer = getattr(system, op.name)(**op.args)
+        return None if answer is None else _as_list(answer)
+
+    def observe(self, system: Any) -> View:
+        return View(_as_list(system.free_blocks()), int(system.num_free))
+
+    def nothing_held(self) -> Held:
+        return Held(frozenset(), False, self.scope.blocks)
+
+    def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
+        if isinstance(outcome, Refused):
+            return held
+        match op.name:
+            case "acquire":
+                return held._replace(blocks=held.blocks | set(outcome))
+            case "release":
+                return held._replace(blocks=held.blocks - set(op.args["blocks"]))
+        return held._replace(capturing=op.name == "begin_capture")
+
+    def notice(self, step: Step) -> None:
+        reach, name = self.reach, step.op.name
+        match step.outcome:
+            case Refused("CaptureActive"):
+                reach["capture_in_capture" if name == "begin_capture" else "in_capture"] += 1
+            case Refused("OutOfSlots"):
+                reach["exhausted"] += 1
+            case Refused("InvalidArgument"):
+                reach["negative" if name == "acquire" else "no_capture"] += 1
+            case Refused():
+                self._notice_bad_release(step)
+            case list(taken) if name == "acquire":
+                reach["nothing"] += not taken
+                reach["several"] += len(taken) > 1
+                reach["all_taken"] += bool(taken) and not step.after.free
+                reach["physical_reuse"] += bool(set(taken) & self._returned)
+            case _ if name == "release":
+                blocks = step.op.args["blocks"]
+                self._returned.update(blocks)
+                reach["nothing"] += not blocks
+                reach["shuffled"] += blocks != sorted(blocks)
+
+    def _notice_bad_release(self, step: Step) -> None:
+        blocks, held = step.op.args["blocks"], step.held_before.blocks
+        self.reach["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
+        self.reach["double_free"] += any(b in step.before.free for b in blocks)
+        self.reach["repeated"] += any(b in held and b in blocks[:i] for i, b in enumerate(blocks))
+        self.reach["partly_bad"] += blocks[0] in held
+
+    def fingerprint(self) -> Any:
+        return tuple(self.view.free), self.held.capturing
+
+    @classmethod
+    def simpler_scopes(cls, scope: BlockStackScope) -> Iterable[Scope]:
+        return (replace(scope, blocks=n) for n in sorted({1, 2, 3, scope.blocks // 2, scope.blocks - 1}) if 0 < n < scope.blocks)
+
+
+def _as_list(blocks: Any) -> list[int]:
+    """Block ids as a list, from a list, tuple or tensor."""
+    return [int(b) for b in (blocks.tolist() if hasattr(blocks, "tolist") else blocks)]

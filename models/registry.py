@@ -1,0 +1,20 @@
+"""The models by the name of their contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvlockstep.models.block_stack import BlockStackModel
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.model import Model
+from kvlockstep.models.slot_pool import SlotPoolModel
+from kvlockstep.models.slot_prefix_cache import SlotPrefixCacheModel
+
+MODELS: dict[str, type[Model[Any]]] = {
+    model.contract: model for model in (SlotPoolModel, SlotPrefixCacheModel, BlockStackModel, KVManagerModel)
+}
+
+
+def model_of(contract: str) -> type[Model[Any]]:
+    """The model of a contract. Raises KeyError."""
+    return MODELS[contract]

@@ -1,0 +1,343 @@
+"""What can happen to a slot_prefix_cache: prompts that share prefixes, in slots that are overwritten and copied."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvlockstep.models.model import Goal, LockstepModel, Scope
+from kvlockstep.models.op import NotEnabled, Op, Pick, command
+from kvlockstep.properties import slot_prefix_cache as laws
+from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.slot_prefix_cache import (
+    Held,
+    Prefix,
+    Row,
+    View,
+    common_length,
+    holders,
+    overwritten,
+    stamps,
+)
+from kvlockstep.reference.contracts import Match
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+
+
+@dataclass(frozen=True)
+class SlotPrefixCacheScope(Scope):
+    """Sequences of up to `positions` tokens from the vocabulary `tokens`, at most `pins` pins out at a time.
+
+    With `exhaustive` every sequence is proposed instead of mostly related ones, insert always writes the whole slot,
+    and the version of a row is its length, so that neither old KV nor versions are part of the state.
+    """
+
+    capacity: int
+    slots: int
+    positions: int
+    tokens: tuple[int, ...] = (1, 2)
+    pins: int = 4
+    exhaustive: bool = False
+
+
+def _scopes() -> Iterable[SlotPrefixCacheScope]:
+    sizes = [(3, 3, 3), (4, 2, 4), (6, 3, 5), (8, 4, 4), (2, 2, 3), (12, 5, 8), (1, 1, 2), (5, 5, 3), (0, 1, 1), (16, 3, 12)]
+    vocabularies = ((1, 2), (1, 2, 3), (0, 257, 2**31 - 1), (1,))
+    for i, (capacity, slots, positions) in enumerate(sizes):
+        for tokens in (vocabularies[i % 3], vocabularies[(i + 1) % 4]):
+            yield SlotPrefixCacheScope(capacity, slots, positions, tokens)
+
+
+class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
+    contract = "slot_prefix_cache"
+    laws = laws.LAWS
+    reference_type = SlotPrefixCache
+    scope_type = SlotPrefixCacheScope
+    scopes = tuple(_scopes())
+    small_scopes = (SlotPrefixCacheScope(3, 3, 3, pins=1, exhaustive=True),)
+    goals = (
+        Goal("hit", "find answers the whole sequence"),
+        Goal("partial_hit", "find answers a part of the sequence"),
+        Goal("miss", "find answers a miss with entries cached"),
+        Goal("longer_than_slot", "find is asked for more tokens than a slot has"),
+        Goal("eviction", "an insert evicts"),
+        Goal("deep_eviction", "several entries of one path are evicted at once"),
+        Goal("crowded_out", "an insert is evicted at once, since everything else is pinned"),
+        Goal("pin_protects", "a pinned leaf stays while one used more recently is evicted"),
+        Goal("pinned_twice", "an entry has two pins"),
+        Goal("refused_pinned", "overwriting a slot is refused since a pinned entry would be lost"),
+        Goal("pinned_elsewhere", "the slot of a pinned entry is overwritten, another slot holds it too"),
+        Goal("reuse_drops", "in-place reuse drops the longer entries of the slot and keeps shorter ones"),
+        Goal("extended", "a longer sequence is inserted into the slot of its prefix"),
+        Goal("overwritten", "a sequence that shares nothing is inserted into a slot that held another"),
+        Goal("shared", "a prefix is held by two slots"),
+        Goal("fallback", "an entry is answered by an older slot after the newest one lost it"),
+        Goal("copy", "an entry is copied into another slot"),
+        Goal("copy_cuts", "a copy drops entries of its target"),
+        Goal("copy_onto_itself", "a copy is asked for into the slot that the entry lies in"),
+        Goal("unknown_slot", "a slot that is not there is named"),
+        Goal("bad_length", "a sequence that is empty or too long is inserted, or a reuse of negative length asked for"),
+        Goal("not_cached", "a prefix that is not cached is pinned or copied"),
+        Goal("not_pinned", "a release without a pin is asked for"),
+    )
+
+    def factory_arguments(self, scope: SlotPrefixCacheScope) -> dict[str, Any]:
+        return {"capacity": scope.capacity, "slots": scope.slots, "positions": scope.positions}
+
+    @command(5)
+    def insert(self, pick: Pick) -> Op:
+        """A sequence is computed in a slot and cached."""
+        tokens = self._sequence(pick)
+        version = len(tokens) if self.scope.exhaustive else pick((1, 2, 3))
+        return Op("insert", tokens=tokens, slot=pick(range(self.scope.slots)), version=version)
+
+    @command(4)
+    def find(self, pick: Pick) -> Op:
+        """The longest cached prefix of a prompt is looked up."""
+        tokens = self._sequence(pick)
+        longer = len(tokens) == self.scope.positions and pick((False, True))
+        return Op("find", tokens=[*tokens, *self.scope.tokens[:longer]])
+
+    @command(2)
+    def pin(self, pick: Pick) -> Op:
+        """A running request protects its prefix."""
+        if sum(self.held.pins.values()) >= self.scope.pins:
+            raise NotEnabled
+        return Op("pin", tokens=list(pick(list(self.view.entries))))
+
+    @command(2)
+    def release(self, pick: Pick) -> Op:
+        """A request that is done takes its pin back."""
+        return Op("release", tokens=list(pick(list(self.held.pins))))
+
+    @command(2)
+    def reuse(self, pick: Pick) -> Op:
+        """A slot is overwritten from a position on."""
+        slot = pick(range(self.scope.slots))
+        row = self.held.rows.get(slot)
+        return Op("reuse", slot=slot, length=pick(range(len(row.tokens) + 1 if row else 1)))
+
+    @command(3)
+    def copy_kv(self, pick: Pick) -> Op:
+        """The KV of an entry is copied into another slot, or into its own."""
+        return Op("copy_kv", tokens=list(pick(list(self.view.entries))), target=pick(range(self.scope.slots)))
+
+    @command(1)
+    def malformed(self, pick: Pick) -> Op:
+        """An argument is out of range, or the prefix is not cached or not pinned."""
+        scope, entries = self.scope, self.view.entries
+        one = list(scope.tokens[:1])
+        uncached = next(p for n in itertools.count(1) if (p := scope.tokens[-1:] * n) not in entries)
+        unpinned = next((p for p in entries if p not in self.held.pins), uncached)
+        kind = pick(("slot", "length", "not_cached", "not_pinned"))
+        if kind == "slot":
+            slot = pick((-1, scope.slots))
+            return pick(
+                (
+                    Op("insert", tokens=one, slot=slot, version=1),
+                    Op("reuse", slot=slot, length=0),
+                    Op("copy_kv", tokens=list(next(iter(entries), uncached)), target=slot),
+                )
+            )
+        if kind == "length":
+            return pick(
+                (
+                    Op("insert", tokens=[], slot=0, version=1),
+                    Op("insert", tokens=one * (scope.positions + 1), slot=0, version=1),
+                    Op("reuse", slot=0, length=-1),
+                    Op("find", tokens=[]),
+                )
+            )
+        if kind == "not_cached":
+            tokens = pick(((), uncached))
+            return pick((Op("pin", tokens=list(tokens)), Op("copy_kv", tokens=list(tokens), target=0)))
+        return Op("release", tokens=list(pick((unpinned, uncached))))
+
+    def _sequence(self, pick: Pick) -> list[int]:
+        scope = self.scope
+        if scope.exhaustive:
+            return list(pick(_all_sequences(scope.tokens, scope.positions)))
+        entries = list(self.view.entries)
+        base = list(pick(entries)) if entries and pick((True, True, False)) else []
+        room = scope.positions - len(base)
+        more = pick(range(0 if base else 1, room + 1)) if room else 0
+        return base + [pick(scope.tokens) for _ in range(more)]
+
+    def perform(self, system: Any, op: Op) -> Any:
+        args = op.args
+        match op.name:
+            case "find":
+                return Match(*system.find(list(args["tokens"])))
+            case "insert":
+                self._insert(system, **args)
+            case "reuse":
+                system.reuse(args["slot"], args["length"])
+                behind = self.scope.positions - args["length"]
+                system.write_kv(args["slot"], args["length"], [laws.POISON] * behind)
+            case "copy_kv":
+                return system.copy_kv(list(args["tokens"]), args["target"])
+            case _:
+                getattr(system, op.name)(list(args["tokens"]))
+        return None
+
+    def _insert(self, system: Any, tokens: Sequence[int], slot: int, version: int) -> None:
+        # The KV is written behind the insert: a refused insert must leave the slot alone. The caller's list is
+        # emptied, so that a cache that keeps it instead of a copy shows.
+        given = list(tokens)
+        system.insert(given, slot, version)
+        given.clear()
+        sequence = tuple(tokens)
+        start = 0 if self.scope.exhaustive else common_length(sequence, self.held.written.get(slot, ()))
+        system.write_kv(slot, start, stamps(sequence)[start:])
+
+    def observe(self, system: Any) -> View:
+        scope = self.scope
+        return View(system.entries(), [system.read_kv(slot, scope.positions) for slot in range(scope.slots)])
+
+    def nothing_held(self) -> Held:
+        return Held(self.scope.capacity, 0, {}, {}, {}, {})
+
+    def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
+        entries = self.view.entries
+        rows, used, pins, written = _trimmed(held.rows, entries), held.used, held.pins, held.written
+        if isinstance(outcome, Refused):
+            return held._replace(rows=rows)
+        clock = held.clock + 1
+        args = op.args
+        tokens: Prefix = tuple(args.get("tokens", ()))
+        match op.name:
+            case "find":
+                used = _touched(used, tokens[: outcome.length], clock)
+            case "pin":
+                pins = {**pins, tokens: pins.get(tokens, 0) + 1}
+            case "release":
+                pins = {p: n - (p == tokens) for p, n in pins.items() if n > (p == tokens)}
+            case "insert":
+                used = _touched({p: t for p, t in used.items() if p in entries}, tokens, clock)
+                written = {**written, args["slot"]: tokens}
+            case "reuse":
+                written = {**written, args["slot"]: written.get(args["slot"], ())[: args["length"]]}
+            case "copy_kv":
+                written = {**written, args["target"]: tokens}
+        if op.name in ("insert", "reuse", "copy_kv"):
+            rows = overwritten(rows, op.name, args, clock)
+        return Held(held.capacity, clock, rows, used, pins, written)
+
+    def notice(self, step: Step) -> None:
+        reach, args = self.reach, step.op.args
+        before, after = step.before.entries, step.after.entries
+        if isinstance(step.outcome, Refused):
+            reach[_REFUSED.get((step.op.name, step.outcome.error)) or _REFUSED[step.outcome.error]] += 1
+            return
+        gone = laws.evicted(step)
+        if gone:
+            reach["eviction"] += 1
+            reach["crowded_out"] += tuple(args["tokens"][:1]) in gone
+            reach["deep_eviction"] += any(p[:-1] in gone for p in gone)
+            reach["pin_protects"] += _a_pin_protected(step, gone)
+        match step.op.name:
+            case "find":
+                asked, length = len(args["tokens"]), step.outcome.length
+                reach["longer_than_slot"] += asked > self.scope.positions
+                kind = "hit" if length == asked else "partial_hit" if length else "miss"
+                reach[kind] += bool(asked and before)
+            case "pin":
+                reach["pinned_twice"] += step.held.pins[tuple(args["tokens"])] > 1
+            case "insert" | "reuse" | "copy_kv":
+                self._notice_overwriting(step)
+
+    def _notice_overwriting(self, step: Step) -> None:
+        reach, op = self.reach, step.op
+        before, after = step.before.entries, step.after.entries
+        slot = op.args["target"] if op.name == "copy_kv" else op.args["slot"]
+        # held_before has not been trimmed by the evictions of the step before; a row names no more than was cached.
+        old = _trimmed(step.held_before.rows, before).get(slot)
+        new = step.held.rows.get(slot)
+        former, kept = old.tokens if old else (), new.tokens if new else ()
+        common = common_length(former, kept)
+        lost = [former[:n] for n in range(common + 1, len(former) + 1)]
+        reach["pinned_elsewhere"] += any(step.held.pins.get(p) for p in lost)
+        if step.op.name != "insert":
+            reach["fallback"] += any(p in after and after[p] != before[p] for p in lost)
+        match op.name:
+            case "insert":
+                reach["extended"] += 0 < len(former) == common < len(kept)
+                reach["overwritten"] += bool(former) and common == 0
+                reach["shared"] += any(len(holders(step.held.rows, p)) > 1 for p in after)
+            case "reuse":
+                reach["reuse_drops"] += bool(kept and any(p not in after for p in lost))
+            case "copy_kv":
+                reach["copy"] += 1
+                reach["copy_cuts"] += bool(lost)
+
+    def fingerprint(self) -> Any:
+        # Clocks become ranks. Versions, KV and the relative order of rows that share no prefix are left out: the
+        # contract carries them, and decides nothing by them. Nor does it decide anything by which slot or token it
+        # is: states that differ by renaming slots or tokens are one state, in which all slots and tokens are tried.
+        entries, held = self.view.entries, self.held
+        rank = {t: i for i, t in enumerate(sorted({held.used[p] for p in entries}))}
+        rows = _trimmed(held.rows, entries)
+        state = frozenset((p, rank[held.used[p]], tuple(holders(rows, p)), held.pins.get(p, 0)) for p in entries)
+        return _canonical(state, self.scope.tokens) if self.scope.exhaustive else state
+
+    @classmethod
+    def simpler_scopes(cls, scope: SlotPrefixCacheScope) -> Iterable[Scope]:
+        for name in ("slots", "positions", "capacity"):
+            size = getattr(scope, name)
+            for smaller in sorted({0 if name == "capacity" else 1, size // 2, size - 1}):
+                if 0 < smaller + (name == "capacity") and smaller < size:
+                    yield replace(scope, **{name: smaller})
+
+
+def _trimmed(rows: Mapping[int, Row], entries: Mapping[Prefix, Any]) -> dict[int, Row]:
+    """The rows less what was evicted from them: a row reaches as far as there are entries."""
+    kept = {}
+    for slot, row in rows.items():
+        length = len(row.tokens)
+        while length and row.tokens[:length] not in entries:
+            length -= 1
+        if length:
+            kept[slot] = row if length == len(row.tokens) else row._replace(tokens=row.tokens[:length])
+    return kept
+
+
+def _touched(used: Mapping[Prefix, int], tokens: Prefix, clock: int) -> dict[Prefix, int]:
+    return {**used, **{tokens[:n]: clock for n in range(1, len(tokens) + 1)}}
+
+
+def _a_pin_protected(step: Step, gone: Sequence[Prefix]) -> bool:
+    used = step.held.used
+    return any(pins and used[p] < max(used[g] for g in gone) for p, pins in step.held.pins.items())
+
+
+@functools.cache
+def _all_sequences(tokens: tuple[int, ...], longest: int) -> list[tuple[int, ...]]:
+    return [p for n in range(1, longest + 1) for p in itertools.product(tokens, repeat=n)]
+
+
+@functools.lru_cache(maxsize=100_000)
+def _canonical(state: frozenset[tuple[Any, ...]], tokens: tuple[int, ...]) -> Any:
+    """The least renaming of a state: slots are numbered as they appear, tokens permuted in every way."""
+    renamed = []
+    for permuted in itertools.permutations(tokens):
+        token = dict(zip(tokens, permuted, strict=True))
+        slot: dict[int, int] = {}
+        renamed.append(
+            [
+                (prefix, rank, tuple([slot.setdefault(s, len(slot)) for s in slots]), pins)
+                for prefix, rank, slots, pins in sorted((tuple([token[t] for t in p]), *rest) for p, *rest in state)
+            ]
+        )
+    return tuple(min(renamed))
+
+
+_REFUSED: dict[Any, str] = {
+    ("copy_kv", "InvalidArgument"): "copy_onto_itself",
+    "InvalidArgument": "bad_length",
+    "UnknownSlot": "unknown_slot",
+    "Pinned": "refused_pinned",
+    "NotCached": "not_cached",
+    "NotPinned": "not_pinned",
+}

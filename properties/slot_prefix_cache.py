@@ -1,0 +1,277 @@
+"""Laws of slot_prefix_cache, over what the cache shows (`View`) and what its answers so far imply (`Held`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+
+Prefix = tuple[int, ...]
+
+POISON = -1
+_STAMPS = 2**61 - 1
+
+
+class View(NamedTuple):
+    """`entries` maps every prefix to (slot, version); `kv` has the stamps of every slot, all positions."""
+
+    entries: dict[Prefix, tuple[int, int]]
+    kv: list[list[int]]
+
+
+class Row(NamedTuple):
+    """The sequence that was inserted into a slot, less what was overwritten since; `inserted` orders the rows."""
+
+    tokens: Prefix
+    version: int
+    inserted: int
+
+
+class Held(NamedTuple):
+    """`rows` by slot, before this step's evictions; `used`: the last use of every prefix; `pins`: how many are out.
+
+    `written` are the tokens whose KV the harness put into each slot, from position 0 on. No mapping is ever changed.
+    """
+
+    capacity: int
+    clock: int
+    rows: Mapping[int, Row]
+    used: Mapping[Prefix, int]
+    pins: Mapping[Prefix, int]
+    written: Mapping[int, Prefix]
+
+
+@functools.lru_cache(maxsize=100_000)
+def stamps(tokens: Prefix) -> list[int]:
+    """The stamps of a sequence: each depends on its token and on all before it. Not to be changed."""
+    out = []
+    stamp = 0
+    for token in tokens:
+        stamp = ((stamp + 1) * 1_000_003 + token) % _STAMPS
+        out.append(stamp)
+    return out
+
+
+def common_length(a: Prefix, b: Prefix) -> int:
+    """Length of the longest common prefix."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
+
+
+def overwritten(rows: Mapping[int, Row], name: str, args: Mapping[str, Any], clock: int) -> dict[int, Row]:
+    """The rows after insert, reuse or copy_kv, as these arguments change them."""
+    after = dict(rows)
+    if name == "insert":
+        after[args["slot"]] = Row(tuple(args["tokens"]), args["version"], clock)
+        return after
+    slot = args["slot"] if name == "reuse" else args["target"]
+    row = after.pop(slot, None)
+    if row is not None:
+        length = args["length"] if name == "reuse" else common_length(tuple(args["tokens"]), row.tokens)
+        if length > 0:
+            after[slot] = row._replace(tokens=row.tokens[:length])
+    return after
+
+
+def holders(rows: Mapping[int, Row], prefix: Prefix) -> list[int]:
+    """The slots that hold a prefix, the one inserted last at the end."""
+    found = [slot for slot, row in rows.items() if row.tokens[: len(prefix)] == prefix]
+    return sorted(found, key=lambda slot: rows[slot].inserted)
+
+
+def open_leaves(entries: Iterable[Prefix], pins: Mapping[Prefix, int]) -> list[Prefix]:
+    """The entries that may be evicted: no other extends them, and no pin is on them."""
+    inner = {p[:-1] for p in entries}
+    return [p for p in entries if p not in inner and not pins.get(p)]
+
+
+def evicted(step: Step) -> list[Prefix]:
+    """The entries that some slot still holds, but the cache does not show."""
+    return [p for p in _expected(step) if p not in step.after.entries]
+
+
+def _expected(step: Step) -> list[Prefix]:
+    rows = [row.tokens for row in step.held.rows.values()]
+    kept = [p for p in step.before.entries if any(row[: len(p)] == p for row in rows)]
+    if step.op.name == "insert" and not isinstance(step.outcome, Refused):
+        new = tuple(step.op.args["tokens"])
+        kept += [p for n in range(1, len(new) + 1) if (p := new[:n]) not in step.before.entries]
+    return kept
+
+
+@law("slot_prefix_cache", answers=("seed 000: eviction clears the children of an interior node", "Megatron-LM#5822"))
+def structure(step: Step) -> str | None:
+    """Every prefix of an entry is an entry."""
+    for prefix in step.after.entries:
+        if len(prefix) > 1 and prefix[:-1] not in step.after.entries:
+            return f"{list(prefix)} is cached, its prefix {list(prefix[:-1])} is not"
+    return None
+
+
+@law("slot_prefix_cache", answers=("seed 000: eviction cuts pinned descendants off", "mini-sglang#52", "LMCache#987"))
+def eviction_safety(step: Step) -> str | None:
+    """A pinned entry stays an entry, whatever is inserted, overwritten or evicted."""
+    lost = [list(p) for p, pins in step.held.pins.items() if pins and p not in step.after.entries]
+    return f"the pinned entry {lost[0]} is gone" if lost else None
+
+
+@law("slot_prefix_cache", answers=("atlas#692", "mlx-lm#1547"))
+def write_isolation(step: Step) -> str | None:
+    """An operation changes the KV of no slot but the one it writes to, and copy_kv only what it copies."""
+    target = step.op.args.get("target", step.op.args.get("slot"))
+    for slot, (old, new) in enumerate(zip(step.before.kv, step.after.kv, strict=True)):
+        untouched = len(step.op.args["tokens"]) if step.op.name == "copy_kv" else len(old)
+        start = untouched if slot == target else 0
+        if old[start:] != new[start:]:
+            return f"{step.op.name} changed the KV of slot {slot}"
+    return None
+
+
+@law("slot_prefix_cache", answers=("seed 000: in-place reuse leaves longer entries", "nano-vllm#163", "mlx-lm#1547"))
+def content_equality(step: Step) -> str | None:
+    """The slot of an entry holds the KV of exactly that prefix, in all positions; so does the target of a copy."""
+    kv = step.after.kv
+    for prefix, (slot, _) in step.after.entries.items():
+        if not 0 <= slot < len(kv) or kv[slot][: len(prefix)] != stamps(prefix):
+            return f"{list(prefix)} is cached in slot {slot}, which does not hold its KV"
+    if step.op.name == "copy_kv" and not isinstance(step.outcome, Refused):
+        tokens = tuple(step.op.args["tokens"])
+        target = step.op.args["target"]
+        if not 0 <= target < len(kv) or kv[target][: len(tokens)] != stamps(tokens):
+            return f"slot {target} does not hold the KV of {list(tokens)} after the copy"
+    return None
+
+
+@law("slot_prefix_cache", answers=("seed 000: in-place reuse leaves longer entries", "sglang#28754"))
+def no_aliasing(step: Step) -> str | None:
+    """The entries of one slot are prefixes of one sequence."""
+    longest: dict[int, Prefix] = {}
+    for prefix, (slot, _) in step.after.entries.items():
+        other = longest.get(slot, ())
+        shorter, longer = sorted((prefix, other), key=len)
+        if longer[: len(shorter)] != shorter:
+            return f"slot {slot} serves both {list(other)} and {list(prefix)}"
+        longest[slot] = longer
+    return None
+
+
+@law("slot_prefix_cache", answers=("seed 000: an evicted entry is still walked into", "vllm#17305"))
+def prefix_soundness(step: Step) -> str | None:
+    """find answers an entry that is a prefix of the tokens asked for, with its slot and version, or a miss."""
+    if step.op.name != "find" or isinstance(step.outcome, Refused):
+        return None
+    length, slot, version = step.outcome
+    asked = step.op.args["tokens"]
+    if length == 0:
+        return None if (slot, version) == (-1, 0) else f"a miss names slot {slot}, version {version}"
+    if not 0 < length <= len(asked):
+        return f"find answered {length} tokens of {len(asked)}"
+    entry = step.before.entries.get(tuple(asked[:length]))
+    return None if entry == (slot, version) else f"find answered {asked[:length]} in slot {slot}, the entry is {entry}"
+
+
+@law("slot_prefix_cache", answers=("sglang#12092", "vllm#47235"))
+def prefix_completeness(step: Step) -> str | None:
+    """find answers the longest entry."""
+    if step.op.name != "find" or isinstance(step.outcome, Refused):
+        return None
+    asked = tuple(step.op.args["tokens"])
+    for length in range(len(asked), step.outcome[0], -1):
+        if asked[:length] in step.before.entries:
+            return f"find answered {step.outcome[0]} tokens, {list(asked[:length])} is cached"
+    return None
+
+
+@law("slot_prefix_cache", answers=("seed 000: release ignores what was never pinned", "LMCache#2559"))
+def no_double_free(step: Step) -> str | None:
+    """Only a pin that is out can be released."""
+    if step.op.name == "release" and not isinstance(step.outcome, Refused):
+        prefix = tuple(step.op.args["tokens"])
+        if not step.held_before.pins.get(prefix):
+            return f"release accepted {list(prefix)}, which had no pin"
+    return None
+
+
+@law("slot_prefix_cache", answers=("seed 000: a slot's version tells whether its KV is current", "Megatron-LM#6218"))
+def version_current(step: Step) -> str | None:
+    """An entry names, of the slots that hold it, the one inserted last, with the version given then."""
+    for prefix, answer in step.after.entries.items():
+        slots = holders(step.held.rows, prefix)
+        if slots and answer != (wanted := (slots[-1], step.held.rows[slots[-1]].version)):
+            return f"{list(prefix)} is in slot, version {answer}, the last insertion was {wanted}"
+    return None
+
+
+@law("slot_prefix_cache", answers=("ik_llama.cpp#2320", "seed 000: loops when everything is pinned"))
+def accounting(step: Step) -> str | None:
+    """After an insert or a release the cache is within its capacity, unless every leaf is pinned."""
+    if step.op.name not in ("insert", "release") or isinstance(step.outcome, Refused):
+        return None
+    count = len(step.after.entries)
+    if count <= step.held.capacity or not (leaves := open_leaves(step.after.entries, step.held.pins)):
+        return None
+    return f"{count} entries, capacity {step.held.capacity}, though {list(leaves[0])} could be evicted"
+
+
+@law("slot_prefix_cache", answers=("sglang#4987", "dynamo#6536"))
+def conservation(step: Step) -> str | None:
+    """Entries are what the slots hold, less what was evicted; only insert and release evict, no more than needed."""
+    expected = _expected(step)
+    known = set(expected)
+    ghosts = [list(p) for p in step.after.entries if p not in known]
+    if ghosts:
+        return f"{ghosts[0]} is cached, though no slot holds it"
+    gone = len(expected) - len(step.after.entries)
+    if not gone:
+        return None
+    evicts = step.op.name in ("insert", "release") and not isinstance(step.outcome, Refused)
+    allowed = max(0, len(expected) - step.held.capacity) if evicts else 0
+    return f"{step.op.name} lost {gone} entries, {allowed} had to go" if gone > allowed else None
+
+
+@law("slot_prefix_cache", answers=("sglang#31643", "sglang#38000", "sglang-omni#1724", "Megatron-LM#5822"))
+def eviction_order(step: Step) -> str | None:
+    """No entry is evicted while a leaf without a pin, used less recently, stays."""
+    gone = evicted(step)
+    if not gone:
+        return None
+    used = step.held.used
+    newest = max(gone, key=lambda p: used.get(p, 0))
+    for leaf in open_leaves(step.after.entries, step.held.pins):
+        if used.get(leaf, 0) < used.get(newest, 0):
+            return f"{list(newest)} was evicted, {list(leaf)} was used less recently"
+    return None
+
+
+@law("slot_prefix_cache", answers=("Megatron-LM#6091", "atlas#373"))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes neither entries nor KV."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return "the operation was refused, but the cache changed"
+    return None
+
+
+@law("slot_prefix_cache", answers=("llama.cpp#10873", "vllm#17305"))
+def admission_honesty(step: Step) -> str | None:
+    """Pinned is answered only if a pinned entry would be lost, NotCached and NotPinned only if it is so."""
+    if not isinstance(step.outcome, Refused):
+        return None
+    name, args = step.op.name, step.op.args
+    match step.outcome.error:
+        case "Pinned":
+            # A refused operation leaves held.rows as they were, less what the steps before evicted.
+            rows = overwritten(step.held.rows, name, args, step.held.clock)
+            if all(holders(rows, p) for p, pins in step.held.pins.items() if pins):
+                return f"{name} was refused for a pin, but no pinned entry would be lost"
+        case "NotCached" if tuple(args["tokens"]) in step.before.entries:
+            return f"{args['tokens']} is cached"
+        case "NotPinned" if step.held.pins.get(tuple(args["tokens"])):
+            return f"{args['tokens']} is pinned"
+    return None
+
+
+LAWS = (*laws_of(globals()), *EVERYWHERE)
