@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.checking import shrink_failure
-from kvlockstep.drivers.episode import Outcome
+from kvlockstep.drivers.episode import Outcome, common
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.errors import UsageError
 from kvlockstep.isolation import FORK, SharedWatchdog, how_it_died, isolated
@@ -47,7 +47,7 @@ class Campaign:
     seconds: float = 0.0
     reach: Counter[str] = field(default_factory=Counter)
     not_checked: dict[str, str] = field(default_factory=dict)
-    unreachable: set[str] = field(default_factory=set)
+    unreachable: set[str] | None = None
     findings: dict[str, tuple[Trace, Path]] = field(default_factory=dict)
     lost_workers: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -55,7 +55,7 @@ class Campaign:
     @property
     def missed(self) -> tuple[str, ...]:
         goals = model_of(self.target.contract).goals
-        return tuple(g.id for g in goals if not self.reach[g.id] and g.id not in self.unreachable)
+        return tuple(g.id for g in goals if not self.reach[g.id] and g.id not in (self.unreachable or ()))
 
 
 @dataclass
@@ -66,7 +66,7 @@ class _Report:
     episodes: int
     reach: Counter[str]
     not_checked: dict[str, str]
-    unreachable: set[str]
+    unreachable: set[str] | None
     failures: int = 0
     finding: Trace | None = None
 
@@ -166,7 +166,7 @@ def _work(
         report.episodes += 1
         report.reach += outcome.reach
         report.not_checked = outcome.not_checked or report.not_checked
-        report.unreachable = outcome.unreachable or report.unreachable
+        report.unreachable = common(report.unreachable, outcome.unreachable)
         if failure is not None:
             report.failures += 1
             shrunk[failure.law] += 1
@@ -185,7 +185,7 @@ def _in_process(profile: Profile) -> Profile:
 
 
 def _empty() -> _Report:
-    return _Report(0, 0, Counter(), {}, set())
+    return _Report(0, 0, Counter(), {}, None)
 
 
 def _take(campaign: Campaign, worker: _Worker, directory: Path) -> bool:
@@ -199,7 +199,7 @@ def _take(campaign: Campaign, worker: _Worker, directory: Path) -> bool:
     campaign.failures += report.failures
     campaign.reach += report.reach
     campaign.not_checked = report.not_checked or campaign.not_checked
-    campaign.unreachable = report.unreachable or campaign.unreachable
+    campaign.unreachable = common(campaign.unreachable, report.unreachable)
     if report.finding is not None:
         _keep(campaign, report.finding, directory)
     return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import Outcome, common, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
@@ -93,7 +93,7 @@ def check_target(
     model_type = model_of(target.contract)
     replay_saved(target, directory, profile, report, emit)
     reach: Counter[str] = Counter()
-    unreachable: set[str] = set()
+    unreachable: set[str] | None = None
     for name in drivers:
         if report.failures:
             break
@@ -106,11 +106,12 @@ def check_target(
         run = run_of(target.contract, target.name, outcome, path)
         report.runs.append(run)
         reach += outcome.reach
-        unreachable = outcome.unreachable or unreachable
+        unreachable = common(unreachable, outcome.unreachable)
         report.facts = report.facts or outcome.facts
         report.not_checked = outcome.not_checked or report.not_checked
         emit(Event("end", target.contract, target.name, name, run.steps, run))
-    report.missed = tuple(g.id for g in model_type.goals if not reach[g.id] and g.id not in unreachable)
+    missed = (g.id for g in model_type.goals if not reach[g.id])
+    report.missed = tuple(goal for goal in missed if goal not in (unreachable or ()))
     if report.failures:
         report.missed = ()
     elif report.missed and report.runs:
@@ -221,7 +222,8 @@ def _explore_all(
         total.seconds += done.seconds
         total.exhausted = bool(total.exhausted and done.exhausted)
         total.reach += done.reach
-        total.not_checked, total.unreachable = done.not_checked, done.unreachable
+        total.not_checked = done.not_checked
+        total.unreachable = common(total.unreachable, done.unreachable)
         total.facts = total.facts or done.facts
         if done.failure is not None:
             total.failure = done.failure

@@ -31,7 +31,7 @@ from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import PROFILES, profile_of
-from kvlockstep.replaying import replay_twice
+from kvlockstep.replaying import replay_mooncake, replay_twice
 from kvlockstep.report import ERROR, EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED, Report, Run, run_of
 from kvlockstep.targets import ENGINES, Target, check_contract, known_targets, resolve
 from kvlockstep.trace import load_trace, save_trace
@@ -265,7 +265,6 @@ def fuzz(
 @click.option(
     "--block-size", type=click.IntRange(min=1), default=512, show_default=True, help="mooncake: tokens a block."
 )
-@click.option("--dir", "directory", help="mooncake: where a failing tail is written.")
 def replay(
     file: Path,
     targets: Sequence[str],
@@ -275,14 +274,20 @@ def replay(
     limit: int | None,
     blocks: int,
     block_size: int,
-    directory: str | None,
 ) -> None:
     """Plays a saved trace again and says FIXED, VIOLATED or FLAKY; or plays a request trace in Mooncake format."""
     if trace_format == "mooncake":
-        from kvlockstep.replaying import replay_mooncake  # noqa: PLC0415
-
         target = _one_target("kv_manager", targets or ("blocks",))
-        verdict, result = replay_mooncake(file, target, blocks, block_size, limit, skip_bad, stdout(), as_json)
+        verdict, result = replay_mooncake(
+            file,
+            target,
+            blocks=blocks,
+            block_size=block_size,
+            limit=limit,
+            skip_bad=skip_bad,
+            console=stdout(),
+            as_json=as_json,
+        )
         if as_json:
             click.echo(json.dumps(result))
         sys.exit(EXIT_CODES[verdict])

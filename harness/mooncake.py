@@ -1,7 +1,7 @@
 """Request traces in the Mooncake format, played against a kv_manager under the judge.
 
-One JSON object a line: `timestamp` in ms, `input_length` and `output_length` in tokens, `hash_ids` with one id per block
-of 512 prompt tokens. Source: https://github.com/kvcache-ai/Mooncake, FAST'25 traces.
+One JSON object a line: `timestamp` in ms, `input_length` and `output_length` in tokens, `hash_ids` with one id per
+block of 512 prompt tokens. Source: https://github.com/kvcache-ai/Mooncake, FAST'25 traces.
 """
 
 from __future__ import annotations
@@ -177,9 +177,10 @@ class Summary:
 
     `requests` were played, `rejected` of them could not fit. `prompt_tokens`, `hit_tokens`: of first admissions; what a
     preempted request finds of its own when it resumes is no hit. `evictions`: cached blocks that gave way, counted by
-    the manager itself if it has an attribute `evictions`, else by the judge: blocks that a step took beyond those free
-    (`evictions_by`). `refusals`: admissions and reservations. `operations`: calls of the judge. `granularity`: one
-    stamp per "block" or per "slot". `peak_memory`: of this process so far, in MB. `clock`: simulated ms.
+    the manager itself if it has an attribute `evictions`, else by the judge: blocks taken or become free that no
+    request gave back, a lower bound (`evictions_by`). `refusals`: of admissions and reservations. `operations`: calls
+    of the judge. `granularity`: one stamp per "block" or per "slot". `peak_memory`: of this process so far, in MB.
+    `clock`: simulated ms.
     """
 
     requests: int
@@ -357,7 +358,7 @@ class _Player:
             return tokens
         if not traits.chunk:
             return tokens if whole_budget else 0
-        n = self._budget - self._budget % traits.chunk_align
+        n = max(0, self._budget) // traits.chunk_align * traits.chunk_align
         return n or (min(tokens, traits.chunk_align) if whole_budget else 0)
 
     def _admit_waiting(self) -> None:
@@ -442,7 +443,7 @@ class _Player:
         return answer
 
     def _located(self, divergence: Divergence) -> ReplayDivergence:
-        """The divergence with the request that it concerns: the one that the judge looked at, else that of the operation."""
+        """The divergence with its request: the one that the judge was looking at, else that of the operation."""
         name = self._judge.subject or (self._tail[-1][1] if self._tail else None)
         entries = [*self._running, *self._preempted, *self._waiting]
         request = next((entry.request for entry in entries if entry.name == name), None)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from kvlockstep.checking import replay_trace
+from kvlockstep.console import progress_bar
 from kvlockstep.drivers.episode import Outcome
+from kvlockstep.errors import UsageError
+from kvlockstep.models.kv_judge import make_adapter
+from kvlockstep.models.model import Divergence
+from kvlockstep.mooncake import ReplayDivergence, Summary, play, read_mooncake
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import HOLDS, VIOLATED, Run, run_of
@@ -27,3 +37,95 @@ def replay_twice(target: Target, trace: Trace, path: Path) -> tuple[str, str, st
     outcome.failure = failure.but(target=target.name, original=trace.original, flaky=flaky)
     word = "FLAKY" if flaky else "VIOLATED"
     return VIOLATED, word, failure_page(outcome.failure, path), run_of(trace.contract, target.name, outcome, path)
+
+
+def replay_mooncake(
+    path: Path,
+    target: Target,
+    *,
+    blocks: int,
+    block_size: int,
+    limit: int | None,
+    skip_bad: bool,
+    console: Console,
+    as_json: bool,
+) -> tuple[str, dict[str, Any]]:
+    """Plays a request trace on a kv_manager and prints its summary, or the violation; answers verdict and JSON."""
+    reader = read_mooncake(path, skip_bad)
+    total = _count_lines(path) if limit is None else limit
+    try:
+        adapter = make_adapter(target.factory, blocks, block_size)
+        with progress_bar(total=True) as progress:
+            task = progress.add_task(f"{target.name}", total=total)
+            summary = play(
+                islice(iter(reader), limit),
+                adapter,
+                progress=lambda done: progress.update(
+                    task, completed=done, description=f"{target.name}: {done:,} requests"
+                ),
+            )
+    except Divergence as divergence:
+        if not as_json:
+            console.print(f"kv_manager on {target.name} - VIOLATED {divergence.law} in {path}", markup=False)
+            console.print(f"  {divergence.message}", markup=False)
+            for detail in divergence.details:
+                console.print(f"    {detail}", markup=False)
+        done = divergence.summary if isinstance(divergence, ReplayDivergence) else None
+        return VIOLATED, _mooncake_json(VIOLATED, target, done, reader.skipped, divergence)
+    if not summary.requests:
+        raise UsageError(f"{path}: no request to play ({reader.skipped} malformed lines skipped)")
+    if not as_json:
+        _print_summary(console, target, summary, reader.skipped, blocks)
+    return HOLDS, _mooncake_json(HOLDS, target, summary, reader.skipped, None)
+
+
+def _count_lines(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            return sum(1 for _ in file)
+    except OSError as error:
+        raise UsageError(f"cannot read trace {path}: {error.strerror}") from error
+
+
+def _print_summary(console: Console, target: Target, summary: Summary, skipped: int, blocks: int) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    counted = "counted by the manager" if summary.evictions_by == "manager" else "at least, seen from outside"
+    rows: list[tuple[str, str, str]] = [
+        ("requests", f"{summary.requests:,}", f"{summary.rejected:,} rejected, {skipped:,} malformed lines skipped"),
+        ("prompt tokens", f"{summary.prompt_tokens:,}", f"{summary.hit_rate:.1%} of them prefix hits"),
+        ("generated tokens", f"{summary.generated_tokens:,}", ""),
+        ("evictions", f"{summary.evictions:,}", f"blocks of {blocks:,}, {counted}"),
+        ("refusals", f"{summary.refusals:,}", f"{summary.preemptions:,} preemptions"),
+        ("steps", f"{summary.steps:,}", f"{summary.operations:,} operations"),
+        ("operations/s", f"{summary.operations_per_second:,.0f}", f"{summary.seconds:.1f} s"),
+        ("peak memory", f"{summary.peak_memory:,.0f} MB", f"KV oracle with one stamp per {summary.granularity}"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    console.print(f"kv_manager on {target.name} - every law held")
+    console.print(table)
+
+
+def _mooncake_json(
+    verdict: str, target: Target, summary: Summary | None, skipped: int, divergence: Divergence | None
+) -> dict[str, Any]:
+    played = vars(summary) if summary is not None else {}
+    law = divergence.law if divergence is not None else None
+    run = {
+        "contract": "kv_manager",
+        "target": target.name,
+        "driver": "mooncake",
+        "verdict": verdict,
+        "steps": played.get("operations", 0),
+        "states": played.get("requests", 0),
+        "seconds": round(played.get("seconds", 0.0), 3),
+        "laws": {law: "violated"} if law else {},
+        "reach": {},
+        "trace": None,
+    }
+    hit_rate = {"hit_rate": summary.hit_rate} if summary is not None else {}
+    wrong = {"message": divergence.message, "details": list(divergence.details)} if divergence is not None else {}
+    return {"verdict": verdict, "runs": [run], "summary": {**played, **hit_rate, "skipped": skipped}, **wrong}

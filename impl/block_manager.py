@@ -25,7 +25,7 @@ def root_hash(extra_key: int | None) -> int:
 class CachedBlock:
     """A published block: `parent` is the published block before it, or for the first the extra key.
 
-    Identity is the proof of the whole prefix: two cached blocks with equal `tokens` and the same `parent` never coexist.
+    Identity is the proof of the whole prefix: no two cached blocks have equal `tokens` and the same `parent`.
     """
 
     __slots__ = ("block", "hash", "parent", "tokens")
@@ -38,10 +38,10 @@ class CachedBlock:
 
 
 class DueCopy(NamedTuple):
-    """A copy-on-write that waits for the forward: the block at `index` of the table of `rid` comes from `source`."""
+    """A copy-on-write that waits for the forward: the `nth` block in the table of `rid` comes from `source`."""
 
     rid: str
-    index: int
+    nth: int
     source: int
 
 
@@ -143,7 +143,7 @@ class BlockManager:
     def copies(self) -> list[tuple[int, int]]:
         """The slot copies of this step's copy-on-writes."""
         size = self.block_size
-        blocks = [(due.source * size, self._live[due.rid].table[due.index] * size) for due in self._due]
+        blocks = [(due.source * size, self._live[due.rid].table[due.nth] * size) for due in self._due]
         return [(source + i, target + i) for source, target in blocks for i in range(size)]
 
     def launch(self) -> None:
@@ -187,8 +187,8 @@ class BlockManager:
         """Takes back the request's admission or reservation of this step."""
         request = self._live[rid]
         for due in [due for due in self._due if due.rid == rid]:
-            self._drop(request.table[due.index])
-            request.table[due.index] = due.source
+            self._drop(request.table[due.nth])
+            request.table[due.nth] = due.source
             self._due.remove(due)
         if not request.kept:
             self.finish(rid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvlockstep.impl.kv_tensors import KVTensors
 from kvlockstep.impl.slot_pool import SlotPool
@@ -11,6 +12,7 @@ from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
 from kvlockstep.reference.contracts import SlotPoolTarget, SlotPrefixCacheTarget
 
 ROW_BLOCKS = 4
+INDEX_ONLY = partial(SlotPrefixCache, layers=0)
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Request:
 
 
 class SlotManager:
-    """`blocks` rows of 4 * `block_size` slots; what the contract calls a block is a row here, and the row has one owner.
+    """`blocks` rows of 4 * `block_size` slots; what the contract calls a block is a row here, and a row has one owner.
 
     Admission: the row of the longest cached prefix if it is free and its version current, else another row into which
     the prefix is copied, else an empty one. A free row is never copied from, it is taken: so the source of a due copy
@@ -39,8 +41,8 @@ class SlotManager:
     allocated anew, and those beyond the prefix when it is reused in place. Cached is what is computed: a prompt chunk
     by chunk, everything else when the request leaves.
 
-    `pool` makes a slot_pool of `blocks` slots, `cache` a slot_prefix_cache of `capacity` entries (at first: of all the
-    tokens in the rows). With `tensors` the KV lies in `memory`, a KVTensors on `device`.
+    `pool` makes a slot_pool of `blocks` slots, `cache` a slot_prefix_cache of `capacity` entries (without: as many as
+    the rows can hold), whose own KV is not used. With `tensors` the KV lies in `memory`, a KVTensors on `device`.
     """
 
     chunk = extra_key = whole_prompt = copies_at_admit = True
@@ -53,7 +55,7 @@ class SlotManager:
         block_size: int,
         *,
         pool: Callable[[int], SlotPoolTarget] = SlotPool,
-        cache: Callable[[int, int, int], SlotPrefixCacheTarget] = SlotPrefixCache,
+        cache: Callable[[int, int, int], SlotPrefixCacheTarget] = INDEX_ONLY,
         capacity: int | None = None,
         tensors: bool = False,
         device: str = "cpu",
@@ -70,7 +72,7 @@ class SlotManager:
         """Ends every request and forgets everything cached."""
         self._pool = self._make_pool(self._rows)
         self._cache = self._make_cache(self._capacity, self._rows, self.block_size + 1)
-        self._cached = [0] * self._rows
+        self._idle = dict.fromkeys(range(self._rows), 0)
         self._leads: dict[int | None, int] = {}
         self._live: dict[str, Request] = {}
 
@@ -82,7 +84,7 @@ class SlotManager:
         usable = cached > 0 and self._pool.version(hit.slot) == hit.version
         if usable and self._pool.is_free(hit.slot):
             self._pool.occupy(hit.slot)
-            self._keep(hit.slot, cached)
+            self._leave_idle(hit.slot, cached)
             self._live[rid] = Request(list(tokens), lead, len(tokens), hit.slot, cached, hit.slot, 0)
             return cached
         row = self._allocate()
@@ -102,7 +104,9 @@ class SlotManager:
 
     def copies(self) -> list[tuple[int, int]]:
         """The slot copies of this step's admissions."""
-        return [pair for request in self._live.values() for pair in self._pairs(request.source, request.row, request.copied)]
+        return [
+            pair for request in self._live.values() for pair in self._pairs(request.source, request.row, request.copied)
+        ]
 
     def launch(self) -> None:
         """The copies have run."""
@@ -126,7 +130,7 @@ class SlotManager:
         """Caches what the request has computed and frees its row."""
         request = self._live.pop(rid)
         self._insert(request)
-        self._pool.free(request.row)
+        self._become_idle(request.row, request.computed)
 
     def abort(self, rid: str) -> None:
         """Frees the request's row; what it had committed stays cached."""
@@ -139,7 +143,8 @@ class SlotManager:
     def withdraw(self, rid: str) -> None:
         """Takes back the request's admission of this step; a reservation took nothing."""
         if self._live[rid].admitted:
-            self._pool.free(self._live.pop(rid).row)
+            request = self._live.pop(rid)
+            self._become_idle(request.row, 0 if request.copied else request.computed)
 
     def fork(self, rid: str, child: str) -> list[tuple[int, int]] | None:
         """Copies what the parent has computed into a row of the child's own. None if no row is free."""
@@ -154,9 +159,10 @@ class SlotManager:
 
     def evict_all(self) -> None:
         """Drops everything cached in free rows."""
-        for row in range(self._rows):
-            if self._pool.is_free(row):
-                self._keep(row, 0)
+        for row, cached in self._idle.items():
+            if cached:
+                self._cache.reuse(row, 0)
+        self._idle = dict.fromkeys(self._idle, 0)
 
     def avail(self) -> int:
         """Slots of free rows, with something cached in them or not."""
@@ -164,33 +170,35 @@ class SlotManager:
 
     def free_now(self) -> int:
         """Slots of free rows with nothing cached in them."""
-        return sum(not cached and self._pool.is_free(row) for row, cached in enumerate(self._cached)) * self.block_size
+        return list(self._idle.values()).count(0) * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
         """The slots of free rows behind what is cached in them."""
         size = self.block_size
-        rows = [(row, cached) for row, cached in enumerate(self._cached) if self._pool.is_free(row)]
-        return [slot for row, cached in rows for slot in range(row * size + cached, (row + 1) * size)]
+        return [slot for row, cached in self._idle.items() for slot in range(row * size + cached, (row + 1) * size)]
 
     def _allocate(self) -> int | None:
         """A free row, with nothing cached in it any more."""
         if not self._pool.free_count:
             return None
         row = self._pool.alloc()
-        self._keep(row, 0)
+        self._leave_idle(row, 0)
         return row
 
-    def _keep(self, row: int, cached: int) -> None:
-        """Of a row that will be written behind its first `cached` tokens, nothing else stays cached."""
-        if cached < self._cached[row]:
-            self._cache.reuse(row, cached + 1 if cached else 0)
-            self._cached[row] = cached
+    def _leave_idle(self, row: int, kept: int) -> None:
+        """The row will be written behind its first `kept` tokens: nothing else of it stays cached."""
+        if kept < self._idle.pop(row):
+            self._cache.reuse(row, kept + 1 if kept else 0)
+
+    def _become_idle(self, row: int, cached: int) -> None:
+        """The row is free; its first `cached` tokens can be hit for as long as the cache names them."""
+        self._pool.free(row)
+        self._idle[row] = cached
 
     def _insert(self, request: Request) -> None:
         if request.computed:
             entry: Sequence[int] = [request.lead, *request.tokens[: request.computed]]
             self._cache.insert(entry, request.row, self._pool.version(request.row))
-            self._cached[request.row] = request.computed
 
     def _pairs(self, source: int, target: int, length: int) -> list[tuple[int, int]]:
         size = self.block_size

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.model import Factory, Goal, LockstepModel, Scope
-from kvlockstep.models.op import Op, Pick, command
+from kvlockstep.models.model import Goal, LockstepModel, Scope
+from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import block_stack as laws
 from kvlockstep.properties.block_stack import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -45,10 +45,6 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         Goal("no_capture", "a capture is ended that was not begun"),
     )
 
-    def __init__(self, scope: BlockStackScope, factory: Factory) -> None:
-        super().__init__(scope, factory)
-        self._returned: set[int] = set()
-
     def factory_arguments(self, scope: BlockStackScope) -> dict[str, Any]:
         return scope.to_json()
 
@@ -72,12 +68,21 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
     @command(1)
     def begin_capture(self, pick: Pick) -> Op:
         """A graph capture starts."""
+        if not self.held.capturing:
+            self._seldom(pick)
         return Op("begin_capture")
 
-    @command(1)
+    @command(2)
     def end_capture(self, pick: Pick) -> Op:
         """A graph capture ends."""
+        if not self.held.capturing:
+            self._seldom(pick)
         return Op("end_capture")
+
+    def _seldom(self, pick: Pick) -> None:
+        if pick((True, False, False, False)):
+            return
+        raise NotEnabled
 
     def _some_held(self, pick: Pick) -> list[int]:
         rest = sorted(self.held.blocks)
@@ -95,7 +100,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         return View(_as_list(system.free_blocks()), int(system.num_free))
 
     def nothing_held(self) -> Held:
-        return Held(frozenset(), False, self.scope.blocks)
+        return Held(frozenset(), frozenset(), False, self.scope.blocks)
 
     def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         if isinstance(outcome, Refused):
@@ -104,7 +109,8 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
             case "acquire":
                 return held._replace(blocks=held.blocks | set(outcome))
             case "release":
-                return held._replace(blocks=held.blocks - set(op.args["blocks"]))
+                blocks = op.args["blocks"]
+                return held._replace(blocks=held.blocks.difference(blocks), returned=held.returned.union(blocks))
         return held._replace(capturing=op.name == "begin_capture")
 
     def notice(self, step: Step) -> None:
@@ -122,10 +128,9 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
                 reach["nothing"] += not taken
                 reach["several"] += len(taken) > 1
                 reach["all_taken"] += bool(taken) and not step.after.free
-                reach["physical_reuse"] += bool(set(taken) & self._returned)
+                reach["physical_reuse"] += not step.held_before.returned.isdisjoint(taken)
             case _ if name == "release":
                 blocks = step.op.args["blocks"]
-                self._returned.update(blocks)
                 reach["nothing"] += not blocks
                 reach["shuffled"] += blocks != sorted(blocks)
 
@@ -141,7 +146,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
 
     @classmethod
     def simpler_scopes(cls, scope: BlockStackScope) -> Iterable[Scope]:
-        return (replace(scope, blocks=n) for n in sorted({1, 2, 3, scope.blocks // 2, scope.blocks - 1}) if 0 < n < scope.blocks)
+        return (replace(scope, blocks=n) for n in range(1, scope.blocks))
 
 
 def _as_list(blocks: Any) -> list[int]:

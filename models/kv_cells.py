@@ -132,17 +132,20 @@ class BlockMemory:
     so it stands for the whole history. Of a block in the making the stamp before it and its tokens are compared.
     A write behind content that is not the writer's own history leaves of the block what lies before the write: the
     writer reads it in the same forward, and whoever held more has lost it. Of a copy counts what is copied from offset
-    0 up to the first gap. Memory is bounded by blocks and live requests: a request's stamps go with it.
+    0 up to the first gap. Memory is bounded by blocks and live requests: a request's stamps go with it. The adapter's own KV memory rests.
     """
 
     granularity = "block"
 
     def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
+        if getattr(adapter, "memory", None) is not None:
+            adapter.memory = None
         self._size = traits.block_size
         self._reach = reach
         self._contents: dict[int, Content] = {}
         self._stamps: dict[int, int | None] = {}
-        self._freed: Sequence[int] | None = None
+        self._freed: set[int] = set()
+        self._poisoned: Sequence[int] | None = None
         self._written: dict[int, list[Written]] = {}
         self._owner: dict[int, str] = {}
 
@@ -173,7 +176,7 @@ class BlockMemory:
         """The first of the positions [0, stop) that does not hold what it must."""
         full = stop // self._size
         want = self._history(request, full)
-        if [self._stamps.get(block) for block in table[:full]] == want[:full]:
+        if list(map(self._stamps.get, table[:full])) == want[:full]:
             first = full * self._size
             if first == stop:
                 return None
@@ -195,10 +198,12 @@ class BlockMemory:
 
     def poison(self, slots: Sequence[int]) -> None:
         """Marks freed blocks, each named by its first slot; does nothing if these are poisoned already."""
-        if slots is not self._freed:
-            self._contents.update(dict.fromkeys(slots, FREED))
-            self._stamps.update(dict.fromkeys(slots))
-            self._freed = slots
+        if slots is not self._poisoned:
+            fresh = set(slots).difference(self._freed)
+            self._contents.update(dict.fromkeys(fresh, FREED))
+            self._stamps.update(dict.fromkeys(fresh))
+            self._freed |= fresh
+            self._poisoned = slots
 
     def contents(self) -> Any:
         """What stands in memory, for the fingerprint of a state."""
@@ -232,8 +237,9 @@ class BlockMemory:
     def _put(self, block: int, content: Content) -> None:
         if content.stamp is not None:
             content = content._replace(tokens=array("q", content.tokens))
-        if self._contents.get(block) is FREED:
-            self._freed = None
+        if block in self._freed:
+            self._freed.remove(block)
+            self._poisoned = None
         self._contents[block] = content
         self._stamps[block] = content.stamp
 
@@ -295,4 +301,4 @@ def _name(content: Content, offset: int) -> str:
         return "freed memory"
     if offset >= len(content.tokens):
         return "nothing"
-    return f"the KV of token {content.tokens[offset]} at offset {offset} after a block with stamp {content.parent:016x}"
+    return f"the KV of token {content.tokens[offset]} at offset {offset} after the history {content.parent:016x}"

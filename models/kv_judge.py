@@ -71,6 +71,8 @@ class KVJudge:
 
     Where the memory keeps one stamp per block, tables come from the adapter's `blocks(rid)`, the free list from its
     `free_blocks()` if it has one. After a Divergence `subject` is the request that it concerns, if it concerns one.
+    `evicted_blocks` counts what must have been evicted: of the blocks that were taken or became free, those that no
+    request gave back.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class KVJudge:
         self._free_before: int | None = None
         self._written: set[int] = set()
         self.evaluated: set[str] = set()
+        self.saw_evictable = False
         self.exposes_free_slots = not self._by_block or hasattr(adapter, "free_blocks")
         self._settle()
 
@@ -442,7 +445,7 @@ class KVJudge:
             for name, request in self.live.items():
                 self._check(laws.purity, tables[name], self.table(request), "slots")
         before = self._held
-        self._check_tables(tables)
+        self._check_tables(tables, free_now)
         held = len(self._held) * self.traits.block_size
         self._check(laws.leak_freedom, avail, held, self.traits.total)
         self._check(laws.accounting, avail, held, self.traits.total)
@@ -455,9 +458,10 @@ class KVJudge:
         self._poison(free)
         self._free_checked = free
         self._free_before = free_now
+        self.saw_evictable = self.saw_evictable or avail > free_now
         self.subject = None
 
-    def _check_tables(self, tables: dict[str, Sequence[int]]) -> None:
+    def _check_tables(self, tables: dict[str, Sequence[int]], free_now: int) -> None:
         size = self.traits.block_size
         before = self._held
         if not self._by_block or tables != self._settled:
@@ -465,19 +469,22 @@ class KVJudge:
             self._settled = tables
             self._block_tables = {name: known for name, known in self._block_tables.items() if name in tables}
         fresh = len(self._written - before)
-        if self._free_before is not None and fresh * size > self._free_before:
-            self.reach["eviction"] += 1
-            self.evicted_blocks += fresh - self._free_before // size
+        if self._free_before is not None:
+            self.reach["eviction"] += fresh * size > self._free_before
+            gained = fresh + (free_now - self._free_before) // size
+            if gained > 0:
+                self.evicted_blocks += max(0, gained - len(before - self._held))
         self._written.clear()
 
     def _held_by(self, tables: dict[str, Sequence[int]]) -> set[int]:
-        """The blocks that live requests hold, each table and the number of blocks checked; keeps the idle ones in order."""
+        """The blocks that live requests hold, tables and number of blocks checked; keeps the idle ones in order."""
         size = self.traits.block_size
         held: set[int] = set()
         for name, table in tables.items():
             if len(set(table)) < len(table):
                 self.subject = name
-                self._check(laws.no_aliasing, [f"two positions of {name}"], next(s for s in table if table.count(s) > 1))
+                twice = next(s for s in table if table.count(s) > 1)
+                self._check(laws.no_aliasing, [f"two positions of {name}"], twice)
             held.update(slot // size for slot in table)
         self._blocks_seen |= held
         for block in held:
@@ -510,8 +517,8 @@ class KVJudge:
             return []
         return sorted(slots)
 
-    def _poison(self, slots: Iterable[int]) -> None:
-        self.memory.poison(list(slots))
+    def _poison(self, slots: Sequence[int]) -> None:
+        self.memory.poison(slots)
 
     def _avail_before(self) -> int | None:
         return None if self.ask == "late" else self._call(self.adapter.avail)

@@ -258,6 +258,10 @@ class KVManagerModel(Model[KVScope]):
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
         if traits.max_length is not None and traits.max_length < 9 * traits.block_size:
             unreachable.add("long_request")
+        if traits.max_length is not None and traits.max_length <= traits.block_size:
+            unreachable |= {"full_prompt_hit", "refused_reserve", "decode_at_block_start"}
+        if not self.judge.saw_evictable:
+            unreachable.add("eviction")
         return unreachable
 
     def describe(self) -> dict[str, Any]:
@@ -331,7 +335,8 @@ class KVManagerModel(Model[KVScope]):
             return tokens
         align = traits.chunk_align
         if self.scope.exhaustive:
-            return pick(sorted({tokens, *range(align, tokens, align)}, reverse=True))
+            every: list[int] = sorted({tokens, *range(align, tokens, align)}, reverse=True)
+            return pick(every)
         sizes = {tokens, *(a - a % align for a in (1, self._size - 1, self._size, self._size + 1, 2 * self._size))}
         return pick([tokens, *sorted(n for n in sizes if 0 < n <= tokens)])
 

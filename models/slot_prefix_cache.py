@@ -18,8 +18,8 @@ from kvlockstep.properties.slot_prefix_cache import (
     Row,
     View,
     common_length,
-    holders,
     overwritten,
+    prefixes,
     stamps,
 )
 from kvlockstep.reference.contracts import Match
@@ -28,10 +28,12 @@ from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
 
 @dataclass(frozen=True)
 class SlotPrefixCacheScope(Scope):
-    """Sequences of up to `positions` tokens from the vocabulary `tokens`, at most `pins` pins out at a time.
+    """Sequences of up to `positions` tokens from the vocabulary `tokens`, at most `pins` pins out at a time, some of
+    them from inserts with `pinned_inserts`.
 
     With `exhaustive` every sequence is proposed instead of mostly related ones, insert always writes the whole slot,
-    and the version of a row is its length, so that neither old KV nor versions are part of the state.
+    and the version of a row is its length, so that neither old KV nor versions are part of the state; with `gone` the
+    entries that are cached no more are part of it, so that every state is tried with everything a cache may remember.
     """
 
     capacity: int
@@ -39,11 +41,14 @@ class SlotPrefixCacheScope(Scope):
     positions: int
     tokens: tuple[int, ...] = (1, 2)
     pins: int = 4
+    pinned_inserts: bool = True
     exhaustive: bool = False
+    gone: bool = False
 
 
 def _scopes() -> Iterable[SlotPrefixCacheScope]:
-    sizes = [(3, 3, 3), (4, 2, 4), (6, 3, 5), (8, 4, 4), (2, 2, 3), (12, 5, 8), (1, 1, 2), (5, 5, 3), (0, 1, 1), (16, 3, 12)]
+    sizes = [(3, 3, 3), (4, 2, 4), (6, 3, 5), (8, 4, 4), (2, 2, 3), (12, 5, 8), (1, 1, 2), (5, 5, 3), (0, 1, 1)]
+    sizes += [(16, 3, 12)]
     vocabularies = ((1, 2), (1, 2, 3), (0, 257, 2**31 - 1), (1,))
     for i, (capacity, slots, positions) in enumerate(sizes):
         for tokens in (vocabularies[i % 3], vocabularies[(i + 1) % 4]):
@@ -56,7 +61,10 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     reference_type = SlotPrefixCache
     scope_type = SlotPrefixCacheScope
     scopes = tuple(_scopes())
-    small_scopes = (SlotPrefixCacheScope(3, 3, 3, pins=1, exhaustive=True),)
+    small_scopes = (
+        SlotPrefixCacheScope(1, 2, 2, pins=2, exhaustive=True, gone=True),
+        SlotPrefixCacheScope(3, 3, 3, pins=1, pinned_inserts=False, exhaustive=True),
+    )
     goals = (
         Goal("hit", "find answers the whole sequence"),
         Goal("partial_hit", "find answers a part of the sequence"),
@@ -64,6 +72,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         Goal("longer_than_slot", "find is asked for more tokens than a slot has"),
         Goal("eviction", "an insert evicts"),
         Goal("deep_eviction", "several entries of one path are evicted at once"),
+        Goal("over_capacity", "every leaf is pinned, and the cache stays over its capacity"),
         Goal("crowded_out", "an insert is evicted at once, since everything else is pinned"),
         Goal("pin_protects", "a pinned leaf stays while one used more recently is evicted"),
         Goal("pinned_twice", "an entry has two pins"),
@@ -91,14 +100,17 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         """A sequence is computed in a slot and cached."""
         tokens = self._sequence(pick)
         version = len(tokens) if self.scope.exhaustive else pick((1, 2, 3))
-        return Op("insert", tokens=tokens, slot=pick(range(self.scope.slots)), version=version)
+        may_pin = self.scope.pinned_inserts and sum(self.held.pins.values()) < self.scope.pins
+        pinned = pick((None, True)) if may_pin else None
+        return Op("insert", tokens=tokens, slot=pick(range(self.scope.slots)), version=version, pinned=pinned)
 
     @command(4)
     def find(self, pick: Pick) -> Op:
         """The longest cached prefix of a prompt is looked up."""
         tokens = self._sequence(pick)
-        longer = len(tokens) == self.scope.positions and pick((False, True))
-        return Op("find", tokens=[*tokens, *self.scope.tokens[:longer]])
+        if not self.scope.exhaustive:
+            tokens += pick(([], list(self.scope.tokens[:1])))
+        return Op("find", tokens=tokens)
 
     @command(2)
     def pin(self, pick: Pick) -> Op:
@@ -126,7 +138,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
 
     @command(1)
     def malformed(self, pick: Pick) -> Op:
-        """An argument is out of range, or the prefix is not cached or not pinned."""
+        """An argument is at or out of its range, or the prefix is not cached or not pinned."""
         scope, entries = self.scope, self.view.entries
         one = list(scope.tokens[:1])
         uncached = next(p for n in itertools.count(1) if (p := scope.tokens[-1:] * n) not in entries)
@@ -148,6 +160,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
                     Op("insert", tokens=one * (scope.positions + 1), slot=0, version=1),
                     Op("reuse", slot=0, length=-1),
                     Op("find", tokens=[]),
+                    Op("find", tokens=one * (scope.positions + 1)),
                 )
             )
         if kind == "not_cached":
@@ -182,11 +195,11 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
                 getattr(system, op.name)(list(args["tokens"]))
         return None
 
-    def _insert(self, system: Any, tokens: Sequence[int], slot: int, version: int) -> None:
+    def _insert(self, system: Any, tokens: Sequence[int], slot: int, version: int, pinned: bool | None = None) -> None:
         # The KV is written behind the insert: a refused insert must leave the slot alone. The caller's list is
         # emptied, so that a cache that keeps it instead of a copy shows.
         given = list(tokens)
-        system.insert(given, slot, version)
+        system.insert(given, slot, version, bool(pinned))
         given.clear()
         sequence = tuple(tokens)
         start = 0 if self.scope.exhaustive else common_length(sequence, self.held.written.get(slot, ()))
@@ -197,15 +210,15 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         return View(system.entries(), [system.read_kv(slot, scope.positions) for slot in range(scope.slots)])
 
     def nothing_held(self) -> Held:
-        return Held(self.scope.capacity, 0, {}, {}, {}, {})
+        return Held(self.scope.capacity, 0, {}, {}, {}, {}, {})
 
     def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
+        # What the step before evicted shows in the entries seen after it.
         entries = self.view.entries
-        rows, used, pins, written = _trimmed(held.rows, entries), held.used, held.pins, held.written
+        rows = held.rows if len(held.held) == len(entries) else _trimmed(held.rows, entries)
+        clock, used, pins, written, args = held.clock + 1, held.used, held.pins, held.written, op.args
         if isinstance(outcome, Refused):
-            return held._replace(rows=rows)
-        clock = held.clock + 1
-        args = op.args
+            return Held(held.capacity, held.clock, rows, entries, used, pins, written)
         tokens: Prefix = tuple(args.get("tokens", ()))
         match op.name:
             case "find":
@@ -215,23 +228,26 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
             case "release":
                 pins = {p: n - (p == tokens) for p, n in pins.items() if n > (p == tokens)}
             case "insert":
-                used = _touched({p: t for p, t in used.items() if p in entries}, tokens, clock)
+                used = _touched(used if self.scope.gone else {p: used[p] for p in entries}, tokens, clock)
                 written = {**written, args["slot"]: tokens}
+                if args.get("pinned"):
+                    pins = {**pins, tokens: pins.get(tokens, 0) + 1}
             case "reuse":
                 written = {**written, args["slot"]: written.get(args["slot"], ())[: args["length"]]}
             case "copy_kv":
                 written = {**written, args["target"]: tokens}
-        if op.name in ("insert", "reuse", "copy_kv"):
-            rows = overwritten(rows, op.name, args, clock)
-        return Held(held.capacity, clock, rows, used, pins, written)
+        if op.name not in ("insert", "reuse", "copy_kv"):
+            return Held(held.capacity, clock, rows, entries, used, pins, written)
+        rows = overwritten(rows, op.name, args)
+        return Held(held.capacity, clock, rows, prefixes(rows), used, pins, written)
 
     def notice(self, step: Step) -> None:
         reach, args = self.reach, step.op.args
-        before, after = step.before.entries, step.after.entries
         if isinstance(step.outcome, Refused):
             reach[_REFUSED.get((step.op.name, step.outcome.error)) or _REFUSED[step.outcome.error]] += 1
             return
         gone = laws.evicted(step)
+        reach["over_capacity"] += len(step.after.entries) > self.scope.capacity
         if gone:
             reach["eviction"] += 1
             reach["crowded_out"] += tuple(args["tokens"][:1]) in gone
@@ -242,7 +258,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
                 asked, length = len(args["tokens"]), step.outcome.length
                 reach["longer_than_slot"] += asked > self.scope.positions
                 kind = "hit" if length == asked else "partial_hit" if length else "miss"
-                reach[kind] += bool(asked and before)
+                reach[kind] += bool(asked and step.before.entries)
             case "pin":
                 reach["pinned_twice"] += step.held.pins[tuple(args["tokens"])] > 1
             case "insert" | "reuse" | "copy_kv":
@@ -252,20 +268,19 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         reach, op = self.reach, step.op
         before, after = step.before.entries, step.after.entries
         slot = op.args["target"] if op.name == "copy_kv" else op.args["slot"]
-        # held_before has not been trimmed by the evictions of the step before; a row names no more than was cached.
         old = _trimmed(step.held_before.rows, before).get(slot)
         new = step.held.rows.get(slot)
         former, kept = old.tokens if old else (), new.tokens if new else ()
         common = common_length(former, kept)
         lost = [former[:n] for n in range(common + 1, len(former) + 1)]
-        reach["pinned_elsewhere"] += any(step.held.pins.get(p) for p in lost)
+        reach["pinned_elsewhere"] += any(p in step.held.pins for p in lost)
         if step.op.name != "insert":
             reach["fallback"] += any(p in after and after[p] != before[p] for p in lost)
         match op.name:
             case "insert":
                 reach["extended"] += 0 < len(former) == common < len(kept)
                 reach["overwritten"] += bool(former) and common == 0
-                reach["shared"] += any(len(holders(step.held.rows, p)) > 1 for p in after)
+                reach["shared"] += any(r.tokens[0] == kept[0] for s, r in step.held.rows.items() if s != slot)
             case "reuse":
                 reach["reuse_drops"] += bool(kept and any(p not in after for p in lost))
             case "copy_kv":
@@ -279,15 +294,17 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         entries, held = self.view.entries, self.held
         rank = {t: i for i, t in enumerate(sorted({held.used[p] for p in entries}))}
         rows = _trimmed(held.rows, entries)
-        state = frozenset((p, rank[held.used[p]], tuple(holders(rows, p)), held.pins.get(p, 0)) for p in entries)
+        state = frozenset((p, rank[held.used[p]], _holders(rows, p), held.pins.get(p, 0)) for p in entries)
+        if self.scope.gone:
+            state |= {(p, -1, (), 0) for p in held.used if p not in entries}
         return _canonical(state, self.scope.tokens) if self.scope.exhaustive else state
 
     @classmethod
     def simpler_scopes(cls, scope: SlotPrefixCacheScope) -> Iterable[Scope]:
         for name in ("slots", "positions", "capacity"):
-            size = getattr(scope, name)
-            for smaller in sorted({0 if name == "capacity" else 1, size // 2, size - 1}):
-                if 0 < smaller + (name == "capacity") and smaller < size:
+            size, least = getattr(scope, name), int(name != "capacity")
+            for smaller in sorted({least, size // 2, size - 1}):
+                if least <= smaller < size:
                     yield replace(scope, **{name: smaller})
 
 
@@ -303,13 +320,17 @@ def _trimmed(rows: Mapping[int, Row], entries: Mapping[Prefix, Any]) -> dict[int
     return kept
 
 
+def _holders(rows: Mapping[int, Row], prefix: Prefix) -> tuple[int, ...]:
+    return tuple([slot for slot, row in rows.items() if row.tokens[: len(prefix)] == prefix])
+
+
 def _touched(used: Mapping[Prefix, int], tokens: Prefix, clock: int) -> dict[Prefix, int]:
     return {**used, **{tokens[:n]: clock for n in range(1, len(tokens) + 1)}}
 
 
 def _a_pin_protected(step: Step, gone: Sequence[Prefix]) -> bool:
     used = step.held.used
-    return any(pins and used[p] < max(used[g] for g in gone) for p, pins in step.held.pins.items())
+    return any(used[p] < max(used[g] for g in gone) for p in step.held.pins)
 
 
 @functools.cache

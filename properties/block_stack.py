@@ -13,11 +13,20 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
-    """By the answers so far: the blocks that are out, whether a capture is active, and how many blocks there are."""
+    """By the answers so far: the blocks that are out, those that came back ever, whether a capture is active."""
 
     blocks: frozenset[int]
+    returned: frozenset[int]
     capturing: bool
     total: int
+
+
+@law("block_stack", answers=("Megatron-LM#6091",))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes nothing; a release pushes all of its blocks or none."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return f"the operation was refused, but the stack went from {step.before.free} to {step.after.free}"
+    return None
 
 
 @law("block_stack", answers=("seed 003: release pushes whatever it is given", "sglang#13501", "LMCache#987"))
@@ -91,14 +100,6 @@ def structure(step: Step) -> str | None:
             case "release":
                 wanted = [*before, *step.op.args["blocks"]]
     return None if after == wanted else f"the stack is {after} after {step.op}, not {wanted}"
-
-
-@law("block_stack", answers=("Megatron-LM#6091",))
-def atomicity(step: Step) -> str | None:
-    """A refused operation changes nothing; a release pushes all of its blocks or none."""
-    if isinstance(step.outcome, Refused) and step.before != step.after:
-        return f"the operation was refused, but the stack went from {step.before.free} to {step.after.free}"
-    return None
 
 
 @law("block_stack", answers=("llama.cpp#10873",))

@@ -22,15 +22,15 @@ class View(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The sequence that was inserted into a slot, less what was overwritten since; `inserted` orders the rows."""
+    """The sequence that was inserted into a slot, less what was overwritten and evicted since."""
 
     tokens: Prefix
     version: int
-    inserted: int
 
 
 class Held(NamedTuple):
-    """`rows` by slot, before this step's evictions; `used`: the last use of every prefix; `pins`: how many are out.
+    """What the answers so far imply. `rows` by slot, the latest insertion last, and `held`, every prefix of them with
+    the (slot, version) of the latest: both before this step's evictions. `used` is the last use of every prefix.
 
     `written` are the tokens whose KV the harness put into each slot, from position 0 on. No mapping is ever changed.
     """
@@ -38,6 +38,7 @@ class Held(NamedTuple):
     capacity: int
     clock: int
     rows: Mapping[int, Row]
+    held: Mapping[Prefix, tuple[int, int]]
     used: Mapping[Prefix, int]
     pins: Mapping[Prefix, int]
     written: Mapping[int, Prefix]
@@ -62,45 +63,45 @@ def common_length(a: Prefix, b: Prefix) -> int:
     return min(len(a), len(b))
 
 
-def overwritten(rows: Mapping[int, Row], name: str, args: Mapping[str, Any], clock: int) -> dict[int, Row]:
+def overwritten(rows: Mapping[int, Row], name: str, args: Mapping[str, Any]) -> dict[int, Row]:
     """The rows after insert, reuse or copy_kv, as these arguments change them."""
     after = dict(rows)
+    slot = args["target"] if name == "copy_kv" else args["slot"]
     if name == "insert":
-        after[args["slot"]] = Row(tuple(args["tokens"]), args["version"], clock)
-        return after
-    slot = args["slot"] if name == "reuse" else args["target"]
-    row = after.pop(slot, None)
-    if row is not None:
+        after.pop(slot, None)
+        after[slot] = Row(tuple(args["tokens"]), args["version"])
+    elif (row := after.get(slot)) is not None:
         length = args["length"] if name == "reuse" else common_length(tuple(args["tokens"]), row.tokens)
         if length > 0:
-            after[slot] = row._replace(tokens=row.tokens[:length])
+            after[slot] = Row(row.tokens[:length], row.version)
+        else:
+            del after[slot]
     return after
 
 
-def holders(rows: Mapping[int, Row], prefix: Prefix) -> list[int]:
-    """The slots that hold a prefix, the one inserted last at the end."""
-    found = [slot for slot, row in rows.items() if row.tokens[: len(prefix)] == prefix]
-    return sorted(found, key=lambda slot: rows[slot].inserted)
+def prefixes(rows: Mapping[int, Row]) -> dict[Prefix, tuple[int, int]]:
+    """Every prefix of the rows, with the slot and version of the latest that has it."""
+    return {row.tokens[:n]: (slot, row.version) for slot, row in rows.items() for n in range(1, len(row.tokens) + 1)}
 
 
 def open_leaves(entries: Iterable[Prefix], pins: Mapping[Prefix, int]) -> list[Prefix]:
     """The entries that may be evicted: no other extends them, and no pin is on them."""
     inner = {p[:-1] for p in entries}
-    return [p for p in entries if p not in inner and not pins.get(p)]
+    return [p for p in entries if p not in inner and p not in pins]
 
 
 def evicted(step: Step) -> list[Prefix]:
-    """The entries that some slot still holds, but the cache does not show."""
-    return [p for p in _expected(step) if p not in step.after.entries]
+    """The prefixes that the rows still had before this step's evictions, and the cache does not show."""
+    after = step.after.entries
+    return [p for p in step.held.held if p not in after]
 
 
-def _expected(step: Step) -> list[Prefix]:
-    rows = [row.tokens for row in step.held.rows.values()]
-    kept = [p for p in step.before.entries if any(row[: len(p)] == p for row in rows)]
-    if step.op.name == "insert" and not isinstance(step.outcome, Refused):
-        new = tuple(step.op.args["tokens"])
-        kept += [p for n in range(1, len(new) + 1) if (p := new[:n]) not in step.before.entries]
-    return kept
+@law("slot_prefix_cache", answers=("Megatron-LM#6091", "atlas#373"))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes neither entries nor KV."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return "the operation was refused, but the cache changed"
+    return None
 
 
 @law("slot_prefix_cache", answers=("seed 000: eviction clears the children of an interior node", "Megatron-LM#5822"))
@@ -115,13 +116,15 @@ def structure(step: Step) -> str | None:
 @law("slot_prefix_cache", answers=("seed 000: eviction cuts pinned descendants off", "mini-sglang#52", "LMCache#987"))
 def eviction_safety(step: Step) -> str | None:
     """A pinned entry stays an entry, whatever is inserted, overwritten or evicted."""
-    lost = [list(p) for p, pins in step.held.pins.items() if pins and p not in step.after.entries]
+    lost = [list(p) for p in step.held.pins if p not in step.after.entries]
     return f"the pinned entry {lost[0]} is gone" if lost else None
 
 
 @law("slot_prefix_cache", answers=("atlas#692", "mlx-lm#1547"))
 def write_isolation(step: Step) -> str | None:
     """An operation changes the KV of no slot but the one it writes to, and copy_kv only what it copies."""
+    if step.before.kv == step.after.kv:
+        return None
     target = step.op.args.get("target", step.op.args.get("slot"))
     for slot, (old, new) in enumerate(zip(step.before.kv, step.after.kv, strict=True)):
         untouched = len(step.op.args["tokens"]) if step.op.name == "copy_kv" else len(old)
@@ -143,19 +146,6 @@ def content_equality(step: Step) -> str | None:
         target = step.op.args["target"]
         if not 0 <= target < len(kv) or kv[target][: len(tokens)] != stamps(tokens):
             return f"slot {target} does not hold the KV of {list(tokens)} after the copy"
-    return None
-
-
-@law("slot_prefix_cache", answers=("seed 000: in-place reuse leaves longer entries", "sglang#28754"))
-def no_aliasing(step: Step) -> str | None:
-    """The entries of one slot are prefixes of one sequence."""
-    longest: dict[int, Prefix] = {}
-    for prefix, (slot, _) in step.after.entries.items():
-        other = longest.get(slot, ())
-        shorter, longer = sorted((prefix, other), key=len)
-        if longer[: len(shorter)] != shorter:
-            return f"slot {slot} serves both {list(other)} and {list(prefix)}"
-        longest[slot] = longer
     return None
 
 
@@ -191,7 +181,7 @@ def no_double_free(step: Step) -> str | None:
     """Only a pin that is out can be released."""
     if step.op.name == "release" and not isinstance(step.outcome, Refused):
         prefix = tuple(step.op.args["tokens"])
-        if not step.held_before.pins.get(prefix):
+        if prefix not in step.held_before.pins:
             return f"release accepted {list(prefix)}, which had no pin"
     return None
 
@@ -199,10 +189,10 @@ def no_double_free(step: Step) -> str | None:
 @law("slot_prefix_cache", answers=("seed 000: a slot's version tells whether its KV is current", "Megatron-LM#6218"))
 def version_current(step: Step) -> str | None:
     """An entry names, of the slots that hold it, the one inserted last, with the version given then."""
+    held = step.held.held
     for prefix, answer in step.after.entries.items():
-        slots = holders(step.held.rows, prefix)
-        if slots and answer != (wanted := (slots[-1], step.held.rows[slots[-1]].version)):
-            return f"{list(prefix)} is in slot, version {answer}, the last insertion was {wanted}"
+        if held.get(prefix, answer) != answer:
+            return f"{list(prefix)} is in slot, version {answer}, the latest insertion was {held[prefix]}"
     return None
 
 
@@ -219,17 +209,16 @@ def accounting(step: Step) -> str | None:
 
 @law("slot_prefix_cache", answers=("sglang#4987", "dynamo#6536"))
 def conservation(step: Step) -> str | None:
-    """Entries are what the slots hold, less what was evicted; only insert and release evict, no more than needed."""
-    expected = _expected(step)
-    known = set(expected)
-    ghosts = [list(p) for p in step.after.entries if p not in known]
+    """Entries are what the slots hold, less what is evicted; only insert and release evict, no more than needed."""
+    held, after = step.held.held, step.after.entries
+    ghosts = [list(p) for p in after if p not in held]
     if ghosts:
         return f"{ghosts[0]} is cached, though no slot holds it"
-    gone = len(expected) - len(step.after.entries)
+    gone = len(held) - len(after)
     if not gone:
         return None
     evicts = step.op.name in ("insert", "release") and not isinstance(step.outcome, Refused)
-    allowed = max(0, len(expected) - step.held.capacity) if evicts else 0
+    allowed = max(0, len(held) - step.held.capacity) if evicts else 0
     return f"{step.op.name} lost {gone} entries, {allowed} had to go" if gone > allowed else None
 
 
@@ -247,14 +236,6 @@ def eviction_order(step: Step) -> str | None:
     return None
 
 
-@law("slot_prefix_cache", answers=("Megatron-LM#6091", "atlas#373"))
-def atomicity(step: Step) -> str | None:
-    """A refused operation changes neither entries nor KV."""
-    if isinstance(step.outcome, Refused) and step.before != step.after:
-        return "the operation was refused, but the cache changed"
-    return None
-
-
 @law("slot_prefix_cache", answers=("llama.cpp#10873", "vllm#17305"))
 def admission_honesty(step: Step) -> str | None:
     """Pinned is answered only if a pinned entry would be lost, NotCached and NotPinned only if it is so."""
@@ -263,13 +244,12 @@ def admission_honesty(step: Step) -> str | None:
     name, args = step.op.name, step.op.args
     match step.outcome.error:
         case "Pinned":
-            # A refused operation leaves held.rows as they were, less what the steps before evicted.
-            rows = overwritten(step.held.rows, name, args, step.held.clock)
-            if all(holders(rows, p) for p, pins in step.held.pins.items() if pins):
+            held = prefixes(overwritten(step.held.rows, name, args))
+            if all(p in held for p in step.held.pins):
                 return f"{name} was refused for a pin, but no pinned entry would be lost"
         case "NotCached" if tuple(args["tokens"]) in step.before.entries:
             return f"{args['tokens']} is cached"
-        case "NotPinned" if step.held.pins.get(tuple(args["tokens"])):
+        case "NotPinned" if tuple(args["tokens"]) in step.held.pins:
             return f"{args['tokens']} is pinned"
     return None
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvlockstep.reference.contracts import MISS, InvalidArgument, Match, NotCached, NotPinned, Pinned, UnknownSlot
 
 Prefix = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What one slot holds. `inserted` orders the rows: of several that hold a prefix the latest answers."""
 
     tokens: Prefix
@@ -42,8 +41,10 @@ class SlotPrefixCache:
         self._kv = [[0] * positions for _ in range(slots)]
         self._clock = 0
 
-    def insert(self, tokens: Sequence[int], slot: int, version: int) -> None:
+    def insert(self, tokens: Sequence[int], slot: int, version: int, pinned: bool = False) -> None:
         """The slot now holds exactly `tokens`, all just used; what else it held is gone. Evicts down to capacity.
+
+        With `pinned` the entry starts with one pin, for the request that computed it and still runs.
 
         Raises UnknownSlot, InvalidArgument if the sequence is empty or longer than a slot, Pinned if a pinned entry
         would be lost with the slot's former sequence.
@@ -55,6 +56,8 @@ class SlotPrefixCache:
         self._clock += 1
         self._set_row(slot, Row(row, version, self._clock))
         self._touch(row)
+        if pinned:
+            self.pin(row)
         self._evict()
 
     def find(self, tokens: Sequence[int]) -> Match:
@@ -70,15 +73,18 @@ class SlotPrefixCache:
 
     def pin(self, tokens: Sequence[int]) -> None:
         """Protects this entry and its prefixes until released as often. Raises NotCached."""
-        self._check_entry("pin", tuple(tokens))
-        self._pins[tuple(tokens)] += 1
+        prefix = tuple(tokens)
+        self._check_entry("pin", prefix)
+        self._pins[prefix] += 1
 
     def release(self, tokens: Sequence[int]) -> None:
         """Takes back one pin and evicts down to capacity. Raises NotPinned."""
         prefix = tuple(tokens)
-        if not self._pins[prefix]:
+        if prefix not in self._pins:
             raise NotPinned(f"release: {list(prefix)} has no pin")
         self._pins[prefix] -= 1
+        if not self._pins[prefix]:
+            del self._pins[prefix]
         self._evict()
 
     def reuse(self, slot: int, length: int) -> None:
@@ -117,13 +123,16 @@ class SlotPrefixCache:
         self._kv[slot][start : start + len(stamps)] = stamps
 
     def read_kv(self, slot: int, length: int) -> list[int]:
-        """The stamps of the slot's first `length` positions. Raises UnknownSlot."""
+        """The stamps of the slot's first `length` positions. Raises UnknownSlot, InvalidArgument if it has fewer."""
         self._check_slot(slot)
+        if not 0 <= length <= self._positions:
+            raise InvalidArgument(f"read_kv: length={length} is not within 0..{self._positions}")
         return self._kv[slot][:length]
 
     def entries(self) -> dict[Prefix, tuple[int, int]]:
         """Every cached prefix with the (slot, version) that `find` would answer; uses nothing."""
-        return {p: (s := self._slot_of(p), self._rows[s].version) for p in self._used}
+        latest_last = sorted(self._rows.items(), key=lambda item: item[1].inserted)
+        return {row.tokens[:n]: (s, row.version) for s, row in latest_last for n in range(1, len(row.tokens) + 1)}
 
     def _slot_of(self, prefix: Prefix) -> int:
         holders = [s for s, row in self._rows.items() if row.tokens[: len(prefix)] == prefix]
@@ -138,7 +147,7 @@ class SlotPrefixCache:
         if row is not None:
             rows[slot] = row
         cached = {r.tokens[:n] for r in rows.values() for n in range(1, len(r.tokens) + 1)}
-        lost = [list(p) for p in self._used if self._pins[p] and p not in cached]
+        lost = [list(p) for p in self._pins if p not in cached]
         if lost:
             raise Pinned(f"slot={slot} is the last to hold the pinned prefix {lost[0]}")
         self._rows = rows
@@ -151,12 +160,13 @@ class SlotPrefixCache:
     def _evict(self) -> None:
         while len(self._used) > self._capacity:
             inner = {p[:-1] for p in self._used}
-            leaves = [p for p in self._used if p not in inner and not self._pins[p]]
+            leaves = [p for p in self._used if p not in inner and p not in self._pins]
             if not leaves:
                 return
             victim = min(leaves, key=lambda p: self._used[p])
-            for slot in [s for s, row in self._rows.items() if row.tokens == victim]:
-                self._set_row(slot, self._cut(slot, len(victim) - 1))
+            shorter = {s: row._replace(tokens=victim[:-1]) for s, row in self._rows.items() if row.tokens == victim}
+            self._rows = {s: row for s, row in {**self._rows, **shorter}.items() if row.tokens}
+            del self._used[victim]
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < len(self._kv):

@@ -15,11 +15,12 @@ pytest.importorskip("torch", reason="the transformers target needs torch")
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'kvlockstep[engines]'")
 
 import torch
+from transformers.generation.continuous_batching.cache_allocators import cache_allocator, full_attention
+
 from kvlockstep.impl.engines import transformers as target
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled, Op
-from transformers.generation.continuous_batching.cache_allocators import cache_allocator, full_attention
 
 BLOCKS, SIZE = 4, 2
 make = partial(target.make, BLOCKS, SIZE)

@@ -25,7 +25,7 @@ class Outcome:
     exhausted: bool | None = None
     reach: Counter[str] = field(default_factory=Counter)
     not_checked: dict[str, str] = field(default_factory=dict)
-    unreachable: set[str] = field(default_factory=set)
+    unreachable: set[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     failure: Trace | None = None
 
@@ -33,8 +33,13 @@ class Outcome:
         """Takes over what one episode reached and what it could not look at."""
         self.reach.update(model.reach)
         self.not_checked = model.not_checked()
-        self.unreachable = model.unreachable()
+        self.unreachable = common(self.unreachable, model.unreachable())
         self.facts = self.facts or model.describe()
+
+
+def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:
+    """Goals that are out of reach in both runs; None stands for a run that has not happened."""
+    return b if a is None else a if b is None else a & b
 
 
 def run_ops(

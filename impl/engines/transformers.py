@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from math import gcd
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,7 @@ SECTOR_ALIGNMENT = 128
 class TransformersKVManager:
     """One full-attention paged cache. With `tensors`, `memory` is the engine's own KV tensor, in int64.
 
-    Without, the tensor is as small as the engine allows, for large pools, and there is no `memory`. `total` counts
+    Without, the tensor is as small as the engine allows, for large pools, and `memory` is None. `total` counts
     the data sectors; the two trash sectors in front of them belong to nobody, so block ids start above 0.
     """
 
@@ -55,9 +56,7 @@ class TransformersKVManager:
         self._pool = self._cache.pool
         self.block_size = block_size
         self.total = self._cache.num_blocks * block_size
-        self._tensors = tensors
-        if tensors:
-            self.memory = CacheMemory(self._cache)
+        self.memory = CacheMemory(self._cache) if tensors else None
         self._forget_requests()
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
@@ -82,7 +81,7 @@ class TransformersKVManager:
         return []
 
     def launch(self) -> None:
-        if self._tensors:
+        if self.memory is not None:
             self.memory.begin_forward(
                 dict(pair for future in self._batch.values() for pair in self._write_rows(future))
             )
@@ -141,10 +140,13 @@ class TransformersKVManager:
         return blocks * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
-        size, per_sector = self.block_size, self._allocator.blocks_per_sector
-        blocks = [block for tree in self._pool._free_blocks[self._allocator.index].trees.values() for block in tree]
-        blocks += [sector * per_sector + i for sector in self._pool.free_sectors for i in range(per_sector)]
-        return [block * size + i for block in blocks for i in range(size)]
+        size = self.block_size
+        return [block * size + i for block in self.free_blocks() for i in range(size)]
+
+    def free_blocks(self) -> list[int]:
+        """The blocks that are free and not cached; a sector is one block, see `_cache`."""
+        trees = self._pool._free_blocks[self._allocator.index].trees
+        return [*chain.from_iterable(trees.values()), *self._pool.free_sectors]
 
     def _write_rows(self, future: Any) -> Iterable[tuple[int, int]]:
         rid, past, n = future.state.request_id, future.state.position_offset, future.query_length

@@ -1,0 +1,5 @@
+"""`python -m kvlockstep`."""
+
+from kvlockstep.cli import main
+
+main()

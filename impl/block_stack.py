@@ -1,0 +1,128 @@
+"""block_stack on a device: the free list is an int32 tensor, of which the host keeps a mirror and never has to wait.
+
+Blocks that are released as the tensor that acquire returned are known on the host already; any other device tensor is
+read back once, which waits for the device.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
+
+
+class _Issued(NamedTuple):
+    """A tensor that acquire returned, and what stands in it while its version counter says `version`."""
+
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    blocks: list[int]
+
+
+class BlockStack:
+    """`blocks` numbered blocks; the free ones form a stack, with the highest number on top at first. Source: seed 003.
+
+    `stack`, int32 [blocks] on `device`, has the free blocks in its first `num_free` places; its address never changes,
+    so captured graphs may read it. Raises InvalidArgument if `blocks` is negative.
+    """
+
+    def __init__(self, blocks: int, device: str | torch.device = "cpu") -> None:
+        if blocks < 0:
+            raise InvalidArgument(f"blocks={blocks}: a stack cannot have a negative size")
+        self.stack = torch.arange(blocks, dtype=torch.int32, device=device)
+        self._mirror = list(range(blocks))
+        self._held = bytearray(blocks)
+        self._issued: dict[int, _Issued] = {}
+        self._capturing = False
+
+    @property
+    def num_free(self) -> int:
+        """Number of free blocks, from the host's mirror."""
+        return len(self._mirror)
+
+    def acquire(self, n: int) -> torch.Tensor:
+        """Takes the `n` topmost blocks: int32 [n] on the device, in stack order (the former top comes last).
+
+        Raises CaptureActive during a capture, InvalidArgument if `n` is negative, OutOfSlots if fewer are free.
+        """
+        self._between_captures("acquire")
+        if n < 0:
+            raise InvalidArgument(f"acquire: n={n} is negative")
+        top = len(self._mirror)
+        if n > top:
+            raise OutOfSlots(f"acquire: n={n}, but only {top} of {len(self._held)} blocks are free")
+        taken = self._mirror[top - n :]
+        del self._mirror[top - n :]
+        for block in taken:
+            self._held[block] = 1
+        blocks = self.stack[top - n : top].clone()
+        self._remember(blocks, taken)
+        return blocks
+
+    def release(self, blocks: Sequence[int] | torch.Tensor) -> None:
+        """Pushes held blocks back in the order given, all or none.
+
+        Raises CaptureActive during a capture, UnknownSlot for a foreign block, NotHeld for a free or repeated one.
+        """
+        self._between_captures("release")
+        returned = self._on_host(blocks)
+        self._check_held(returned)
+        for block in returned:
+            self._held[block] = 0
+        top = len(self._mirror)
+        self.stack[top : top + len(returned)] = self._on_device(blocks)
+        self._mirror += returned
+
+    def begin_capture(self) -> None:
+        """A graph capture starts. Raises CaptureActive if one is active already."""
+        self._between_captures("begin_capture")
+        self._capturing = True
+
+    def end_capture(self) -> None:
+        """The graph capture is over. Raises InvalidArgument if none is active."""
+        if not self._capturing:
+            raise InvalidArgument("end_capture: no capture is active")
+        self._capturing = False
+
+    def free_blocks(self) -> torch.Tensor:
+        """The free blocks, bottom of the stack first, int32 [num_free]: a view, good until the next operation."""
+        return self.stack[: len(self._mirror)]
+
+    def _between_captures(self, operation: str) -> None:
+        if self._capturing:
+            raise CaptureActive(f"{operation}: a graph capture is active; call it between captures")
+
+    def _check_held(self, blocks: Sequence[int]) -> None:
+        seen: set[int] = set()
+        for block in blocks:
+            if not 0 <= block < len(self._held):
+                raise UnknownSlot(f"release: block {block} is not one of 0..{len(self._held) - 1}")
+            if not self._held[block] or block in seen:
+                raise NotHeld(f"release: block {block} is free already or given twice")
+            seen.add(block)
+
+    def _remember(self, tensor: torch.Tensor, blocks: list[int]) -> None:
+        if tensor.is_inference():
+            return  # without a version counter a later write to it would go unnoticed
+        key = id(tensor)
+        gone = weakref.ref(tensor, lambda _: self._issued.pop(key, None))
+        self._issued[key] = _Issued(gone, tensor._version, blocks)
+
+    def _on_host(self, blocks: Sequence[int] | torch.Tensor) -> list[int]:
+        if not isinstance(blocks, torch.Tensor):
+            return [int(block) for block in blocks]
+        issued = self._issued.get(id(blocks))
+        if issued is not None and issued.tensor() is blocks and issued.version == blocks._version:
+            return issued.blocks
+        read: list[int] = blocks.tolist()
+        return read
+
+    def _on_device(self, blocks: Sequence[int] | torch.Tensor) -> torch.Tensor:
+        if isinstance(blocks, torch.Tensor):
+            return blocks
+        pinned = torch.tensor(blocks, dtype=torch.int32, pin_memory=self.stack.is_cuda)
+        return pinned.to(self.stack.device, non_blocking=True)

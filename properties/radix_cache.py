@@ -1,0 +1,303 @@
+"""Laws of radix_cache, over what the cache shows (`View`) and what its answers so far imply (`Held`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.slot_prefix_cache import stamps
+
+Prefix = tuple[int, ...]
+
+
+class View(NamedTuple):
+    """`entries`: prefix to (slots of its last page, locks). `free`: slots in the order of allocation."""
+
+    entries: dict[Prefix, tuple[tuple[int, ...], int]]
+    free: list[int]
+    sizes: tuple[int, int, int]
+    tree: str
+
+
+class Grip(NamedTuple):
+    """A handle that the caller has: the match it came with, the locks on it, when its last page was cached.
+
+    `epoch`: after how many resets.
+    """
+
+    prefix: Prefix
+    slots: tuple[int, ...]
+    locks: int
+    born: int
+    epoch: int
+
+
+class Held(NamedTuple):
+    """`slots`: what the caller holds, whole pages. `born` and `used`: when a prefix was cached, and used last; what is
+    evicted stays in them. `stamps`: what the caller wrote into each slot. `resets` counts. No mapping is ever changed.
+    """
+
+    page_size: int
+    total: int
+    clock: int
+    resets: int
+    slots: tuple[int, ...]
+    grips: Mapping[str, Grip]
+    born: Mapping[Prefix, int]
+    used: Mapping[Prefix, int]
+    stamps: Mapping[int, int]
+
+
+def is_live(grip: Grip, entries: Mapping[Prefix, object], held: Held) -> bool:
+    """Whether all that the grip's handle names is cached as it was when it was matched."""
+    if not grip.prefix or grip.epoch != held.resets:
+        return grip.epoch == held.resets
+    return grip.prefix in entries and held.born[grip.prefix] == grip.born
+
+
+def path(prefix: Prefix, page_size: int) -> list[Prefix]:
+    """The prefixes of whole pages, shortest first."""
+    return [prefix[:end] for end in range(page_size, len(prefix) + 1, page_size)]
+
+
+def open_leaves(view: View, page_size: int) -> list[Prefix]:
+    """The entries that may be evicted next: without locks, and no other extends them."""
+    inner = {prefix[:-page_size] for prefix in view.entries}
+    return [prefix for prefix, (_, locks) in view.entries.items() if not locks and prefix not in inner]
+
+
+def evicted(step: Step) -> list[Prefix]:
+    """The entries that an operation other than reset has removed."""
+    return [] if step.op.name == "reset" else [p for p in step.before.entries if p not in step.after.entries]
+
+
+def answers_match(step: Step) -> bool:
+    """Whether the outcome is (length, slots) of a match."""
+    return step.op.name in ("match_prefix", "match_request", "cache_unfinished") and not isinstance(step.outcome, Refused)
+
+
+def _asked(step: Step) -> Prefix:
+    tokens = tuple(step.op.args["tokens"])
+    return tokens[:-1] if step.op.name == "match_request" else tokens
+
+
+def _distinct(slots: Iterable[int]) -> int | None:
+    """A slot that occurs twice."""
+    return next((slot for slot, count in Counter(slots).items() if count > 1), None)
+
+
+@law("radix_cache", answers=("sglang#28692", "sglang#10637", "Megatron-LM#5822"))
+def structure(step: Step) -> str | None:
+    """Every entry is a number of whole pages, and so is every prefix of it."""
+    size = step.held.page_size
+    for prefix, (slots, _) in step.after.entries.items():
+        if not prefix or len(prefix) % size or len(slots) != size or any(s != slots[0] + i for i, s in enumerate(slots)):
+            return f"{list(prefix)} is cached in {list(slots)}, which is not one page of {size}"
+        if slots[0] % size:
+            return f"{list(prefix)} is cached in {list(slots)}, which lies across pages of {size}"
+        if len(prefix) > size and prefix[:-size] not in step.after.entries:
+            return f"{list(prefix)} is cached, its prefix {list(prefix[:-size])} is not"
+    return None
+
+
+@law("radix_cache", answers=("sglang#35470", "sglang#28754", "atlas#373"))
+def no_aliasing(step: Step) -> str | None:
+    """No slot belongs to two entries, or to an entry and the caller."""
+    cached = [slot for slots, _ in step.after.entries.values() for slot in slots]
+    twice = _distinct([*cached, *step.held.slots])
+    return None if twice is None else f"slot {twice} has two owners"
+
+
+@law("radix_cache", answers=("seed 001: duplicates may be freed twice", "vllm#42571", "sglang#13826", "mini-sglang#142"))
+def conservation(step: Step) -> str | None:
+    """Every slot is free, cached or held, only once; evict frees, and allocate gives, the fewest pages that suffice."""
+    cached = [slot for slots, _ in step.after.entries.values() for slot in slots]
+    slots = [*step.after.free, *cached, *step.held.slots]
+    if (twice := _distinct(slots)) is not None:
+        return f"slot {twice} is in two places of free, cached and held"
+    if set(slots) != set(range(step.held.total)):
+        lost = sorted(set(range(step.held.total)) ^ set(slots))
+        return f"slot {lost[0]} is nowhere" if lost[0] < step.held.total else f"slot {lost[0]} is not in the pool"
+    if step.op.name in ("evict", "allocate") and not isinstance(step.outcome, Refused):
+        size = step.held.page_size
+        asked = -(-step.op.args["n"] // size)
+        gone = asked if step.op.name == "evict" else max(0, asked - len(step.before.free) // size)
+        if len(step.outcome) != asked * size or len(evicted(step)) != gone:
+            return f"{step.op} answered {len(step.outcome)} slots and evicted {len(evicted(step))} pages, not {gone}"
+    return None
+
+
+@law("radix_cache", answers=("bytedance-iaas/sglang#508", "mini-sglang#52", "sglang#27147"))
+def refcount_exact(step: Step) -> str | None:
+    """An entry has as many locks as there are out on handles whose path it is on."""
+    locks: Counter[Prefix] = Counter()
+    for grip in step.held.grips.values():
+        if grip.locks:
+            for prefix in path(grip.prefix, step.held.page_size):
+                locks[prefix] += grip.locks
+    for prefix, (_, shown) in step.after.entries.items():
+        if shown != locks[prefix]:
+            return f"{list(prefix)} has {shown} locks, {locks[prefix]} are out"
+    return None
+
+
+@law("radix_cache", answers=("seed 001: unlock asserts at best", "LMCache#2559", "vllm#42571"))
+def no_double_free(step: Step) -> str | None:
+    """Only a lock that is out can be taken back, and only with what it locked still there."""
+    if step.op.name not in ("unlock", "cache_finished", "cache_unfinished") or isinstance(step.outcome, Refused):
+        return None
+    grip = step.held_before.grips[step.op.args["handle"]]
+    if not grip.locks:
+        return f"{step.op.name} accepted a handle without a lock"
+    return None if is_live(grip, step.before.entries, step.held_before) else f"{step.op.name} accepted a stale handle"
+
+
+@law("radix_cache", answers=("mini-sglang#52", "vllm#10507", "TensorRT-LLM#17926"))
+def eviction_safety(step: Step) -> str | None:
+    """What a locked handle names stays cached, in the slots that came with it."""
+    if step.op.name == "reset":
+        return None
+    size = step.held.page_size
+    for name, grip in step.held.grips.items():
+        if not grip.locks:
+            continue
+        for i, prefix in enumerate(path(grip.prefix, size)):
+            found = step.after.entries.get(prefix)
+            if found is None or found[0] != grip.slots[i * size : (i + 1) * size]:
+                return f"{name} is locked, its page {list(prefix)} is {'gone' if found is None else 'in other slots'}"
+    return None
+
+
+@law("radix_cache", answers=("sglang#31643", "sglang#38000", "Megatron-LM#5822"))
+def eviction_order(step: Step) -> str | None:
+    """Pages go in the order of their last use; none stays that could go and was used less recently than one that goes."""
+    gone = evicted(step)
+    if not gone:
+        return None
+    used = step.held.used
+    newest = max(gone, key=lambda p: used.get(p, 0))
+    for leaf in open_leaves(step.after, step.held.page_size):
+        if used.get(leaf, 0) < used.get(newest, 0):
+            return f"{list(newest)} was evicted, {list(leaf)} was used less recently"
+    if step.op.name == "evict" and not isinstance(step.outcome, Refused):
+        slot_of = {prefix: slots for prefix, (slots, _) in step.before.entries.items()}
+        order = sorted(gone, key=lambda p: (used.get(p, 0), -len(p)))
+        if [slot for p in order for slot in slot_of[p]] != list(step.outcome):
+            return f"evict freed {list(step.outcome)}, in this order"
+    return None
+
+
+@law("radix_cache", answers=("seed 001: match_prefix walks a global", "nano-vllm#163", "sglang#10637"))
+def prefix_soundness(step: Step) -> str | None:
+    """A match is a number of whole pages, in the slots of the entries on its path."""
+    if not answers_match(step):
+        return None
+    length, slots = step.outcome
+    asked, size = _asked(step), step.held.page_size
+    entries = step.after.entries if step.op.name == "cache_unfinished" else step.before.entries
+    if not 0 <= length <= len(asked) or length % size:
+        return f"a match of {length} tokens of {len(asked)}"
+    found = [entries.get(prefix) for prefix in path(asked[:length], size)]
+    if None in found:
+        return f"matched {list(asked[:length])}, which is not cached"
+    wanted = [slot for entry in found if entry for slot in entry[0]]
+    return None if list(slots) == wanted else f"matched {list(asked[:length])} in {list(slots)}, it is in {wanted}"
+
+
+@law("radix_cache", answers=("sglang#12092", "TensorRT-LLM#15655", "vllm#57610"))
+def prefix_completeness(step: Step) -> str | None:
+    """A match is the longest there is; insert and the like count all that was there."""
+    answered: int
+    if answers_match(step):
+        answered = step.outcome[0]
+    elif step.op.name in ("insert_prefix", "cache_finished") and not isinstance(step.outcome, Refused):
+        answered = step.outcome
+    else:
+        return None
+    entries = step.after.entries if step.op.name == "cache_unfinished" else step.before.entries
+    for prefix in reversed(path(_asked(step), step.held.page_size)):
+        if len(prefix) <= answered:
+            break
+        if prefix in entries:
+            return f"answered {answered} tokens, {list(prefix)} is cached"
+    return None
+
+
+@law("radix_cache", answers=("seed 001: keeps the caller's tokens", "mini-sglang#142", "nano-vllm#163"))
+def content_equality(step: Step) -> str | None:
+    """The slots of an entry hold the KV of exactly that prefix."""
+    size, written = step.held.page_size, step.held.stamps
+    for prefix, (slots, _) in step.after.entries.items():
+        if [written.get(slot) for slot in slots] != stamps(prefix)[-size:]:
+            return f"{list(prefix)} is cached in {list(slots)}, which do not hold its KV"
+    return None
+
+
+@law("radix_cache", answers=("sglang#28692", "seed 001: match_prefix splits"))
+def write_isolation(step: Step) -> str | None:
+    """A match changes nothing, a lock no entry and no free slot; an entry that stays keeps its slots."""
+    name, before, after = step.op.name, step.before, step.after
+    if name in ("match_prefix", "match_request") and before != after:
+        return f"{name} changed what the cache shows"
+    if name in ("lock", "unlock") and (before.free != after.free or before.entries.keys() != after.entries.keys()):
+        return f"{name} moved slots"
+    if name == "reset":
+        return None
+    for prefix, (slots, _) in after.entries.items():
+        if prefix in before.entries and before.entries[prefix][0] != slots:
+            return f"{name} moved {list(prefix)} from {list(before.entries[prefix][0])} to {list(slots)}"
+    return None
+
+
+@law("radix_cache", answers=("sglang#10637", "sglang#34823", "TensorRT-LLM#12834"))
+def accounting(step: Step) -> str | None:
+    """The sizes are those of the free slots, of the entries without locks and of those with."""
+    size = step.held.page_size
+    locked = sum(locks > 0 for _, locks in step.after.entries.values())
+    wanted = (len(step.after.free), (len(step.after.entries) - locked) * size, locked * size)
+    return None if step.after.sizes == wanted else f"free, evictable, protected are {step.after.sizes}, not {wanted}"
+
+
+@law("radix_cache", answers=("Megatron-LM#6091", "atlas#373", "sglang#29349"))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes nothing."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return "the operation was refused, but the cache changed"
+    return None
+
+
+@law("radix_cache", answers=("vllm#11565", "sglang#36770", "xllm#55"))
+def admission_honesty(step: Step) -> str | None:
+    """OutOfSlots is answered only if it does not fit, StaleHandle and NotLocked only if it is so."""
+    if not isinstance(step.outcome, Refused):
+        return None
+    args = step.op.args
+    grip = step.held_before.grips.get(args.get("handle"))
+    match step.outcome.error:
+        case "OutOfSlots":
+            size = step.held.page_size
+            unlocked = sum(not locks for _, locks in step.before.entries.values()) * size
+            room = unlocked + (len(step.before.free) if step.op.name == "allocate" else 0)
+            if -(-args["n"] // size) * size <= room:
+                return f"{step.op} was refused with room for {room}"
+        case "StaleHandle" if grip and is_live(grip, step.before.entries, step.held_before):
+            return f"{args['handle']} is not stale"
+        case "NotLocked" if grip and grip.locks:
+            return f"{args['handle']} is locked"
+    return None
+
+
+@law("radix_cache", answers=("seed 001: reset is not implemented", "vllm#57727", "dynamo#6536"))
+def reset_complete(step: Step) -> str | None:
+    """After a reset nothing is cached and every slot is free."""
+    if step.op.name != "reset" or isinstance(step.outcome, Refused):
+        return None
+    left: Sequence[Prefix] = list(step.after.entries)
+    if left:
+        return f"{list(left[0])} is cached after the reset"
+    return None if len(step.after.free) == step.held.total else f"{len(step.after.free)} slots are free after the reset"
+
+
+LAWS = (*laws_of(globals()), *EVERYWHERE)

@@ -1,0 +1,25 @@
+"""What several tests use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvlockstep.cli import main
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def run_cli(capsys, monkeypatch, tmp_path):
+    """Runs the command line in an empty directory; answers exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run

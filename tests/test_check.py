@@ -1,0 +1,57 @@
+"""The door for Python: `kvlockstep.check`."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvlockstep
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.slot_pool import SlotPool
+
+
+def test_holds(tmp_path):
+    report = kvlockstep.check(SlotPool, contract="slot_pool", directory=tmp_path)
+    assert report.holds
+    assert [run.driver for run in report.runs] == ["explore", "hypothesis", "random"]
+
+
+def test_a_violation_raises_the_failure_page(tmp_path):
+    make = FAULTS["pool-occupy-toggles"].make
+    with pytest.raises(kvlockstep.CheckFailed, match="VIOLATED no_aliasing") as failure:
+        kvlockstep.check(make, contract="slot_pool", directory=tmp_path)
+    assert "law no_aliasing: No slot is given to two holders." in str(failure.value)
+    assert failure.value.report.verdict == "violated"
+    assert list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_violation_can_be_asked_for(tmp_path):
+    make = FAULTS["pool-occupy-toggles"].make
+    report = kvlockstep.check(make, contract="slot_pool", directory=tmp_path, raise_on_failure=False)
+    assert report.verdict == "violated"
+
+
+def test_inconclusive_is_not_green(tmp_path):
+    class NeverHits(KVManager):
+        def _lookup(self, tokens, extra_key):
+            return []
+
+    with pytest.raises(kvlockstep.CheckFailed, match="INCONCLUSIVE: never reached hit"):
+        kvlockstep.check(NeverHits, contract="kv_manager", directory=tmp_path)
+
+
+def test_a_manager_without_prefix_cache_says_so(tmp_path):
+    class NoPrefixCache(KVManager):
+        prefix_cache = False
+
+        def _lookup(self, tokens, extra_key):
+            return []
+
+    assert kvlockstep.check(NoPrefixCache, contract="kv_manager", directory=tmp_path).holds
+
+
+def test_unusable_arguments():
+    with pytest.raises(kvlockstep.UsageError, match="unknown contract"):
+        kvlockstep.check(SlotPool, contract="slots")
+    with pytest.raises(kvlockstep.UsageError, match="lacks for kv_manager"):
+        kvlockstep.check(lambda blocks, block_size: object(), contract="kv_manager")

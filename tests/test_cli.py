@@ -1,0 +1,191 @@
+"""The command line: what it prints, and one clear message with exit code 2 for each kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+MANAGER = """
+from kvlockstep.reference.kv_manager import KVManager
+
+class Leaky(KVManager):
+    def abort(self, rid):
+        del self._live[rid].table[-1:]
+        super().abort(rid)
+
+class Partial:
+    def __init__(self, blocks, block_size):
+        self.total = 8
+        self.can_fork = True
+
+    def admit(self, rid, tokens, extra_key, n):
+        return 0
+
+def explodes(blocks, block_size):
+    raise RuntimeError("no memory")
+
+class Raises(KVManager):
+    def append(self, rid, token):
+        raise KeyError(rid)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def managers(tmp_path, monkeypatch):
+    (tmp_path / "managers.py").write_text(MANAGER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "managers", raising=False)
+
+
+def test_check_holds(run_cli):
+    code, out, _ = run_cli("check", "slot_pool", "--target", "pool")
+    assert code == 0
+    assert "HOLDS" in out
+    assert "exhausted" in out
+
+
+def test_check_violated_saves_replays_and_heals(run_cli, managers, tmp_path):
+    code, out, _ = run_cli("check", "kv_manager", "--target", "managers:Leaky")
+    assert code == 1
+    assert "VIOLATED" in out
+    assert "replay: kvlockstep replay" in out
+    (path,) = (tmp_path / ".kvlockstep/failures").glob("*.jsonl")
+
+    code, out, _ = run_cli("replay", path)
+    assert code == 1
+    assert "VIOLATED" in out
+
+    code, out, _ = run_cli("check", "kv_manager", "--target", "managers:Leaky", "--driver", "random")
+    assert code == 1
+    assert "replay " in out
+
+    (tmp_path / "managers.py").write_text(MANAGER.replace("[-1:]", "[:0]"))
+    sys.modules["managers"].Leaky.abort = sys.modules["managers"].KVManager.abort
+    code, out, _ = run_cli("replay", path)
+    assert code == 0
+    assert "FIXED" in out
+    code, out, _ = run_cli("check", "kv_manager", "--target", "managers:Leaky")
+    assert code == 0
+    assert "FIXED" in out
+    assert not path.exists()
+
+
+def test_json_goes_to_stdout_alone(run_cli):
+    code, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-key-without-parent", "--json")
+    result = json.loads(out)
+    assert code == 1
+    assert result["verdict"] == "violated"
+    run = result["runs"][-1]
+    assert set(run) >= {
+        *("contract", "target", "driver", "verdict", "steps", "states", "seconds", "laws", "reach", "trace"),
+    }
+    assert run["laws"]["prefix_soundness"] == "violated"
+
+
+def test_inconclusive_when_a_goal_is_missed(run_cli):
+    code, out, _ = run_cli("check", "kv_manager", "--target", "reference", "--driver", "explore")
+    assert code == 3
+    assert "never reached" in out
+
+
+def test_an_exception_of_the_target_is_a_violation(run_cli, managers):
+    code, out, _ = run_cli("check", "kv_manager", "--target", "managers:Raises")
+    assert code == 1
+    assert "error_contract" in out
+    assert "KeyError" in out
+    assert "internal error" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", "kv_manger"), "unknown contract 'kv_manger'; known: slot_pool"),
+        (("check", "kv_manager", "--target", "nosuch"), "unknown target 'nosuch' for kv_manager; known: reference"),
+        (("check", "kv_manager", "--target", "nosuch.module:make"), "cannot import target"),
+        (("check", "kv_manager", "--target", "managers:nosuch"), "has no 'nosuch'"),
+        (("check", "kv_manager", "--target", "managers:number"), "is not callable"),
+        (("check", "kv_manager", "--target", "managers:explodes"), "raised RuntimeError: no memory"),
+        (("check", "kv_manager", "--target", "managers:Partial"), "lacks for kv_manager: append, reserve, copies"),
+        (("check", "kv_manager", "--target", "fault:nosuch"), "unknown fault"),
+        (("check", "--target", "reference"), "--target needs one CONTRACT"),
+        (("check", "--profile", "fast"), "unknown profile 'fast'; known: quick, ci, deep"),
+        (("check", "--driver", "magic"), "unknown driver 'magic'"),
+        (("fuzz", "kv_manager", "--jobs", "0"), "--jobs 0: at least one worker"),
+        (("fuzz", "kv_manager", "--time", "soon"), "--time 'soon'"),
+        (("fuzz", "kv_manager", "--time", "0"), "--time '0'"),
+        (("replay", "nosuch.jsonl"), "cannot read trace nosuch.jsonl"),
+        (("fuzz", "kv_manager", "--dir", "managers.py/sub"), "cannot write to directory"),
+        (("check", "slot_pool", "--dir", "managers.py/sub"), "cannot write to directory"),
+        (("frobnicate",), "No such command"),
+    ],
+)
+def test_bad_input(run_cli, managers, arguments, message):
+    code, out, err = run_cli(*arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not out
+
+
+def test_all_missing_methods_are_named_at_once(run_cli, managers):
+    _, _, err = run_cli("check", "kv_manager", "--target", "managers:Partial")
+    for name in ("commit", "finish", "free_now", "block_size", "fork"):
+        assert name in err
+    assert "withdraw" not in err
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("profil = 'ci'", "unknown keys in [tool.kvlockstep]: profil"),
+        ("profile = 'fast'", "unknown profile"),
+        ("contracts = 'kv_manager'", "a list of contracts is needed"),
+        ("targets = 3", "a table of contract = target"),
+        ("seed = 'x'", "a number is needed"),
+        ("dir = 3", "a path is needed"),
+        ("seed = ", "cannot read"),
+    ],
+)
+def test_bad_configuration(run_cli, tmp_path, table, message):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.kvlockstep]\n{table}\n")
+    code, _, err = run_cli("check")
+    assert code == 2
+    assert message in err
+
+
+def test_configuration_chooses_targets(run_cli, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.kvlockstep]\ncontracts = ['slot_pool']\ntargets = {slot_pool = 'reference'}\ndir = 'found'\n"
+    )
+    code, out, _ = run_cli("check")
+    assert code == 0
+    assert "slot_pool on reference" in out
+    assert (tmp_path / "found").is_dir()
+
+
+def test_explore_prints_its_line(run_cli):
+    code, out, _ = run_cli("explore", "slot_pool")
+    assert code == 0
+    assert "states, " in out
+    assert "unique, depth" in out
+    assert "exhausted" in out
+
+
+def test_list(run_cli):
+    code, out, _ = run_cli("list", "--json")
+    assert code == 0
+    assert "reference" in json.loads(out)["kv_manager"]["targets"]
+
+
+def test_the_reference_needs_neither_torch_nor_hypothesis():
+    program = (
+        "import sys, kvlockstep, kvlockstep.reference.kv_manager\n"
+        "print([m for m in ('torch', 'hypothesis', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

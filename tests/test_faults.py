@@ -1,0 +1,80 @@
+"""Every fault is caught, and its twin without the fault passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.shrink import shrink
+from kvlockstep.drivers.stateful import hypothesis_run
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.targets import resolve
+from kvlockstep.watchdog import Watchdog
+
+MUST_BE_CAUGHT = (
+    "pool-occupy-toggles",
+    "pool-free-unchecked",
+    "pool-free-foreign",
+    "prefix-evicts-interior",
+    "prefix-finds-evicted",
+    "prefix-reuse-keeps",
+    "prefix-loops-pinned",
+    "stack-negative-acquire",
+    "stack-double-release",
+    "kv-hit-plus-one",
+    "kv-abort-unwritten",
+)
+"""What every driver must find, whatever its way of choosing."""
+
+
+def by_random(fault, watchdog):
+    return random_walk(model_of(fault.contract), fault.make, seed=1, watchdog=watchdog, steps=100_000)
+
+
+def by_hypothesis(fault, watchdog):
+    model_type = model_of(fault.contract)
+    return hypothesis_run(model_type, fault.make, seed=1, watchdog=watchdog, examples=150, steps=50)
+
+
+def by_explore(fault, watchdog):
+    model_type = model_of(fault.contract)
+    for scope in model_type.small_scopes:
+        outcome = explore(model_type, fault.make, scope, watchdog=watchdog, seconds=20)
+        if outcome.failure is not None:
+            break
+    return outcome
+
+
+@pytest.mark.parametrize("drive", [by_random, by_hypothesis, by_explore])
+@pytest.mark.parametrize("name", MUST_BE_CAUGHT)
+def test_every_driver_catches(name, drive):
+    fault = FAULTS[name]
+    with Watchdog(1.0).watching() as watchdog:
+        failure = drive(fault, watchdog).failure
+    assert failure is not None, f"{name} was not caught"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+def test_random_catches_and_shrinks(fault):
+    with Watchdog(0.5).watching() as watchdog:
+        outcome = by_random(fault, watchdog)
+    assert outcome.failure is not None, f"{fault.id} was not caught"
+    with Watchdog(0.2).watching() as watchdog:
+        short = shrink(model_of(fault.contract), fault.make, outcome.failure, watchdog, seconds=6.0)
+    assert not short.flaky
+    assert short.law == outcome.failure.law
+    assert len(short.ops) <= 12
+
+
+@pytest.mark.parametrize("contract", MODELS)
+def test_the_reference_passes(contract):
+    model_type = model_of(contract)
+    with Watchdog(5.0).watching() as watchdog:
+        outcome = random_walk(
+            model_type, resolve(contract, "reference").factory, seed=2, watchdog=watchdog, steps=40_000
+        )
+    assert outcome.failure is None
+    missed = [goal.id for goal in model_type.goals if not outcome.reach[goal.id]]
+    assert not [goal for goal in missed if goal not in (outcome.unreachable or ())]

@@ -1,0 +1,115 @@
+"""Campaigns: findings survive interrupts and lost workers, and do not depend on the number of workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from kvlockstep.campaign import fuzz
+from kvlockstep.profiles import Profile
+from kvlockstep.reference.slot_pool import SlotPool
+from kvlockstep.targets import Target, resolve
+
+FAST = Profile("test", 0, 0, 0, 0, step_seconds=0.5, shrink_seconds=3.0)
+
+
+def campaign(target, tmp_path, **changes):
+    return fuzz(target, FAST, **{"seconds": 1.5, "jobs": 2, "seed": 0, "directory": tmp_path, **changes})
+
+
+def test_clean_target(tmp_path):
+    done = campaign(resolve("slot_pool", "reference"), tmp_path)
+    assert done.steps > 1000
+    assert not done.findings
+    assert not done.missed
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_findings_are_written_once_each(tmp_path, jobs):
+    done = campaign(resolve("slot_pool", "fault:pool-occupy-toggles"), tmp_path, jobs=jobs)
+    assert done.failures > len(done.findings) > 0
+    assert {p.name for p in tmp_path.glob("*.jsonl")} == set(done.findings)
+    assert "no_aliasing" in {trace.law for trace, _ in done.findings.values()}
+
+
+def test_a_hanging_target_is_a_finding(tmp_path):
+    done = campaign(resolve("kv_manager", "fault:kv-hangs-when-full"), tmp_path, seconds=4, jobs=1)
+    assert "termination" in {trace.law for trace, _ in done.findings.values()}
+
+
+class Dies(SlotPool):
+    def occupy(self, slot):
+        super().occupy(slot)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HangsForSignalsToo(SlotPool):
+    def occupy(self, slot):
+        super().occupy(slot)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        time.sleep(3600)
+
+
+def test_a_target_that_kills_its_process_is_a_finding(tmp_path):
+    done = campaign(Target("slot_pool", "dies", Dies), tmp_path, jobs=1, seconds=1)
+    assert done.lost_workers
+    (trace, _), *_ = done.findings.values()
+    assert trace.law == "error_contract"
+    assert "SIGKILL" in trace.message
+    assert trace.ops[-1].name == "occupy"
+    assert len(trace.ops) <= 2
+
+
+def test_a_target_deaf_to_signals_is_cut_off(tmp_path):
+    done = campaign(Target("slot_pool", "deaf", HangsForSignalsToo), tmp_path, jobs=1, seconds=2)
+    (trace, _), *_ = done.findings.values()
+    assert trace.law == "termination"
+    assert trace.ops[-1].name == "occupy"
+
+
+def test_a_killed_worker_is_reported_and_replaced(tmp_path):
+    steps = []
+
+    def kill_first_worker(state):
+        if not steps:
+            children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
+            pids = [int(p) for p in children.stdout.split()]
+            workers = [p for p in pids if _is_fork_of_us(p)]
+            if workers and state.steps:
+                os.kill(workers[0], signal.SIGKILL)
+                steps.append(state.steps)
+
+    done = campaign(resolve("slot_pool", "reference"), tmp_path, jobs=1, seconds=3, progress=kill_first_worker)
+    assert steps
+    assert len(done.lost_workers) == 1
+    assert "SIGKILL; not repeated when run alone" in done.lost_workers[0]
+    assert done.steps > steps[0]
+    assert not done.findings
+
+
+def _is_fork_of_us(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as theirs, open("/proc/self/cmdline", "rb") as ours:
+        return theirs.read() == ours.read()
+
+
+def test_interrupt_keeps_findings(tmp_path):
+    command = [sys.executable, "-m", "kvlockstep", "fuzz", "slot_pool", "--target", "fault:pool-occupy-toggles"]
+    process = subprocess.Popen(
+        [*command, "--time", "60", "--jobs", "2", "--dir", str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    timer = threading.Timer(60, process.kill)
+    timer.start()
+    while not list(tmp_path.glob("*.jsonl")) and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    timer.cancel()
+    assert process.returncode == 1
+    assert "interrupted" in out
+    assert "VIOLATED no_aliasing" in out
