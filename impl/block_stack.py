@@ -16,9 +16,9 @@ from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHe
 
 
 class _Issued(NamedTuple):
-    """A tensor that acquire returned, and what stands in it while its version counter says `version`."""
+    """What stands in a tensor that acquire returned while its counter says `version`; `alive` ends with the tensor."""
 
-    tensor: weakref.ref[torch.Tensor]
+    alive: weakref.ref[torch.Tensor]
     version: int
     blocks: list[int]
 
@@ -33,7 +33,8 @@ class BlockStack:
     def __init__(self, blocks: int, device: str | torch.device = "cpu") -> None:
         if blocks < 0:
             raise InvalidArgument(f"blocks={blocks}: a stack cannot have a negative size")
-        self.stack = torch.arange(blocks, dtype=torch.int32, device=device)
+        with torch.inference_mode(False):  # an inference tensor could not be written to outside of inference mode
+            self.stack = torch.arange(blocks, dtype=torch.int32, device=device)
         self._mirror = list(range(blocks))
         self._held = bytearray(blocks)
         self._issued: dict[int, _Issued] = {}
@@ -109,14 +110,14 @@ class BlockStack:
         if tensor.is_inference():
             return  # without a version counter a later write to it would go unnoticed
         key = id(tensor)
-        gone = weakref.ref(tensor, lambda _: self._issued.pop(key, None))
-        self._issued[key] = _Issued(gone, tensor._version, blocks)
+        alive = weakref.ref(tensor, lambda _: self._issued.pop(key, None))
+        self._issued[key] = _Issued(alive, tensor._version, blocks)
 
     def _on_host(self, blocks: Sequence[int] | torch.Tensor) -> list[int]:
         if not isinstance(blocks, torch.Tensor):
             return [int(block) for block in blocks]
         issued = self._issued.get(id(blocks))
-        if issued is not None and issued.tensor() is blocks and issued.version == blocks._version:
+        if issued is not None and issued.version == blocks._version:
             return issued.blocks
         read: list[int] = blocks.tolist()
         return read

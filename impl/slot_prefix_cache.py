@@ -1,8 +1,8 @@
 """slot_prefix_cache as a radix tree: runs of tokens kept and compared as bytes, KV in torch tensors.
 
-All entries of a node share their rows and their last use: a node is split where a row, a pin or a find ends, and joined
-again when a find or an insert passes. So find, insert and eviction cost what they compare, and a constant for every node
-on their way. Only a cut costs more, where the latest row of a branching node leaves it: the branches of that node.
+All entries of a node share their rows and their last use: a node is split where a row, a pin or a find ends, and
+joined again when a find or an insert passes. So find, insert and eviction cost what they compare, and a constant for
+each node on their way. Only a cut costs more, where the latest row of a node leaves it: one look at each branch.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class SlotPrefixCache:
     """At most `capacity` entries over `slots` slots of `positions` tokens. Source: seed 000, PrefixCacheManager.
 
     `kv`, int64 [slots, positions, 2, layers] on `device`, holds K (`kv[:, :, 0]`) and V (`kv[:, :, 1]`); each of the
-    planes holds the stamps under a mask of its own, so that a plane that was missed or mistaken for another shows.
-    Tokens are 64-bit integers. Raises InvalidArgument if a size is negative.
+    planes holds the stamps under a mask of its own, so that a plane that was missed or mistaken for another shows. With
+    no layers it is an index alone. Tokens are 64-bit integers. Raises InvalidArgument if a size is negative.
     """
 
     def __init__(
@@ -95,9 +95,10 @@ class SlotPrefixCache:
         self._capacity = capacity * _TOKEN
         self._slots = slots
         self._positions = positions
-        self._masks = _plane_masks(2 * layers, device)
-        self._planes = self._masks.expand(slots, positions, 2 * layers).clone()
-        self.kv = self._planes.view(slots, positions, 2, layers)
+        with torch.inference_mode(False):  # an inference tensor could not be written to outside of inference mode
+            self._masks = _plane_masks(2 * layers, device)
+            self._planes = self._masks.expand(slots, positions, 2 * layers).clone()
+            self.kv = self._planes.view(slots, positions, 2, layers)
         self._root = _Node(None, b"", 0, 0)
         self._rows: dict[int, _Row] = {}
         self._size = 0
@@ -193,15 +194,15 @@ class SlotPrefixCache:
         if not 0 <= length <= self._positions:
             raise InvalidArgument(f"read_kv: length={length} is not within 0..{self._positions}")
         planes = (self._planes[slot, :length] ^ self._masks).tolist()
-        return [stamps[0] if stamps.count(stamps[0]) == len(stamps) else TORN for stamps in planes]
+        return [stamps[0] if len(set(stamps)) == 1 else TORN for stamps in planes]
 
     def entries(self) -> dict[tuple[int, ...], tuple[int, int]]:
-        """Every cached prefix with the (slot, version) that `find` would answer; uses nothing. Slow, for observation."""
+        """Every cached prefix with the (slot, version) that `find` would answer; uses nothing. Slow: for observers."""
         found = {}
-        pending = [(child, ()) for child in self._root.children.values()]
+        pending: list[tuple[_Node, tuple[int, ...]]] = [(child, ()) for child in self._root.children.values()]
         while pending:
             node, above = pending.pop()
-            tokens: tuple[int, ...] = above + _unpacked(node.run)
+            tokens = above + _unpacked(node.run)
             for length in range(len(above) + 1, len(tokens) + 1):
                 found[tokens[:length]] = node.latest, self._rows[node.latest].version
             pending += [(child, tokens) for child in node.children.values()]

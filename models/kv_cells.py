@@ -132,7 +132,8 @@ class BlockMemory:
     so it stands for the whole history. Of a block in the making the stamp before it and its tokens are compared.
     A write behind content that is not the writer's own history leaves of the block what lies before the write: the
     writer reads it in the same forward, and whoever held more has lost it. Of a copy counts what is copied from offset
-    0 up to the first gap. Memory is bounded by blocks and live requests: a request's stamps go with it. The adapter's own KV memory rests.
+    0 up to the first gap. Memory is bounded by blocks and live requests: a request's stamps go with it. The adapter's
+    own KV memory rests.
     """
 
     granularity = "block"

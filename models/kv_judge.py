@@ -1,7 +1,8 @@
 """Judges a kv_manager: makes its calls in the grammar of the contract, owns the KV memory, checks the laws.
 
 Nothing is held against a placement or a policy. A hit is judged when it is read, in the forward that reads it
-(rule 2); slots are asked for afresh at every forward and nothing is read between a reservation and its forward (rule 3).
+(rule 2). Slots are asked for afresh at every forward, and nothing is read between a reservation and its forward
+(rule 3).
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ class KVJudge:
     request gave back.
     """
 
-    def __init__(
-        self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail"
-    ) -> None:
+    def __init__(self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail") -> None:
         self.adapter = adapter
         self.traits = read_traits(adapter)
         self.ask = ask
@@ -109,7 +108,9 @@ class KVJudge:
 
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> str:
         """A new request asks for admission with a first chunk of `n` tokens."""
-        if name in self.used_names or not self._may_admit(tokens, n) or (extra_key is not None and not self.traits.extra_key):
+        if name in self.used_names or not self._may_admit(tokens, n):
+            raise NotEnabled
+        if extra_key is not None and not self.traits.extra_key:
             raise NotEnabled
         self.used_names.add(name)
         self._notice_prompt(name, tokens, extra_key)
@@ -473,7 +474,7 @@ class KVJudge:
             self.reach["eviction"] += fresh * size > self._free_before
             gained = fresh + (free_now - self._free_before) // size
             if gained > 0:
-                self.evicted_blocks += max(0, gained - len(before - self._held))
+                self.evicted_blocks += max(0, gained - len((before | self._written) - self._held))
         self._written.clear()
 
     def _held_by(self, tables: dict[str, Sequence[int]]) -> set[int]:

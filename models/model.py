@@ -16,6 +16,8 @@ from kvlockstep.reference.contracts import ContractError
 
 Factory = Callable[..., Any]
 
+TRACEBACK_LINES = 12
+
 
 class StepTimeout(BaseException):
     """Raised by a watchdog inside a call that does not return; a BaseException so that no target swallows it."""
@@ -161,18 +163,16 @@ def guarded(call: Callable[..., R], /, *args: Any, **kwargs: Any) -> R | Refused
         return call(*args, **kwargs)
     except ContractError as error:
         return Refused(type(error).__name__)
-    except StepTimeout:
-        name = getattr(call, "__name__", "call")
-        raise Divergence(TERMINATION.id, f"{name} did not return within the time limit") from None
-    except RecursionError as error:
-        raise Divergence(ERROR_CONTRACT.id, f"raised {type(error).__name__}: {error}") from error
-    except Exception as error:
-        lines = traceback.format_exception(error)
-        raise Divergence(
-            ERROR_CONTRACT.id,
-            f"{getattr(call, '__name__', 'call')} raised {type(error).__name__}: {error}",
-            [line for part in lines for line in part.rstrip().splitlines()][-12:],
-        ) from error
+    except (StepTimeout, Exception) as error:
+        raise unexpected(error, getattr(call, "__name__", "call")) from None
+
+
+def unexpected(error: BaseException, call: str) -> Divergence:
+    """What a call did that is in no contract: it took too long, or raised some other error."""
+    if isinstance(error, StepTimeout):
+        return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
+    lines = [line for part in traceback.format_exception(error) for line in part.rstrip().splitlines()]
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {type(error).__name__}: {error}", lines[-TRACEBACK_LINES:])
 
 
 class LockstepModel(Model[S]):
@@ -216,22 +216,43 @@ class LockstepModel(Model[S]):
         """Counts reach goals."""
 
     def step(self, op: Op) -> Any:
-        want = guarded(self.perform, self.reference, op)
-        got = guarded(self.perform, self.target, op)
+        try:
+            want = self.perform(self.reference, op)
+        except ContractError as error:
+            want = Refused(type(error).__name__)
+        try:
+            got = self.perform(self.target, op)
+        except ContractError as error:
+            got = Refused(type(error).__name__)
+        except (StepTimeout, Exception) as error:
+            raise unexpected(error, op.name) from None
         view = self.observe(self.reference)
-        seen = guarded(self.observe, self.target)
-        held = self.holds_after(self.held, op, got)
-        step = Step(op, got, self.view, seen, self.held, held)
-        for law in self.own_laws:
-            if (wrong := law.check(step)) is not None:
-                raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
+        try:
+            seen = self.observe(self.target)
+        except (StepTimeout, Exception) as error:
+            raise unexpected(error, "a look at it afterwards") from None
+        step = Step(op, got, self.view, seen, self.held, self.holds_after(self.held, op, got))
+        if (broken := self._broken_law(step)) is not None:
+            law, wrong = broken
+            raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
         if want != got:
             raise Divergence(AGREEMENT.id, f"answered {show(got)}", (f"reference: {show(want)}",))
         if view != seen:
             self._require(view, seen, "looks different afterwards")
-        self.view, self.held = view, held
+        self.view, self.held = view, step.held
         self.notice(step)
         return got
+
+    def _broken_law(self, step: Step) -> tuple[Law[Any], str] | None:
+        for law in self.own_laws:
+            try:
+                wrong = law.check(step)
+            except (TypeError, ValueError, AttributeError, LookupError):
+                # The target answered with another type than the contract's: the comparison that follows says so.
+                continue
+            if wrong is not None:
+                return law, wrong
+        return None
 
     def redo(self, op: Op) -> None:
         outcome = guarded(self.perform, self.reference, op)

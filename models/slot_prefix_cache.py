@@ -62,7 +62,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     scope_type = SlotPrefixCacheScope
     scopes = tuple(_scopes())
     small_scopes = (
-        SlotPrefixCacheScope(1, 2, 2, pins=2, exhaustive=True, gone=True),
+        SlotPrefixCacheScope(1, 2, 2, pins=1, exhaustive=True, gone=True),
         SlotPrefixCacheScope(3, 3, 3, pins=1, pinned_inserts=False, exhaustive=True),
     )
     goals = (
@@ -173,7 +173,8 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         if scope.exhaustive:
             return list(pick(_all_sequences(scope.tokens, scope.positions)))
         entries = list(self.view.entries)
-        base = list(pick(entries)) if entries and pick((True, True, False)) else []
+        related = pick((True, True, False)) if entries else False
+        base = list(pick(entries)) if related else []
         room = scope.positions - len(base)
         more = pick(range(0 if base else 1, room + 1)) if room else 0
         return base + [pick(scope.tokens) for _ in range(more)]
@@ -270,7 +271,8 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         slot = op.args["target"] if op.name == "copy_kv" else op.args["slot"]
         old = _trimmed(step.held_before.rows, before).get(slot)
         new = step.held.rows.get(slot)
-        former, kept = old.tokens if old else (), new.tokens if new else ()
+        former: Prefix = old.tokens if old else ()
+        kept: Prefix = new.tokens if new else ()
         common = common_length(former, kept)
         lost = [former[:n] for n in range(common + 1, len(former) + 1)]
         reach["pinned_elsewhere"] += any(p in step.held.pins for p in lost)
@@ -294,10 +296,11 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         entries, held = self.view.entries, self.held
         rank = {t: i for i, t in enumerate(sorted({held.used[p] for p in entries}))}
         rows = _trimmed(held.rows, entries)
-        state = frozenset((p, rank[held.used[p]], _holders(rows, p), held.pins.get(p, 0)) for p in entries)
+        state = {(p, rank[held.used[p]], _holders(rows, p), held.pins.get(p, 0)) for p in entries}
         if self.scope.gone:
-            state |= {(p, -1, (), 0) for p in held.used if p not in entries}
-        return _canonical(state, self.scope.tokens) if self.scope.exhaustive else state
+            nowhere: tuple[int, ...] = ()
+            state |= {(p, -1, nowhere, 0) for p in held.used if p not in entries}
+        return _canonical(frozenset(state), self.scope.tokens) if self.scope.exhaustive else frozenset(state)
 
     @classmethod
     def simpler_scopes(cls, scope: SlotPrefixCacheScope) -> Iterable[Scope]:

@@ -14,7 +14,8 @@ class SlotPool:
     def __init__(self, slots: int) -> None:
         if slots < 0:
             raise InvalidArgument(f"slots={slots}: a pool cannot have a negative size")
-        self._free = set(range(slots))
+        self._slots = range(slots)
+        self._free = set(self._slots)
         self._versions = [0] * slots
 
     @property
@@ -33,7 +34,8 @@ class SlotPool:
 
     def free(self, slot: int) -> None:
         """Gives a held slot back; its version stands. Raises UnknownSlot, or NotHeld if it is free already."""
-        self._check(slot)
+        if slot not in self._slots:
+            raise self._unknown(slot)
         if slot in self._free:
             raise NotHeld(f"free: slot={slot} is free already")
         self._free.add(slot)
@@ -43,21 +45,23 @@ class SlotPool:
 
         Raises UnknownSlot, or NotFree if the slot is held.
         """
-        self._check(slot)
+        if slot not in self._slots:
+            raise self._unknown(slot)
         if slot not in self._free:
             raise NotFree(f"occupy: slot={slot} is held")
         self._free.remove(slot)
 
     def is_free(self, slot: int) -> bool:
         """Whether the slot is free. Raises UnknownSlot."""
-        self._check(slot)
+        if slot not in self._slots:
+            raise self._unknown(slot)
         return slot in self._free
 
     def version(self, slot: int) -> int:
         """How often the slot was allocated. Raises UnknownSlot."""
-        self._check(slot)
+        if slot not in self._slots:
+            raise self._unknown(slot)
         return self._versions[slot]
 
-    def _check(self, slot: int) -> None:
-        if not 0 <= slot < len(self._versions):
-            raise UnknownSlot(f"slot={slot} is not one of 0..{len(self._versions) - 1}")
+    def _unknown(self, slot: int) -> UnknownSlot:
+        return UnknownSlot(f"slot={slot} is not one of 0..{len(self._slots) - 1}")

@@ -17,9 +17,12 @@ def run_cli(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
+        code = 0
+        try:
             main([str(a) for a in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
         captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
+        return code, captured.out, captured.err
 
     return run

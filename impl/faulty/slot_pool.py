@@ -9,7 +9,8 @@ from kvlockstep.reference.slot_pool import SlotPool
 
 class OccupyToggles(SlotPool):
     def occupy(self, slot: int) -> None:
-        self._check(slot)
+        if slot not in self._slots:
+            raise self._unknown(slot)
         self._free ^= {slot}
 
 
