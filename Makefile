@@ -26,13 +26,13 @@ bench: $(READY)
 	$(BIN)/kvlockstep bench drivers
 
 $(READY): $(VENV)/.dependencies $(PACKAGES)
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=strict --editable .
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --config-settings editable_mode=strict --editable .
 	touch $@
 
 $(VENV)/.dependencies: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt '.[test,engines]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt torch setuptools
+	$(BIN)/python -m pip install -qq --constraint constraints.txt '.[test,engines]'
 	touch $@
 
 clean:

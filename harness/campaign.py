@@ -233,7 +233,7 @@ def _bury(campaign: Campaign, profile: Profile, worker: _Worker, directory: Path
         return outcome
 
     journal = directory / f".journal-{worker.number}"
-    outcome = isolated(model_of(target.contract), drive, profile.step_seconds, journal)
+    outcome = isolated("random", model_of(target.contract), drive, profile.step_seconds, journal)
     verdict = "not repeated when run alone"
     if outcome.failure is not None:
         trace = outcome.failure.but(target=target.name, seed=campaign.seed, driver="random")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.drivers.episode import Outcome, common, run_ops
+from kvlockstep.drivers.episode import Outcome, common
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
@@ -143,12 +143,9 @@ def replay_saved(target: Target, directory: Path, profile: Profile, report: Targ
 
 
 def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None:
-    """Plays a trace on a target; answers the failure, or None if every law held."""
-    model_type = model_of(target.contract)
-    if profile.isolate:
-        return run_ops_isolated(model_type, target.factory, trace.scope, trace.ops, Watchdog(profile.step_seconds))
-    with Watchdog(profile.step_seconds).watching() as watchdog:
-        return run_ops(model_type, target.factory, trace.scope, trace.ops, watchdog)
+    """Plays a trace in a child, since it may take its process with it; answers the failure if there is one."""
+    watchdog = Watchdog(profile.step_seconds)
+    return run_ops_isolated(model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog)
 
 
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
@@ -197,7 +194,7 @@ def _run_driver(
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot write to {directory}: {error.strerror}; choose another with --dir") from error
-        return isolated(model_type, drive, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
+        return isolated(name, model_type, drive, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
     with Watchdog(profile.step_seconds).watching() as watchdog:
         return drive(model_type, watchdog)
 

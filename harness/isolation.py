@@ -7,6 +7,7 @@ holds the operations of the current episode, and the journal becomes the trace.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import signal
@@ -103,24 +104,23 @@ def how_it_died(exit_code: int | None) -> str:
 
 
 def isolated(
+    driver: str,
     model_type: type[Model[Any]],
     drive: Callable[[type[Model[Any]], Watchdog], Outcome],
     step_seconds: float,
     journal: Path,
 ) -> Outcome:
     """Runs a driver in a child. A child that hangs or dies becomes a violation with the trace that did it."""
-    try:
+    with contextlib.suppress(ChildLost):
         return in_child(lambda watchdog: drive(model_type, watchdog), step_seconds)
-    except ChildLost as first:
-        try:
-            return in_child(lambda watchdog: drive(_journaled(model_type, journal), watchdog), step_seconds)
-        except ChildLost as lost:
-            outcome = Outcome("random", failure=_read_journal(model_type, journal, lost))
-            outcome.steps = len(outcome.failure.ops) if outcome.failure else 0
-            return outcome
-        finally:
-            journal.unlink(missing_ok=True)
-            del first
+    try:
+        return in_child(lambda watchdog: drive(_journaled(model_type, journal), watchdog), step_seconds)
+    except ChildLost as lost:
+        outcome = Outcome(driver, failure=_read_journal(model_type, journal, lost).but(driver=driver))
+        outcome.steps = len(outcome.failure.ops) if outcome.failure is not None else 0
+        return outcome
+    finally:
+        journal.unlink(missing_ok=True)
 
 
 def run_ops_isolated(

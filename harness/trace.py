@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -91,11 +90,11 @@ def save_trace(trace: Trace, directory: Path) -> Path:
         lines.append(json.dumps({"op": op.name, "args": op.args, **({"answer": answer} if answer else {})}))
     lines.append(json.dumps({"end": len(trace.ops)}))
     path = directory / trace.file_name
+    unfinished = directory / f".{trace.file_name}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=directory, suffix=".tmp", delete=False) as file:
-            file.write("\n".join(lines) + "\n")
-        os.replace(file.name, path)
+        unfinished.write_text("\n".join(lines) + "\n")
+        unfinished.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write trace {path}: {error.strerror}; choose another directory with --dir") from error
     return path

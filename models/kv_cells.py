@@ -87,6 +87,8 @@ class SlotMemory:
             return "nothing"
         if stamp == POISON:
             return "freed memory"
+        if stamp < 0:
+            return "planes that disagree"
         extra_key, tokens = self._provenance.history(stamp)
         return f"the KV of {list(tokens)}" + (f" under key {extra_key}" if extra_key is not None else "")
 

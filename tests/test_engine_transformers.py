@@ -32,7 +32,7 @@ def run(adapter: Any, rid: str, tokens: list[int]) -> int | None:
     cached: int | None = adapter.admit(rid, tokens, None, len(tokens))
     if cached is not None:
         adapter.launch()
-        if hasattr(adapter, "memory"):
+        if adapter.memory is not None:
             positions = range(cached, len(tokens))
             adapter.memory.write([adapter.slots(rid)[p] for p in positions], [100 + p for p in positions])
         adapter.commit(rid, len(tokens) - cached)
@@ -74,7 +74,7 @@ def test_the_pool_is_exactly_what_was_asked_for(blocks: int, size: int, tensors:
     adapter = target.make(blocks, size, tensors)
     assert adapter.total == adapter.avail() == adapter.free_now() == blocks * size
     assert len(set(adapter.free_slots())) == blocks * size
-    assert hasattr(adapter, "memory") is tensors
+    assert (adapter.memory is not None) is tensors
 
 
 @tensors_or_not
