@@ -138,7 +138,7 @@ class SlotPrefixCache:
 
     def pin(self, tokens: Sequence[int]) -> None:
         """Protects this entry and its prefixes until released as often. Raises NotCached."""
-        node, inside = self._entry("pin", tokens)
+        node, inside = self._entry("pin", _packed(tokens))
         self._split(node, inside).pins += 1
 
     def release(self, tokens: Sequence[int]) -> None:
@@ -168,11 +168,11 @@ class SlotPrefixCache:
         Pinned if a pinned entry would be lost, InvalidArgument if the entry lies in `target` itself.
         """
         self._check_slot(target)
-        node, _ = self._entry("copy_kv", tokens)
-        source = node.latest
+        query = _packed(tokens)
+        source = self._entry("copy_kv", query)[0].latest
         if source == target:
             raise InvalidArgument(f"copy_kv: target={target} already holds this prefix of {len(tokens)} tokens")
-        self._cut(target, self._shared_with_row(target, _packed(tokens)))
+        self._cut(target, self._shared_with_row(target, query))
         self._planes[target, : len(tokens)] = self._planes[source, : len(tokens)]
         return source
 
@@ -217,11 +217,11 @@ class SlotPrefixCache:
             depth += inside
         return node, inside, depth
 
-    def _entry(self, operation: str, tokens: Sequence[int]) -> tuple[_Node, int]:
-        query = _packed(tokens)
+    def _entry(self, operation: str, query: bytes) -> tuple[_Node, int]:
+        """The node in which this entry ends, and how far into its run. Raises NotCached."""
         node, inside, depth = self._walk(query)
         if not depth or depth < len(query):
-            raise NotCached(f"{operation}: this prefix of {len(tokens)} tokens is not cached")
+            raise NotCached(f"{operation}: this prefix of {len(query) // _TOKEN} tokens is not cached")
         return node, inside
 
     def _shared_with_row(self, slot: int, query: bytes) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,16 +40,18 @@ class KVScope(Scope):
 
 
 def _scopes() -> Iterable[KVScope]:
-    few, some, large = (1, 2), (1, 2, 3), (1, 257, 65537, 2**31 - 1, 0, 2)
-    sizes = [(3, 1), (3, 2), (4, 2), (6, 2), (4, 4), (6, 4), (8, 1), (12, 2), (5, 16), (24, 4), (10, 1), (16, 2)]
+    # Token ids that collide when they are cut to 8 or 16 bits, and when they are joined as text.
+    large, alike = (1, 257, 65537, 2**31 - 1, 0, 2), (1, 11, 0)
+    vocabularies = itertools.cycle(((1, 2), large, (1, 2, 3), alike, large))
+    keys: Iterator[tuple[int | None, ...]] = itertools.cycle(((None, 0, 7), (None,), (None, 0, 7)))
     asks = itertools.cycle(ASK_ORDERS)
+    sizes = [(3, 1), (3, 2), (4, 2), (6, 2), (4, 4), (6, 4), (8, 1), (12, 2), (5, 16), (24, 4), (10, 1), (16, 2)]
     for i, (blocks, size) in enumerate(sizes):
         for live in (2, 4) if i % 2 else (1, 3):
-            tokens = (few, some, large)[(i + live) % 3]
-            keys: tuple[int | None, ...] = (None, 1, 2) if (i + live) % 2 else (None,)
-            yield KVScope(blocks, size, live, blocks * size + size, tokens, keys, next(asks))
+            longest = blocks * size + size
+            yield KVScope(blocks, size, live, longest, next(vocabularies), next(keys), next(asks))
     for ask in ASK_ORDERS:
-        yield KVScope(96, 1, 4, 40, (1, 2, 3), (None,), ask)
+        yield KVScope(96, 1, 4, 90, (1, 2, 3), (None,), ask)
         yield KVScope(80, 2, 3, 70, (1, 2), (None, 7), ask)
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from kvlockstep.impl.faulty import block_stack, kv_manager, slot_pool, slot_prefix_cache
+from kvlockstep.impl.faulty import (
+    block_stack,
+    kv_keys,
+    kv_lifecycle,
+    kv_manager,
+    kv_sharing,
+    slot_pool,
+    slot_prefix_cache,
+)
 from kvlockstep.impl.faulty.fault import Fault
 
-FAULTS: dict[str, Fault] = {
-    fault.id: fault for fault in (*slot_pool.FAULTS, *slot_prefix_cache.FAULTS, *block_stack.FAULTS, *kv_manager.FAULTS)
-}
+MODULES = (slot_pool, slot_prefix_cache, block_stack, kv_manager, kv_keys, kv_lifecycle, kv_sharing)
+
+FAULTS: dict[str, Fault] = {fault.id: fault for module in MODULES for fault in module.FAULTS}

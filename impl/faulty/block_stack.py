@@ -109,7 +109,7 @@ FAULTS = faults_of(
     ("stack-acquires-part", AcquiresPart, "a refused acquire is half done", ("Megatron-LM#6091",), "atomicity"),
     ("stack-repeat-in-release", RepeatInOneRelease, "free([b, b]) is accepted", ("vllm#42571",), "no_double_free"),
     ("stack-acquire-in-capture", AcquireInCapture, "allocation inside a capture", ("seed 003",), "graph_contract"),
-    ("stack-reversed", ReversedOrder, "another order than the contract's", ("mutant",), "agreement"),
+    ("stack-reversed", ReversedOrder, "another order than the contract's", ("mutant",), "structure"),
     ("stack-off-by-one", OffByOne, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
     ("stack-shares-top", SharesTop, "a free block is handed out", ("vllm#42571",), "conservation"),
 )

@@ -113,7 +113,7 @@ FAULTS = faults_of(
     ("pool-version-stands", AllocKeepsVersion, "a reallocated slot looks current", ("seed 000",), "version_monotone"),
     ("pool-highest-first", AllocHighest, "another policy than the contract's", ("mutant",), "agreement"),
     ("pool-keeps-one", KeepsOneBack, "refuses with a slot free", ("llama.cpp#10873",), "admission_honesty"),
-    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("xllm#829",), "atomicity"),
+    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("xllm#829",), "accounting"),
     (
         "pool-refusal-frees",
         RefusedOccupyFrees,
@@ -121,5 +121,5 @@ FAULTS = faults_of(
         ("Megatron-LM#6091",),
         "conservation",
     ),
-    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("vllm#42571",), "no_aliasing"),
+    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("vllm#42571",), "agreement"),
 )
