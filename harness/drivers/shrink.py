@@ -119,9 +119,9 @@ def _greedily(
 
 
 def _size(trace: Trace) -> tuple[int, int, int, str]:
-    arguments = [op.args for op in trace.ops]
-    scope = str(trace.scope.to_json())
-    return len(trace.ops), len(str(arguments)), len(scope), f"{arguments}{scope}"
+    """What shrinking makes smaller: operations, then what is read of them, then the scope."""
+    ops, scope = " ".join(map(str, trace.ops)), str(trace.scope.to_json())
+    return len(trace.ops), len(ops), len(scope), ops + scope
 
 
 def _fewer_ops(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
