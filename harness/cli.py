@@ -333,6 +333,28 @@ def list_(as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("names", nargs=-1)
+@json_option
+@click.option("--time", "time_text", default="30s", show_default=True, help="For each proof.")
+def prove(names: Sequence[str], as_json: bool, time_text: str) -> None:
+    """CrossHair on the small pure functions that the rest stands on; NAMES choose some of the proofs.
+
+    A proof that was not exhausted in its time is not called proved; it makes the verdict inconclusive.
+    """
+    from kvlockstep.proving import NOT_EXHAUSTED, REFUTED, print_proofs  # noqa: PLC0415
+    from kvlockstep.proving import prove as run_proofs  # noqa: PLC0415
+
+    proofs = list(run_proofs(parse_time(time_text), tuple(names)))
+    verdicts = {proof.verdict for proof in proofs}
+    verdict = VIOLATED if REFUTED in verdicts else INCONCLUSIVE if NOT_EXHAUSTED in verdicts else HOLDS
+    if as_json:
+        click.echo(json.dumps({"verdict": verdict, "proofs": [vars(proof) for proof in proofs]}))
+    else:
+        print_proofs(stdout(), proofs)
+    sys.exit(EXIT_CODES[verdict])
+
+
+@cli.command()
 @click.argument("what", type=click.Choice(["drivers"]))
 @json_option
 def bench(what: str, as_json: bool) -> None:

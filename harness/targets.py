@@ -11,7 +11,8 @@ from typing import Any
 from kvlockstep.errors import UsageError
 from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import MODELS
-from kvlockstep.reference.contracts import CONTRACTS, KV_OPTIONAL
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.contracts import KV_OPTIONAL
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "slot_pool": {"reference": "kvlockstep.reference.slot_pool:SlotPool", "pool": "kvlockstep.impl.slot_pool:SlotPool"},
@@ -33,12 +34,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
 ENGINES = ("transformers",)
 ENTRY_POINTS = "kvlockstep.targets"
 FAULT_PREFIX = "fault:"
-PROBE_SIZES: dict[str, tuple[int, ...]] = {
-    "slot_pool": (4,),
-    "slot_prefix_cache": (4, 4, 4),
-    "block_stack": (4,),
-    "kv_manager": (8, 4),
-}
 
 
 @dataclass(frozen=True)
@@ -102,10 +97,10 @@ def from_factory(contract: str, factory: Factory) -> Target:
 def validate(target: Target) -> Target:
     """Makes one instance and names everything it lacks in one message. Raises UsageError."""
     contract = CONTRACTS[target.contract]
-    signature = f"make({', '.join(contract.factory_parameters)})"
+    signature = f"make({', '.join(contract.probe)})"
     if not callable(target.factory):
         raise UsageError(f"target {target.name!r} is not callable; a {target.contract} factory is {signature}")
-    sizes = PROBE_SIZES[target.contract]
+    sizes = tuple(contract.probe.values())
     try:
         made = target.factory(*sizes)
     except Exception as error:

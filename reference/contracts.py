@@ -157,23 +157,3 @@ class Traits:
     copies_at_admit: bool = False
     copies_at_reserve: bool = False
     prefix_cache: bool = True
-
-
-@dataclass(frozen=True)
-class Contract:
-    """A contract's name, the protocol of its targets, and the parameters of their factory."""
-
-    name: str
-    protocol: type
-    factory_parameters: tuple[str, ...]
-
-
-CONTRACTS = {
-    c.name: c
-    for c in (
-        Contract("slot_pool", SlotPoolTarget, ("slots",)),
-        Contract("slot_prefix_cache", SlotPrefixCacheTarget, ("capacity", "slots", "positions")),
-        Contract("block_stack", BlockStackTarget, ("blocks",)),
-        Contract("kv_manager", KVManagerTarget, ("blocks", "block_size")),
-    )
-}

@@ -111,7 +111,7 @@ class SlotPrefixCache:
         if source == target:
             raise InvalidArgument(f"copy_kv: target={target} already holds {list(prefix)}")
         if target in self._rows:
-            self._set_row(target, self._cut(target, _common(prefix, self._rows[target].tokens)))
+            self._set_row(target, self._cut(target, common_length(prefix, self._rows[target].tokens)))
         self._kv[target][: len(prefix)] = self._kv[source][: len(prefix)]
         return source
 
@@ -177,7 +177,8 @@ class SlotPrefixCache:
             raise NotCached(f"{operation}: {list(prefix)} is not cached")
 
 
-def _common(a: Prefix, b: Prefix) -> int:
+def common_length(a: Prefix, b: Prefix) -> int:
+    """Length of the longest common prefix."""
     length = 0
     for x, y in zip(a, b, strict=False):
         if x != y:

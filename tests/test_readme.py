@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kvlockstep.models.registry import MODELS
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
@@ -51,8 +53,6 @@ def test_the_failure_page_is_what_the_command_prints(run_cli):
 
 
 def test_every_law_and_contract_is_in_the_tables():
-    from kvlockstep.models.registry import MODELS
-
     for contract, model in MODELS.items():
         assert f"`{contract}`" in README
         for law in model.laws:
