@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import index
 from typing import Any, Protocol
 
 from kvlockstep.models.model import Divergence, Factory, guarded
@@ -186,7 +187,7 @@ class KVJudge:
         """
         if not self.scheduled or not set(abort) <= set(self.scheduled):
             raise NotEnabled
-        self._copy(self._call(self.adapter.copies))
+        self._copy(self._call(self.adapter.copies) or [])
         self._call(self.adapter.launch)
         if self.ask != "late":
             self._poison(self._free_slots())
@@ -312,6 +313,8 @@ class KVJudge:
         if cached is None:
             self._refuse_admission(request, before)
             return "refused"
+        if hasattr(cached, "__index__"):
+            cached = index(cached)
         self._check(laws.hit_bounds, cached, len(request.tokens))
         request.computed = request.hit = cached
         request.pending = min(n, len(request.tokens) - cached)
@@ -334,8 +337,8 @@ class KVJudge:
     def _reserve(self, request: Request, n: int) -> str:
         before = self._avail_before()
         accepted = self._call(self.adapter.reserve, request.name, n)
-        if accepted is not True and accepted is not False:
-            raise Divergence(ERROR_CONTRACT.id, f"reserve answered {accepted!r}, not True or False")
+        if accepted is None:
+            raise Divergence(ERROR_CONTRACT.id, "reserve answered None, not True or False")
         if not accepted:
             self.reach["refused_reserve"] += 1
             request.drafts = []

@@ -187,14 +187,14 @@ class LockstepModel(Model[S]):
         super().__init__(scope, factory)
         sizes = self.factory_arguments(scope)
         self.reference = self.reference_type(**sizes)
-        self.target = guarded(factory, **sizes)
+        self.target = guarded(factory, *sizes.values())
         self.held: Any = self.nothing_held()
         self.view = self.observe(self.reference)
         self._require(self.view, guarded(self.observe, self.target), "a new target looks different")
 
     @abstractmethod
     def factory_arguments(self, scope: S) -> dict[str, Any]:
-        """Keyword arguments of the factory for this scope."""
+        """The factory's arguments for this scope, in the order of its parameters."""
 
     @abstractmethod
     def perform(self, system: Any, op: Op) -> Any:
