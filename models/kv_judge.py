@@ -313,7 +313,7 @@ class KVJudge:
         if cached is None:
             self._refuse_admission(request, before)
             return "refused"
-        if hasattr(cached, "__index__"):
+        if hasattr(cached, "__index__") and not isinstance(cached, bool):
             cached = index(cached)
         self._check(laws.hit_bounds, cached, len(request.tokens))
         request.computed = request.hit = cached
