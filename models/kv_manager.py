@@ -255,7 +255,8 @@ class KVManagerModel(Model[KVScope]):
             "extra_key": traits.extra_key,
             "prefix_cache": traits.prefix_cache,
             "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
-            "copies": traits.copies_at_admit or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
+            "copies": traits.copies_at_admit
+            or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
         }
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
         if traits.max_length is not None and traits.max_length < 9 * traits.block_size:

@@ -92,7 +92,7 @@ class KVManager:
         request.computed += n
         request.base = list(request.table)
         for i in range(published, request.computed // self.block_size):
-            key = (request.extra_key, tuple(request.tokens[: (i + 1) * self.block_size]))
+            key = self._key(request.extra_key, request.tokens[: (i + 1) * self.block_size])
             if key not in self._cached:
                 self._cached[key] = request.table[i]
                 self._key_of[request.table[i]] = key
@@ -145,11 +145,15 @@ class KVManager:
         """The blocks of the longest published prefix that leaves at least one token to compute."""
         hit: list[int] = []
         for end in range(self.block_size, len(tokens), self.block_size):
-            block = self._cached.get((extra_key, tuple(tokens[:end])))
+            block = self._cached.get(self._key(extra_key, tokens[:end]))
             if block is None:
                 break
             hit.append(block)
         return hit
+
+    def _key(self, extra_key: int | None, tokens: list[int]) -> Key:
+        """What a full block is published under: everything that its KV depends on."""
+        return extra_key, tuple(tokens)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)

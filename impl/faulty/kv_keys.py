@@ -15,28 +15,8 @@ class Keyed(KVManager):
 
     digest: Digest
 
-    def _key(self, extra_key: int | None, tokens: Sequence[int]) -> Key:
+    def _key(self, extra_key: int | None, tokens: list[int]) -> Key:
         return (None, (hash((self.digest(extra_key, tuple(tokens), self.block_size),)),))
-
-    def _lookup(self, tokens: list[int], extra_key: int | None) -> list[int]:
-        hit: list[int] = []
-        for end in range(self.block_size, len(tokens), self.block_size):
-            block = self._cached.get(self._key(extra_key, tokens[:end]))
-            if block is None:
-                break
-            hit.append(block)
-        return hit
-
-    def commit(self, rid: str, n: int) -> None:
-        request = self._live[rid]
-        published = request.computed // self.block_size
-        request.computed += n
-        request.base = list(request.table)
-        for i in range(published, request.computed // self.block_size):
-            key = self._key(request.extra_key, request.tokens[: (i + 1) * self.block_size])
-            if key not in self._cached:
-                self._cached[key] = request.table[i]
-                self._key_of[request.table[i]] = key
 
 
 class OneBit(Keyed):
@@ -77,6 +57,22 @@ class KeyOfLastBlock(Keyed):
     @staticmethod
     def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
         return extra_key, len(tokens), tokens[-size:]
+
+
+class TokensOfBlock(Keyed):
+    """The tokens of the block and nothing else."""
+
+    @staticmethod
+    def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
+        return extra_key, tokens[-size:]
+
+
+class NoExtraKey(Keyed):
+    """Adapter and salt are no part of the key."""
+
+    @staticmethod
+    def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
+        return tokens
 
 
 class ParentOnly(Keyed):
@@ -145,6 +141,8 @@ class PublishesUncomputed(KVManager):
 
 FAULTS = faults_of(
     "kv_manager",
+    ("kv-key-without-parent", TokensOfBlock, "the key lacks the parent", ("vllm#12603",), "prefix_soundness"),
+    ("kv-ignores-extra-key", NoExtraKey, "the key lacks the adapter", ("LMCache#2961",), "prefix_soundness"),
     ("kv-key-one-bit", OneBit, "a hit under a weak hash is not verified", ("vllm#54727",), "prefix_soundness"),
     ("kv-key-sorted", SortedTokens, "the key forgets the order", ("mutant",), "prefix_soundness"),
     ("kv-key-16-bits", SixteenBits, "token ids are cut to 16 bits", ("LMCache#4783",), "prefix_soundness"),

@@ -245,7 +245,13 @@ class AbsoluteChunk(KVManager):
 FAULTS = faults_of(
     "kv_manager",
     ("kv-preempt-leaks", PreemptLeaks, "preemption forgets a block", ("sglang#10871",), "accounting"),
-    ("kv-resume-old-table", ResumeKeepsTable, "a resumed request gets freed blocks", ("vllm-rbln#676",), "eviction_safety"),
+    (
+        "kv-resume-old-table",
+        ResumeKeepsTable,
+        "a resumed request gets freed blocks",
+        ("vllm-rbln#676",),
+        "eviction_safety",
+    ),
     (
         "kv-resume-short-key",
         ResumeForgetsTokens,

@@ -43,52 +43,12 @@ class DoubleRelease(KVManager):
         self._free += [block for block in first if block in self._free]
 
 
-class KeyWithoutParent(KVManager):
-    """A block is published under its own tokens only."""
-
-    def _lookup(self, tokens: list[int], extra_key: int | None) -> list[int]:
-        hit: list[int] = []
-        for end in range(self.block_size, len(tokens), self.block_size):
-            block = self._cached.get((extra_key, tuple(tokens[end - self.block_size : end])))
-            if block is None:
-                break
-            hit.append(block)
-        return hit
-
-    def commit(self, rid: str, n: int) -> None:
-        request = self._live[rid]
-        published = request.computed // self.block_size
-        request.computed += n
-        request.base = list(request.table)
-        for i in range(published, request.computed // self.block_size):
-            key = (request.extra_key, tuple(request.tokens[i * self.block_size : (i + 1) * self.block_size]))
-            if key not in self._cached:
-                self._cached[key] = request.table[i]
-                self._key_of[request.table[i]] = key
-
-
-class IgnoresExtraKey(KVManager):
-    """Adapter and salt are no part of the key."""
-
-    def _lookup(self, tokens: list[int], extra_key: int | None) -> list[int]:
-        return super()._lookup(tokens, None)
-
-    def commit(self, rid: str, n: int) -> None:
-        request = self._live[rid]
-        request.extra_key = None
-        super().commit(rid, n)
-
-
 class GhostKey(KVManager):
     """A block that is taken again keeps its former key."""
 
     def _evict(self, block: int) -> None:
         del self._idle[block]
         self._free.append(block)
-
-    def _take(self, n: int) -> list[int]:
-        taken = super()._take(n)
-        return taken
 
 
 class SelfEvictedHit(KVManager):
@@ -180,7 +140,6 @@ class PublishesDrafts(KVManager):
     def reserve(self, rid: str, n: int) -> bool:
         accepted = super().reserve(rid, n)
         if accepted and n > 1:
-            self._live[rid].computed += 0
             self._drafted = getattr(self, "_drafted", {})
             self._drafted[rid] = n
         return accepted
@@ -213,10 +172,14 @@ FAULTS = faults_of(
     ),
     ("kv-hit-plus-one", HitOneTooMany, "a hit counts one token too many", ("vllm#11186",), "prefix_soundness"),
     ("kv-double-release", DoubleRelease, "one block, two releases", ("vllm#42571",), "leak_freedom"),
-    ("kv-key-without-parent", KeyWithoutParent, "the key lacks the parent", ("vllm#12603",), "prefix_soundness"),
-    ("kv-ignores-extra-key", IgnoresExtraKey, "the key lacks the adapter", ("LMCache#2961",), "prefix_soundness"),
     ("kv-ghost-key", GhostKey, "the index outlives the content", ("nano-vllm#163",), "prefix_soundness"),
-    ("kv-self-evicted-hit", SelfEvictedHit, "a hit is evicted by its own allocation", ("vllm#10507",), "content_equality"),
+    (
+        "kv-self-evicted-hit",
+        SelfEvictedHit,
+        "a hit is evicted by its own allocation",
+        ("vllm#10507",),
+        "content_equality",
+    ),
     ("kv-fork-no-copy", ForkWithoutCopy, "a shared block is written", ("vllm#417", "atlas#692"), "write_isolation"),
     ("kv-abort-leaks", LosesOnAbort, "abort forgets a block", ("sglang#36926",), "leak_freedom"),
     ("kv-refusal-keeps-hit", RefusalKeepsHit, "a refused admission keeps references", ("atlas#373",), "atomicity"),
