@@ -305,19 +305,27 @@ class KVManagerModel(Model[KVScope]):
             yield simpler.but(n=min(simpler.args["n"], length))
 
     @classmethod
-    def tidy(cls, ops: Sequence[Op]) -> Sequence[Op]:
+    def smaller(cls, scope: KVScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        yield from super().smaller(scope, ops)
+        for size in (1, 2, 4):
+            if size < scope.block_size:
+                ratio = scope.block_size // size
+                yield replace(scope, block_size=size), [_thinned(op, ratio) for op in ops]
+
+    @classmethod
+    def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
         names: dict[str, str] = {}
+        tokens: dict[int, int] = {}
         for op in ops:
             for name in (op.args.get("request"), op.args.get("child")):
                 if name is not None:
                     names.setdefault(name, f"r{len(names)}")
-        renamed = []
-        for op in ops:
-            changes: dict[str, Any] = {k: names[op.args[k]] for k in ("request", "child") if k in op.args}
-            if "abort" in op.args:
-                changes["abort"] = [names.get(name, name) for name in op.args["abort"]]
-            renamed.append(op.but(**changes))
-        return renamed
+            for token in (*op.args.get("tokens", ()), *op.args.get("drafts", ()), op.args.get("token")):
+                if token is not None:
+                    tokens.setdefault(token, len(tokens))
+        renamed = [_renamed(op, names) for op in ops]
+        yield renamed
+        yield [_renumbered(op, tokens) for op in renamed]
 
     def _require(self, enabled: bool) -> None:
         if not enabled:
@@ -364,6 +372,28 @@ class KVManagerModel(Model[KVScope]):
         blocks = most // self._size
         k = pick((0, 1, 1, 2, 2, 3, blocks, 9)) if blocks > 3 else pick(range(blocks + 1))
         return max(1, min(most, k * self._size + pick((-1, 0, 0, 1))))
+
+
+def _thinned(op: Op, ratio: int) -> Op:
+    """The operation with one token for every `ratio`; what was a prefix of another prompt still is."""
+    changes: dict[str, Any] = {"tokens": op.args["tokens"][::ratio]} if "tokens" in op.args else {}
+    if "n" in op.args:
+        changes["n"] = -(-op.args["n"] // ratio)
+    return op.but(**changes)
+
+
+def _renamed(op: Op, names: dict[str, str]) -> Op:
+    changes: dict[str, Any] = {k: names[op.args[k]] for k in ("request", "child") if k in op.args}
+    if "abort" in op.args:
+        changes["abort"] = [names.get(name, name) for name in op.args["abort"]]
+    return op.but(**changes)
+
+
+def _renumbered(op: Op, tokens: dict[int, int]) -> Op:
+    changes: dict[str, Any] = {k: [tokens[t] for t in op.args[k]] for k in ("tokens", "drafts") if k in op.args}
+    if "token" in op.args:
+        changes["token"] = tokens[op.args["token"]]
+    return op.but(**changes)
 
 
 def _all_prompts(tokens: tuple[int, ...], longest: int) -> list[tuple[int, ...]]:

@@ -122,9 +122,14 @@ class Model(ABC, Generic[S]):
         return ()
 
     @classmethod
-    def tidy(cls, ops: Sequence[Op]) -> Sequence[Op]:
-        """The same operations with names numbered from 0."""
-        return ops
+    def smaller(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        """The operations in smaller scopes, changed where the scope asks for it."""
+        return ((smaller, ops) for smaller in cls.simpler_scopes(scope))
+
+    @classmethod
+    def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+        """The same operations with names, then also values, numbered from 0."""
+        return ()
 
     @classmethod
     def simpler(cls, op: Op) -> Iterable[Op]:

@@ -45,6 +45,9 @@ class SlotPrefixCacheScope(Scope):
     exhaustive: bool = False
     gone: bool = False
 
+    def shown(self) -> dict[str, Any]:
+        return {"capacity": self.capacity, "slots": self.slots, "positions": self.positions}
+
 
 def _scopes() -> Iterable[SlotPrefixCacheScope]:
     sizes = [(3, 3, 3), (4, 2, 4), (6, 3, 5), (8, 4, 4), (2, 2, 3), (12, 5, 8), (1, 1, 2), (5, 5, 3), (0, 1, 1)]

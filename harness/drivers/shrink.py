@@ -53,7 +53,8 @@ def shrink(
     if run is run_ops and trace.law != TERMINATION.id:
         best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, deadline)
     best = _minimise(model_type, best, attempt)
-    best = attempt(best.scope, model_type.tidy(best.ops)) or best
+    for tidier in model_type.tidy(best.ops):
+        best = attempt(best.scope, tidier) or best
     repeats = run(model_type, factory, best.scope, best.ops, watchdog)
     return best.but(
         target=trace.target,
@@ -143,8 +144,7 @@ def _without_pairs(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
 
 
 def _smaller_scope(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
-    for scope in model_type.simpler_scopes(trace.scope):
-        yield scope, trace.ops
+    yield from model_type.smaller(trace.scope, trace.ops)
 
 
 def _simpler_ops(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
