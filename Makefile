@@ -23,7 +23,8 @@ tests: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	$(BIN)/kvlockstep bench drivers
+	$(BIN)/kvlockstep bench
+	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/bench
 
 $(READY): $(VENV)/.dependencies $(PACKAGES)
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --config-settings editable_mode=strict --editable .

@@ -1,17 +1,22 @@
-"""`bench drivers`: steps per second of the drivers as ratios inside one run, all laws on."""
+"""`bench`: the drivers against each other, and the optimised implementations against their floors, in one run."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
+from kvlockstep.bench_block_pool import bench_block_pool
+from kvlockstep.bench_kv_store import bench_prefix_copy
+from kvlockstep.bench_radix import bench_radix
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.models.registry import model_of
-from kvlockstep.targets import resolve
+from kvlockstep.targets import load, resolve
+from kvlockstep.timing import Speed
 from kvlockstep.watchdog import Watchdog
 
 ROUNDS = 3
@@ -58,4 +63,28 @@ def print_drivers(console: Console, rows: list[DriverSpeed]) -> None:
         table.add_column(heading, justify="left" if heading in ("contract", "target") else "right")
     for row in rows:
         table.add_row(row.contract, row.target, f"{row.random:,.0f}", f"{row.hypothesis:,.0f}", f"{row.ratio:.0f}x")
+    console.print(table)
+
+
+def _block_pool() -> list[Speed]:
+    return bench_block_pool(load("kvlockstep.impl.free_queue:FreeQueue"), resolve("block_pool", "pool").factory)
+
+
+BENCHES: dict[str, Callable[[], list[Speed]]] = {
+    "block_pool": _block_pool,
+    "radix_cache": lambda: bench_radix(resolve("radix_cache", "radix").factory),
+    "kv_store": lambda: bench_prefix_copy(resolve("kv_store", "tensors").factory),
+}
+
+
+def print_speeds(console: Console, name: str, rows: list[Speed]) -> None:
+    """Ours, the floor and their ratio, and the goal for the ratio, or for the figure where there is no floor."""
+    table = Table(box=None, title=name, title_justify="left")
+    for heading in ("row", "unit", "ours", "floor", "ratio", "goal"):
+        table.add_column(heading, justify="left" if heading in ("row", "unit") else "right")
+    for row in rows:
+        sign = ">= " if row.more_is_better else "<= "
+        goal = f"{sign}{row.goal:,.4g}{'x' if row.floor and not row.more_is_better else ''}" if row.goal else ""
+        floor, ratio = (f"{row.floor:,.3g}", f"{row.ratio:.2f}x") if row.floor else ("", "")
+        table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal)
     console.print(table)

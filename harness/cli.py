@@ -33,7 +33,7 @@ from kvlockstep.page import failure_page
 from kvlockstep.profiles import PROFILES, profile_of
 from kvlockstep.replaying import replay_mooncake, replay_twice
 from kvlockstep.report import ERROR, EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED, Report, Run, run_of
-from kvlockstep.targets import ENGINES, Target, check_contract, known_targets, resolve
+from kvlockstep.targets import ENGINES, Target, check_contract, known_faults, known_targets, resolve
 from kvlockstep.trace import load_trace, save_trace
 from kvlockstep.watchdog import Watchdog
 
@@ -310,12 +310,13 @@ def replay(
 @cli.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Contracts with their targets, laws and reach goals."""
+    """Contracts with their targets, laws, reach goals and faults."""
     known = {
         contract: {
             "targets": known_targets(contract),
             "laws": {law.id: law.statement for law in model.laws},
             "goals": {goal.id: goal.statement for goal in model.goals},
+            "faults": known_faults(contract),
         }
         for contract, model in MODELS.items()
     }
@@ -355,17 +356,28 @@ def prove(names: Sequence[str], as_json: bool, time_text: str) -> None:
 
 
 @cli.command()
-@click.argument("what", type=click.Choice(["drivers"]))
+@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store]...")
 @json_option
-def bench(what: str, as_json: bool) -> None:
-    """Speed as ratios inside one run. `drivers`: the random driver against Hypothesis, all laws on."""
-    from kvlockstep.benching import bench_drivers, print_drivers  # noqa: PLC0415
+def bench(what: Sequence[str], as_json: bool) -> None:
+    """Speed as ratios inside one run: drivers against each other, implementations against their floors."""
+    from kvlockstep.benching import BENCHES, bench_drivers, print_drivers, print_speeds  # noqa: PLC0415
 
-    rows = bench_drivers()
+    if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
+        raise UsageError(f"unknown bench {unknown[0]!r}; known: drivers, {', '.join(BENCHES)}")
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name in what or ("drivers", *BENCHES):
+        if name == "drivers":
+            drivers = bench_drivers()
+            results[name] = [vars(row) for row in drivers]
+            if not as_json:
+                print_drivers(stdout(), drivers)
+        else:
+            speeds = BENCHES[name]()
+            results[name] = [{**vars(row), "ratio": row.ratio} for row in speeds]
+            if not as_json:
+                print_speeds(stdout(), name, speeds)
     if as_json:
-        click.echo(json.dumps({what: [vars(row) for row in rows]}))
-    else:
-        print_drivers(stdout(), rows)
+        click.echo(json.dumps(results))
 
 
 def _one_target(contract: str, specs: Sequence[str]) -> Target:

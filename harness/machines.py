@@ -20,12 +20,20 @@ def machine(contract: str, target: Factory | None = None) -> type[LockstepMachin
 SlotPoolMachine = machine("slot_pool")
 SlotPrefixCacheMachine = machine("slot_prefix_cache")
 BlockStackMachine = machine("block_stack")
+RadixCacheMachine = machine("radix_cache")
+BlockPoolMachine = machine("block_pool")
+PagedCacheMachine = machine("paged_cache")
+KvStoreMachine = machine("kv_store")
 KvManagerMachine = machine("kv_manager")
 
 __all__ = [
+    "BlockPoolMachine",
     "BlockStackMachine",
     "KvManagerMachine",
+    "KvStoreMachine",
     "LockstepMachine",
+    "PagedCacheMachine",
+    "RadixCacheMachine",
     "SlotPoolMachine",
     "SlotPrefixCacheMachine",
     "machine",

@@ -24,10 +24,29 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "reference": "kvlockstep.reference.block_stack:BlockStack",
         "stack": "kvlockstep.impl.block_stack:BlockStack",
     },
+    "radix_cache": {
+        "reference": "kvlockstep.reference.radix_cache:RadixCache",
+        "radix": "kvlockstep.impl.radix_cache:RadixCache",
+    },
+    "block_pool": {
+        "reference": "kvlockstep.reference.block_pool:BlockPool",
+        "pool": "kvlockstep.impl.block_pool:BlockPool",
+    },
+    "paged_cache": {
+        "reference": "kvlockstep.reference.paged_cache:PagedCache",
+        "paged": "kvlockstep.impl.paged_cache:PagedCache",
+    },
+    "kv_store": {
+        "reference": "kvlockstep.reference.kv_store:KVStore",
+        "tensors": "kvlockstep.impl.kv_store:KVStore",
+    },
     "kv_manager": {
         "reference": "kvlockstep.reference.kv_manager:KVManager",
         "blocks": "kvlockstep.impl.block_manager:BlockManager",
         "slots": "kvlockstep.impl.slot_manager:SlotManager",
+        "radix": "kvlockstep.impl.radix_manager:RadixManager",
+        "pool": "kvlockstep.impl.pool_manager:PoolManager",
+        "paged": "kvlockstep.impl.paged_manager:PagedManager",
         "transformers": "kvlockstep.impl.engines.transformers:make",
     },
 }
@@ -71,19 +90,24 @@ def resolve(contract: str, spec: str) -> Target:
     if spec.startswith(FAULT_PREFIX):
         return _fault(contract, spec)
     path = known_targets(contract).get(spec, spec)
-    module_name, colon, attribute = path.partition(":")
-    if not colon:
+    if ":" not in path:
         known = ", ".join(known_targets(contract))
         raise UsageError(f"unknown target {spec!r} for {contract}; known: {known}; or give module:factory")
+    return validate(Target(contract, spec, load(path)))
+
+
+def load(path: str) -> Any:
+    """What `module:attribute` names. Raises UsageError."""
+    module_name, _, attribute = path.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        raise UsageError(f"cannot import target {spec!r}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"cannot import target {path!r}: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"cannot import target {spec!r}: module {module_name} has no {attribute!r}")
+            raise UsageError(f"cannot import target {path!r}: module {module_name} has no {attribute!r}")
         found = getattr(found, part)
-    return validate(Target(contract, spec, found))
+    return found
 
 
 def from_factory(contract: str, factory: Factory) -> Target:
@@ -119,6 +143,13 @@ def validate(target: Target) -> Target:
             f"target {target.name!r} ({type(made).__name__}) lacks for {target.contract}: {', '.join(missing)}"
         )
     return target
+
+
+def known_faults(contract: str) -> dict[str, str]:
+    """The faults of a contract: id to shape. Each is a target, `fault:ID`."""
+    from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
+
+    return {fault.id: fault.shape for fault in FAULTS.values() if fault.contract == contract}
 
 
 def _fault(contract: str, spec: str) -> Target:

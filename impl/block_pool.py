@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
-from kvlockstep.impl.block_keys import RequestKeys
+from kvlockstep.impl.block_keys import TOKEN_BYTES, RequestKeys
 from kvlockstep.impl.free_queue import FreeQueue
 from kvlockstep.reference.block_pool_contract import AlreadyCached, ExtraKey, HashFunction, InUse, Prefix
 from kvlockstep.reference.contracts import InvalidArgument, NotCached, NotHeld, OutOfSlots, UnknownSlot
@@ -21,21 +22,30 @@ class CachedPrefix:
 
     __slots__ = ("blocks", "children", "extra_key", "hash", "next", "parent", "tokens")
 
-    def __init__(self, hash: int, tokens: bytes, extra_key: ExtraKey, parent: CachedPrefix | None) -> None:
+    def __init__(
+        self,
+        hash: int,
+        tokens: bytes,
+        extra_key: ExtraKey,
+        parent: CachedPrefix | None,
+        blocks: list[int],
+        next: CachedPrefix | None,
+    ) -> None:
         self.hash = hash
         self.tokens = tokens
         self.extra_key = extra_key
         self.parent = parent
         self.children = 0
-        self.blocks: list[int] = []
-        self.next: CachedPrefix | None = None
+        self.blocks = blocks
+        self.next = next
 
 
 class BlockPool:
     """Meets reference.block_pool_contract.BlockPoolTarget.
 
     Nobody asks by name for a free block that caches nothing, so these are a plain stack. They come before the cached
-    ones, of which a hit may take any out of the middle: a FreeQueue. `_state` has the holders of each block, plus CACHED.
+    ones, of which a hit may take any out of the middle: a FreeQueue. `_state` of a block is the number of its holders,
+    plus CACHED if it is cached. A prefix without blocks stays interned as long as a longer one is.
     """
 
     def __init__(self, blocks: int, block_size: int, hash_function: HashFunction | None = None) -> None:
@@ -81,28 +91,26 @@ class BlockPool:
     def touch(self, blocks: Sequence[int]) -> None:
         """One more holder for each of the blocks. Raises UnknownSlot, InvalidArgument, NotCached."""
         state = self._state
-        if not (self._are_distinct(blocks) and all([state[block] for block in blocks])):
+        if not self._are_distinct(blocks) or 0 in [state[block] for block in blocks]:
             self._check("touch", blocks, self._check_worth_holding)
-        idle = [block for block in blocks if state[block] == CACHED]
+        idle = []
         for block in blocks:
+            if state[block] == CACHED:
+                idle.append(block)
             state[block] += 1
-        if idle:
-            self._idle.remove(idle)
+        self._idle.remove(idle)
 
     def free(self, blocks: Sequence[int]) -> None:
         """One holder less for each of the blocks. Raises UnknownSlot, InvalidArgument, NotHeld."""
-        state = self._state
+        state, size = self._state, self._blocks
         done = 0
-        try:
-            for done, block in enumerate(blocks):  # noqa: B007
-                if block < 0 or state[block] != 1:
-                    break
-                state[block] = 0
-            else:
-                self._blank += blocks
-                return
-        except IndexError:
-            pass
+        for done, block in enumerate(blocks):  # noqa: B007
+            if not 0 <= block < size or state[block] != 1:
+                break
+            state[block] = 0
+        else:
+            self._blank += blocks
+            return
         for block in blocks[:done]:
             state[block] = 1
         self._free_any(blocks)
@@ -115,28 +123,27 @@ class BlockPool:
         if not 0 <= cached <= full <= min(len(table), len(keys)):
             raise InvalidArgument(f"cache_full_blocks: {cached=}, {full=}, {len(table)} blocks, {len(keys)} keys")
         parent = self._cached_as(keys, table[cached - 1], cached) if cached else None
-        blocks = table[cached:full]
-        self._check("cache_full_blocks", blocks, self._check_cacheable)
-        for i, block in enumerate(blocks, cached):
-            parent = self._intern(keys, i, parent)
-            parent.blocks.append(block)
-            self._prefixes[block] = parent
-            self._state[block] += CACHED
-        keys.verified = (parent, full)
+        state, blocks = self._state, table[cached:full]
+        if not self._are_distinct(blocks) or not all([0 < state[block] < CACHED for block in blocks]):  # noqa: C419
+            self._check("cache_full_blocks", blocks, self._check_cacheable)
+        prefixes = self._interned(keys, cached, full, parent)
+        for block, prefix in zip(blocks, prefixes, strict=False):
+            prefix.blocks.append(block)
+        known = len(prefixes)
+        parent = prefixes[-1] if prefixes else parent
+        prefixes += self._intern(keys, cached + known, blocks[known:], parent)
+        for block, prefix in zip(blocks, prefixes, strict=True):
+            self._prefixes[block] = prefix
+            state[block] += CACHED
+        keys.verified = (prefixes[-1] if prefixes else parent, full)
 
     def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
         """The blocks that cache the longest prefix of the request, at most `limit` of them. Raises InvalidArgument."""
         if limit is not None and limit < 0:
             raise InvalidArgument(f"find_longest_prefix: limit={limit} is negative")
-        hits: list[int] = []
-        parent = None
-        for i in range(len(keys))[:limit]:
-            prefix = self._find(keys, i, parent)
-            if prefix is None or not prefix.blocks:
-                break
-            hits.append(prefix.blocks[0])
-            parent = prefix
-        keys.verified = (parent, len(hits))
+        prefixes = self._interned(keys, 0, len(keys.hashes[:limit]), None)
+        hits = [prefix.blocks[0] for prefix in takewhile(lambda prefix: prefix.blocks, prefixes)]
+        keys.verified = (prefixes[len(hits) - 1] if hits else None, len(hits))
         return hits
 
     def reset(self) -> None:
@@ -149,9 +156,11 @@ class BlockPool:
         """The free blocks, the next to be handed out first."""
         return [*reversed(self._blank), *self._idle]
 
-    def ref_counts(self) -> list[int]:
-        """The number of holders of every block."""
-        return [state % CACHED for state in self._state]
+    def ref_count(self, block: int) -> int:
+        """The number of holders of a block. Raises UnknownSlot."""
+        if not 0 <= block < self._blocks:
+            raise UnknownSlot(f"ref_count: block {block} is not one of 0..{self._blocks - 1}")
+        return self._state[block] % CACHED
 
     def entries(self) -> dict[Prefix, list[int]]:
         """Every cached prefix with the blocks that cache it, in the order in which they were cached."""
@@ -160,7 +169,7 @@ class BlockPool:
 
     def _clear(self) -> None:
         self._blank = list(range(self._blocks - 1, -1, -1))
-        self._idle = FreeQueue()
+        self._idle = FreeQueue(self._blocks)
         self._state = [0] * self._blocks
         self._prefixes: list[CachedPrefix | None] = [None] * self._blocks
         self._index: dict[int, CachedPrefix] = {}
@@ -179,40 +188,61 @@ class BlockPool:
         return taken
 
     def _free_any(self, blocks: Sequence[int]) -> None:
+        """`free` for blocks that are cached or that others hold as well, or that cannot be freed."""
         state = self._state
-        if not (self._are_distinct(blocks) and all([state[block] % CACHED for block in blocks])):
+        if not self._are_distinct(blocks) or 0 in (before := [state[block] for block in blocks]) or CACHED in before:
             self._check("free", blocks, self._check_held)
         idle = []
         for block in blocks:
             left = state[block] = state[block] - 1
-            if not left:
-                self._blank.append(block)
-            elif left == CACHED:
+            if left == CACHED:
                 idle.append(block)
-        self._idle.append(reversed(idle))
+            elif not left:
+                self._blank.append(block)
+        idle.reverse()
+        self._idle.append(idle)
 
-    def _find(self, keys: RequestKeys, i: int, parent: CachedPrefix | None) -> CachedPrefix | None:
-        """The prefix that is `parent` and block `i` of the request."""
-        prefix = self._index.get(keys.hashes[i])
-        if prefix is None:
-            return None
-        tokens, extra_key = keys.tokens(i, i + 1), keys.extra_key(i)
-        while prefix is not None:
-            if prefix.parent is parent and prefix.tokens == tokens and prefix.extra_key == extra_key:
-                return prefix
-            prefix = prefix.next
-        return None
+    def _interned(self, keys: RequestKeys, start: int, end: int, parent: CachedPrefix | None) -> list[CachedPrefix]:
+        """The interned prefixes of the request that end with block `start`, behind `parent`, and on to block `end` - 1.
 
-    def _intern(self, keys: RequestKeys, i: int, parent: CachedPrefix | None) -> CachedPrefix:
-        prefix = self._find(keys, i, parent)
-        if prefix is None:
-            key = keys.hashes[i]
-            prefix = CachedPrefix(key, keys.tokens(i, i + 1), keys.extra_key(i), parent)
-            prefix.next = self._index.get(key)
-            self._index[key] = prefix
+        Where one is missing the longer ones are, too.
+        """
+        found: list[CachedPrefix] = []
+        index, hashes = self._index, keys.hashes
+        if start == end or hashes[start] not in index:
+            return found
+        tokens, width = keys.tokens(start, end), self._block_size * TOKEN_BYTES
+        at = 0
+        for key, extra_key in zip(hashes[start:end], keys.extra_keys(start), strict=False):
+            own = tokens[at : at + width]
+            prefix = index.get(key)
+            while prefix is not None:
+                if prefix.parent is parent and prefix.tokens == own and prefix.extra_key == extra_key:
+                    break
+                prefix = prefix.next
+            else:
+                break
+            found.append(prefix)
+            parent = prefix
+            at += width
+        return found
+
+    def _intern(
+        self, keys: RequestKeys, start: int, blocks: Sequence[int], parent: CachedPrefix | None
+    ) -> list[CachedPrefix]:
+        """The next prefixes of the request, none of which is interned yet, each cached by one of the blocks."""
+        made: list[CachedPrefix] = []
+        end = start + len(blocks)
+        index, tokens, width = self._index, keys.tokens(start, end), self._block_size * TOKEN_BYTES
+        at = 0
+        for block, key, extra_key in zip(blocks, keys.hashes[start:end], keys.extra_keys(start), strict=False):
             if parent is not None:
                 parent.children += 1
-        return prefix
+            parent = CachedPrefix(key, tokens[at : at + width], extra_key, parent, [block], index.get(key))
+            index[key] = parent
+            made.append(parent)
+            at += width
+        return made
 
     def _forget(self, block: int) -> None:
         prefix = self._prefixes[block]
@@ -238,13 +268,17 @@ class BlockPool:
             del self._index[prefix.hash]
 
     def _cached_as(self, keys: RequestKeys, block: int, count: int) -> CachedPrefix:
-        """The prefix of `block`, if it is that of the request's first `count` blocks. Raises UnknownSlot, NotCached."""
-        self._check("cache_full_blocks", [block], lambda _: None)
+        """The prefix of `block`, if it is that of the request's first `count` blocks. Raises UnknownSlot, NotCached.
+
+        Walks towards the root up to what was verified before: mostly no step at all.
+        """
+        if not 0 <= block < self._blocks:
+            raise UnknownSlot(f"cache_full_blocks: block {block} is not one of 0..{self._blocks - 1}")
         prefix = self._prefixes[block]
         node, i = prefix, count
-        while (node, i) != keys.verified and i and node is not None and _is_block(node, keys, i - 1):
+        while node is not None and i and (node, i) != keys.verified and _is_block(node, keys, i - 1):
             node, i = node.parent, i - 1
-        if prefix is None or ((node, i) != keys.verified and (node, i) != (None, 0)):
+        if prefix is None or (node, i) not in (keys.verified, (None, 0)):
             raise NotCached(f"block {block} does not cache the first {count} blocks of the request")
         return prefix
 
@@ -275,8 +309,8 @@ class BlockPool:
             raise AlreadyCached(f"block {block} is cached")
 
 
-def _is_block(prefix: CachedPrefix, keys: RequestKeys, i: int) -> bool:
-    return prefix.tokens == keys.tokens(i, i + 1) and prefix.extra_key == keys.extra_key(i)
+def _is_block(prefix: CachedPrefix, keys: RequestKeys, block: int) -> bool:
+    return prefix.tokens == keys.tokens(block, block + 1) and prefix.extra_key == next(keys.extra_keys(block))
 
 
 def _whole(prefix: CachedPrefix | None) -> Prefix:

@@ -33,14 +33,15 @@ REFUSED = {
     "InvalidArgument": "bad_argument",
     "UnknownSlot": "unknown_block",
 }
-PROMPTS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
+PROMPTS = ("repeat", "longer", "fresh", "repeat", "longer", "shorter", "branch")
 
 
 @dataclass(frozen=True)
 class PagedCacheScope(Scope):
     """Up to `sequences` live sequences of up to `max_tokens` tokens from the vocabulary `tokens`; SHAPES[shape].
 
-    With `exhaustive` every sequence is proposed instead of mostly related ones, and a block is used `max_uses` times.
+    With `exhaustive` every sequence is proposed instead of mostly related ones, and a block is used `max_uses` times;
+    with `aged` the age of blocks is part of the state under any policy, since a target may go by it where it must not.
     """
 
     blocks: int
@@ -51,20 +52,22 @@ class PagedCacheScope(Scope):
     tokens: tuple[int, ...] = (1, 2)
     shape: int = 0
     exhaustive: bool = False
-    max_uses: int = 4
+    max_uses: int = 2
+    aged: bool = False
 
     def shown(self) -> dict[str, Any]:
         return {"blocks": self.blocks, "block_size": self.block_size, "policy": self.policy}
 
 
 def _scopes() -> Iterable[PagedCacheScope]:
-    sizes = [(2, 1), (3, 2), (4, 2), (5, 1), (4, 4), (6, 2), (8, 1), (6, 4), (3, 16), (0, 2), (10, 2), (5, 16)]
+    sizes = [(3, 2), (2, 1), (4, 2), (3, 1), (2, 2), (6, 2), (4, 4), (3, 16), (5, 1), (8, 2), (3, 4)]
     policies, shapes = itertools.cycle(POLICIES), itertools.cycle(range(len(SHAPES)))
     for i, (blocks, size) in enumerate(sizes):
         for sequences in (2, 3, 4):
             tokens = ((1, 2), (1, 2, 3), (1, 257, 2**31 - 1))[(i + sequences) % 3]
             longest = max(1, blocks - (sequences == 4)) * size + 1
             yield PagedCacheScope(blocks, size, next(policies), sequences, longest, tokens, next(shapes))
+    yield PagedCacheScope(0, 2, "lru", 2, 3)
 
 
 class PagedCacheModel(LockstepModel[PagedCacheScope]):
@@ -74,8 +77,12 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
     scope_type = PagedCacheScope
     scopes = tuple(_scopes())
     small_scopes = (
-        *(PagedCacheScope(2, 1, policy, 2, 2, (1, 2), exhaustive=True, max_uses=2) for policy in POLICIES),
-        *(PagedCacheScope(2, 2, policy, 2, 3, (1,), exhaustive=True, max_uses=2) for policy in POLICIES),
+        PagedCacheScope(2, 1, "lru", 2, 2, exhaustive=True, aged=True),
+        PagedCacheScope(2, 1, "fifo", 2, 2, (1,), exhaustive=True),
+        PagedCacheScope(2, 1, "frequency", 2, 2, (1,), exhaustive=True),
+        PagedCacheScope(3, 2, "lru", 2, 4, (1,), exhaustive=True),
+        PagedCacheScope(2, 2, "fifo", 2, 3, (1,), exhaustive=True),
+        PagedCacheScope(2, 2, "frequency", 2, 3, (1,), exhaustive=True),
     )
     goals = (
         Goal("hit", "a sequence starts with cached tokens"),
@@ -124,7 +131,6 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
     def __init__(self, scope: PagedCacheScope, factory: Factory) -> None:
         self.shape = SHAPES[scope.shape]
         self._memories: dict[int, PagedMemory] = {}
-        self._taken: set[int] = set()
         self._view: View | None = None
         super().__init__(scope, factory)
 
@@ -144,9 +150,10 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
     @command(5)
     def append(self, pick: Pick) -> Op:
         """A sequence grows by one token or by several."""
-        sequence = pick([s for s, t in self.held.tokens.items() if len(t) < self.scope.max_tokens])
+        growing = [s for s, t in self.held.tokens.items() if len(t) < self.scope.max_tokens]
+        sequence = pick(growing if self._wide else [s for s in growing for _ in range(4 if self._must_copy(s) else 1)])
         room, size = self.scope.max_tokens - len(self.held.tokens[sequence]), self.scope.block_size
-        n = pick([n for n in ((1, 2) if self._wide else (1, 1, 1, 2, size, size + 1)) if n <= room])
+        n = pick([n for n in ((1, 2) if self._wide else (1, size + 1, 1, 2, 1, size)) if n <= room])
         return Op("append", sequence=sequence, tokens=[pick(self.scope.tokens) for _ in range(n)])
 
     @command(2)
@@ -160,8 +167,8 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
         """A sequence shares the first tokens of another one."""
         source = pick(list(self.held.tokens))
         child = pick(self._new_names())
-        every = not self._wide and pick((True, False))
-        tokens = None if every else pick(range(len(self.held.tokens[source]) + 1))
+        length = len(self.held.tokens[source])
+        tokens = pick(range(length + 1) if self._wide else (None, max(0, length - 1), None, *range(length + 1)))
         self._bound_uses(self.held.tables[source][: self.held.blocks_for(tokens or 0)])
         return Op("fork", sequence=source, child=child, tokens=tokens)
 
@@ -170,67 +177,74 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
         """A sequence ends."""
         return Op("free", sequence=pick(list(self.held.tokens)))
 
-    @command(5)
+    @command(2)
+    def finish(self, pick: Pick) -> Op:
+        """A sequence ends and leaves its full blocks registered."""
+        if self._wide:
+            raise NotEnabled
+        return Op("finish", sequence=pick(list(self.held.tokens)))
+
+    @command(4)
     def register(self, pick: Pick) -> Op:
         """Full blocks of a sequence are registered, perhaps not from the first one on."""
         sequence = pick([s for s, t in self.held.tokens.items() if len(t) >= self.scope.block_size])
         full = len(self.held.tokens[sequence]) // self.scope.block_size
-        first = pick(range(full)) if self._wide or pick((False, False, True)) else 0
+        first = pick(range(full) if self._wide else (0, full - 1, 0, *range(full)))
         return Op("register", sequence=sequence, first=first, blocks=pick(range(full - first, 0, -1)))
 
     @command(2)
     def lookup(self, pick: Pick) -> Op:
         """A prefix is looked up, perhaps without its first key."""
-        return Op("lookup", tokens=self._prompt(pick), skip=pick((0, 1) if self._wide else (0, 0, 0, 1)))
+        return Op("lookup", tokens=self._prompt(pick), skip=pick((0, 1)))
 
     @command(1)
     def evict(self, pick: Pick) -> Op:
-        """Idle blocks are freed."""
-        return Op("evict", blocks=pick(range(len(self.view.idle), 0, -1)))
+        """Idle blocks are freed, or now and then everything is forgotten."""
+        idle = range(len(self.view.idle), 0, -1)
+        if self._wide:
+            return pick((Op("reset"), *(Op("evict", blocks=n) for n in idle)))
+        blocks = pick(idle)
+        return Op("reset") if pick((False, False, True)) else Op("evict", blocks=blocks)
 
     @command(1)
-    def reset(self, pick: Pick) -> Op:
-        """Everything is forgotten."""
-        if not self._wide and not pick((False, False, False, True)):
-            raise NotEnabled
-        return Op("reset")
-
-    @command(2)
     def malformed(self, pick: Pick) -> Op:
-        """An argument is out of range, a sequence not live or live already, or a block has another key."""
-        held, size, stranger = self.held, self.scope.block_size, self.scope.sequences
-        token = [self.scope.tokens[0]]
-        if not held.tokens or pick((False, True)):
-            return pick(
-                (
-                    Op("allocate", sequence=stranger, tokens=token * (2 * size - 1), keys=2),
-                    Op("append", sequence=stranger, tokens=token),
-                    Op("truncate", sequence=stranger, tokens=0),
-                    Op("fork", sequence=stranger, child=stranger, tokens=None),
-                    Op("free", sequence=stranger),
-                    Op("register", sequence=stranger, first=0, blocks=0),
-                    Op("evict", blocks=-1),
-                    Op("evict", blocks=len(self.view.idle) + 1),
-                    Op("ref_count", block=self.scope.blocks),
-                    Op("ref_count", block=-1),
-                )
-            )
-        live = pick(list(held.tokens)[: 1 if self._wide else None])
-        length = len(held.tokens[live])
+        """A live sequence is begun again, cut or grown by a bad number, or registered where that is wrong."""
+        size, stranger = self.scope.block_size, self.scope.sequences
+        live = pick(list(self.held.tokens)[: 1 if self._wide else None])
+        length = len(self.held.tokens[live])
         full = length // size
         return pick(
             (
-                Op("allocate", sequence=live, tokens=token, keys=0),
+                Op("register", sequence=live, first=full, blocks=1),
+                Op("register", sequence=live, first=-1, blocks=1),
+                Op("allocate", sequence=live, tokens=[self.scope.tokens[0]], keys=0),
                 Op("fork", sequence=live, child=live, tokens=None),
                 Op("fork", sequence=live, child=stranger, tokens=length + 1),
                 Op("fork", sequence=live, child=stranger, tokens=-1),
                 Op("append", sequence=live, tokens=[]),
                 Op("truncate", sequence=live, tokens=length + 1),
                 Op("truncate", sequence=live, tokens=-1),
-                Op("register", sequence=live, first=full, blocks=1),
-                Op("register", sequence=live, first=-1, blocks=1),
-                *(Op("register_as", sequence=live, first=0, keys=[key] * 2) for key in (1,)[: full - 1]),
+                *([Op("register_as", sequence=live, first=0, keys=[1, 1])] if full > 1 else []),
                 *(Op("register_as", sequence=live, first=i, keys=[1]) for i in self._registered_at(live)),
+            )
+        )
+
+    @command(1)
+    def foreign(self, pick: Pick) -> Op:
+        """What is named is not there, more keys than tokens are given, or too much is to be evicted."""
+        stranger, token = self.scope.sequences, [self.scope.tokens[0]]
+        return pick(
+            (
+                Op("free", sequence=stranger),
+                Op("append", sequence=stranger, tokens=token),
+                Op("truncate", sequence=stranger, tokens=0),
+                Op("fork", sequence=stranger, child=stranger, tokens=None),
+                Op("register", sequence=stranger, first=0, blocks=0),
+                Op("allocate", sequence=stranger, tokens=token * (2 * self.scope.block_size - 1), keys=2),
+                Op("evict", blocks=-1),
+                Op("evict", blocks=len(self.view.idle) + 1),
+                Op("ref_count", block=self.scope.blocks),
+                Op("ref_count", block=-1),
             )
         )
 
@@ -247,6 +261,7 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
 
     def step(self, op: Op) -> Any:
         self._require_legal(op)
+        self._view = self.view
         return super().step(op)
 
     def redo(self, op: Op) -> None:
@@ -279,6 +294,10 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
                 answer = system.register(
                     sequence, self._keys_from(sequence, args["first"], args["blocks"]), args["first"]
                 )
+            case "finish":
+                full = len(self.held.tokens.get(sequence, ())) // self.scope.block_size
+                system.register(sequence, self._keys_from(sequence, 0, full))
+                system.free(sequence)
             case "register_as":
                 answer = system.register(sequence, args["keys"], args["first"])
             case "lookup":
@@ -336,6 +355,8 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
                 return cut(held, args["sequence"], args["tokens"])
             case "free":
                 return ended(held, args["sequence"])
+            case "finish":
+                return ended(registered(held, args["sequence"], 0, self.scope.max_tokens), args["sequence"])
             case "register":
                 return registered(held, args["sequence"], args["first"], args["blocks"])
             case "evict":
@@ -371,14 +392,12 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
                 reach["fork_shorter"] += length < step.before.lengths[op.args["sequence"]]
             case "truncate":
                 reach["truncate_mid_block"] += op.args["tokens"] % self.scope.block_size > 0
-            case "free":
+            case "free" | "finish":
                 table = step.before.tables[op.args["sequence"]]
                 reach["free_of_shared"] += any(step.after.refs[block] for block in table)
             case "reset":
                 reach["reset_live"] += bool(step.before.tables)
-        taken = laws.taken(step)
-        reach["physical_reuse"] += any(block in self._taken for block in taken)
-        self._taken.update(taken)
+        reach["physical_reuse"] += any(block in step.held_before.lives for block in laws.taken(step))
         if op.name != "reset" and (gone := laws.evicted(step)):
             self._notice_eviction(step, gone)
 
@@ -437,7 +456,7 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
         self.reach["tie"] += any(ranks.count(rank(held, block)[:-1]) > 1 for block in gone)
 
     def fingerprint(self) -> Any:
-        # Blocks and sequences are renamed in order of appearance, clocks and uses become ranks; counters decide nothing.
+        # Names decide nothing, nor do counters, and of the clocks only their order.
         return _canonical_state(self.view, self.held, self.scope)
 
     @classmethod
@@ -458,6 +477,13 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
         if scope.exhaustive and scope.policy == "frequency" and any(lives[b].uses >= scope.max_uses for b in blocks):
             raise NotEnabled
 
+    def _must_copy(self, sequence: int) -> bool:
+        """Whether the sequence ends in a block that has room and is not its own to write."""
+        table, registered = self.held.tables[sequence], self.held.registered.values()
+        if not len(self.held.tokens[sequence]) % self.scope.block_size:
+            return False
+        return table[-1] in registered or sum(table[-1] in other for other in self.held.tables.values()) > 1
+
     def _new_names(self) -> list[int]:
         names = [s for s in range(self.scope.sequences) if s not in self.held.tokens]
         return names[:1] if self._wide else names
@@ -477,9 +503,10 @@ class PagedCacheModel(LockstepModel[PagedCacheScope]):
         return base + [pick(scope.tokens) for _ in range(more)]
 
     def _length(self, pick: Pick, most: int) -> int:
-        """A length from 0 to `most`, near a multiple of the block."""
+        """A length from 0 to `most`, near a multiple of the block, mostly a small one."""
         size = self.scope.block_size
-        return max(0, min(most, pick(range(most // size + 1)) * size + pick((-1, 0, 0, 1))))
+        blocks = pick(range(most // size + 1)) if pick((False, False, True)) else pick((0, 1, 1, 2))
+        return max(0, min(most, blocks * size + pick((-1, 0, 1))))
 
     def _asked(self, op: Op) -> list[int]:
         return laws.asked_keys(op, self.scope.block_size)
@@ -523,7 +550,8 @@ def _all_sequences(tokens: tuple[int, ...], longest: int) -> list[Tokens]:
 def _canonical_state(view: View, held: Held, scope: PagedCacheScope) -> Any:
     """The least of all renamings of a state: the sequences in every order, the tokens permuted in every way."""
     blocks = {b for table in view.tables.values() for b in table} | set(view.idle)
-    order = sorted(blocks, key=lambda block: rank(held, block)) if scope.policy == "fifo" else view.idle
+    by_age = held._replace(policy="fifo")
+    order = sorted(blocks, key=lambda block: rank(by_age, block)) if scope.aged or scope.policy == "fifo" else view.idle
     uses = [(block, held.lives[block].uses) for block in blocks] if scope.policy == "frequency" else []
     prefixes = [(held.prefixes[key], block) for key, block in view.registered.items()]
     states = []

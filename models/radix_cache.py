@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,12 @@ from kvlockstep.models.model import Factory, Goal, LockstepModel, Scope, guarded
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import radix_cache as laws
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.properties.radix_cache import Grip, Held, Prefix, View, evicted, is_live, open_leaves, path, stamps
+from kvlockstep.properties.radix_cache import Grip, Held, Prefix, View, evicted, is_live, path
+from kvlockstep.properties.slot_prefix_cache import stamps
 from kvlockstep.reference.radix_cache import RadixCache
 
 SPOILS = ("unknown", "free", "twice", "across", "short")
+CACHINGS = ("cache_finished", "cache_unfinished")
 SCRIBBLE = -7
 
 
@@ -24,8 +26,8 @@ SCRIBBLE = -7
 class RadixCacheScope(Scope):
     """Sequences of up to `longest` tokens from the vocabulary `tokens`, `handles` handles at a time, named h0, h1, ...
 
-    `buffers`: tokens and slots are passed as arrays of 64-bit integers instead of lists. With `exhaustive` every
-    sequence is proposed instead of mostly related ones of lengths around multiples of the page.
+    `locks`: how often each may be locked. `buffers`: tokens and slots are passed as arrays of 64-bit integers, not as
+    lists. With `exhaustive` every sequence is proposed, else mostly related ones, lengths around multiples of a page.
     """
 
     pages: int
@@ -33,6 +35,7 @@ class RadixCacheScope(Scope):
     longest: int
     handles: int
     tokens: tuple[int, ...] = (1, 2)
+    locks: int = 2
     buffers: bool = True
     exhaustive: bool = False
 
@@ -53,9 +56,10 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     scope_type = RadixCacheScope
     scopes = tuple(_scopes())
     small_scopes = (
-        RadixCacheScope(2, 1, 2, 2, exhaustive=True),
-        RadixCacheScope(3, 1, 3, 1, exhaustive=True),
-        RadixCacheScope(2, 2, 4, 1, exhaustive=True),
+        RadixCacheScope(2, 1, 2, 2, (1,), exhaustive=True),
+        RadixCacheScope(3, 1, 3, 1, locks=1, exhaustive=True),
+        RadixCacheScope(2, 2, 5, 1, (1,), exhaustive=True),
+        RadixCacheScope(2, 2, 3, 1, locks=1, exhaustive=True),
     )
     goals = (
         Goal("hit", "all of a sequence is cached"),
@@ -103,6 +107,13 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
         return {"pages": scope.pages, "page_size": scope.page_size}
 
     @command(4)
+    def serve(self, pick: Pick) -> Op:
+        """A request from its match to its end at one go."""
+        if self.scope.exhaustive:
+            raise NotEnabled
+        return Op("serve", tokens=self._sequence(pick), handle=self._name(pick))
+
+    @command(4)
     def match_prefix(self, pick: Pick) -> Op:
         """The longest cached prefix of a sequence is looked up."""
         return Op("match_prefix", tokens=self._sequence(pick), handle=self._name(pick))
@@ -111,14 +122,18 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     def match_request(self, pick: Pick) -> Op:
         """The longest cached prefix of a prompt is looked up that leaves a token to compute."""
         tokens = self._sequence(pick)
-        if self.scope.exhaustive and 0 < len(tokens) < self.scope.longest:
+        longest = len(tokens) == self.scope.longest and tokens[-1] == self.scope.tokens[0] if tokens else True
+        if self.scope.exhaustive and not longest:
             raise NotEnabled  # as match_prefix of a sequence one shorter
         return Op("match_request", tokens=tokens, handle=self._name(pick))
 
     @command(3)
     def lock(self, pick: Pick) -> Op:
         """A request protects what it has matched."""
-        names = [name for name, grip in self.held.grips.items() if grip.locks < 2]
+        names = [name for name, grip in self.held.grips.items() if grip.locks < self.scope.locks]
+        some = [name for name in names if self.held.grips[name].prefix]
+        if some and not self.scope.exhaustive and pick((True, True, False)):
+            names = some
         return Op("lock", handle=pick(names))
 
     @command(2)
@@ -128,8 +143,11 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
 
     @command(4)
     def allocate(self, pick: Pick) -> Op:
-        """A request gets slots."""
-        return Op("allocate", n=self._amount(pick, (len(self.view.free) + self.view.sizes[1]) // self.scope.page_size))
+        """A request gets slots; where there are none, held ones are put to use."""
+        pages = (len(self.view.free) + len(self.view.order)) // self.scope.page_size
+        if not pages and self._rather_insert(pick):
+            return self._insert(pick, None)
+        return Op("allocate", n=self._amount(pick, pages))
 
     @command(1)
     def free(self, pick: Pick) -> Op:
@@ -142,81 +160,96 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
         """A sequence is cached in held slots, those of a matched prefix before them or not."""
         live = [name for name, grip in self.held.grips.items() if is_live(grip, self.view.entries, self.held)]
         handle = pick([None, *live])
-        return Op("insert_prefix", tokens=self._computed(pick, handle), handle=handle)
+        return self._insert(pick, handle)
 
     @command(4)
     def cache_finished(self, pick: Pick) -> Op:
         """A request that has computed all its tokens is cached and ends."""
-        handle = pick(self._locked())
-        return Op("cache_finished", tokens=self._computed(pick, handle), handle=handle)
+        return self._caching("cache_finished", pick, pick(self._locked()))
 
     @command(2)
     def cache_unfinished(self, pick: Pick) -> Op:
         """A running request is cached as far as it has come."""
-        handle = pick(self._locked())
-        return Op("cache_unfinished", tokens=self._computed(pick, handle), handle=handle)
+        return self._caching("cache_unfinished", pick, pick(self._locked_once()))
 
     @command(2)
     def evict(self, pick: Pick) -> Op:
-        """Pages are evicted."""
-        return Op("evict", n=self._amount(pick, self.view.sizes[1] // self.scope.page_size))
-
-    @command(1)
-    def reset(self, pick: Pick) -> Op:
-        """Everything is forgotten."""
-        if not self.scope.exhaustive and not pick((False, False, False, True)):
-            raise NotEnabled
-        return Op("reset")
+        """Pages are evicted; now and then everything is forgotten."""
+        if pick((False, True) if self.scope.exhaustive else (False,) * 9 + (True,)):
+            return Op("reset")
+        pages = len(self.view.order) // self.scope.page_size
+        if not pages and self._rather_insert(pick):
+            return self._insert(pick, None)
+        return Op("evict", n=self._amount(pick, pages))
 
     @command(2)
-    def misuse(self, pick: Pick) -> Op:
-        """A handle is stale or not locked, slots are not the caller's or not whole pages, a number is out of range."""
-        names = list(self.held.grips)
-        kind = pick(("unlock", "uncached", "slots", "free", "number"))
-        if kind == "unlock":
-            return Op("unlock", handle=pick([n for n in names if self._useless(n)]))
-        if kind == "uncached":
-            name = pick([n for n in names if self._useless(n)])
-            fitting = self._fitting(pick, name)
-            return Op(pick(("cache_finished", "cache_unfinished")), tokens=fitting, handle=name)
-        if kind == "slots":
-            handle = pick([None, *self._locked()])
-            operation = pick(("cache_finished", "cache_unfinished")) if handle else "insert_prefix"
-            tokens = self._fitting(pick, handle) + [self.scope.tokens[-1]] * self.scope.page_size
-            return Op(operation, tokens=tokens, handle=handle, spoil=pick(SPOILS))
+    def misuse_handle(self, pick: Pick) -> Op:
+        """A handle is used that is stale or not locked, perhaps for a sequence that is longer by a page."""
+        name = pick([name for name in self.held.grips if self._useless(name)])
+        operation = pick(("cache_finished", "unlock") if self.scope.exhaustive else (*CACHINGS, "unlock"))
+        if operation == "unlock":
+            return Op("unlock", handle=name)
+        return Op(operation, tokens=self._longer(name, min(len(self.held.slots), self.scope.page_size)), handle=name)
+
+    @command(2)
+    def misuse_slots(self, pick: Pick) -> Op:
+        """Slots are named that are not the caller's or not whole pages, or a number is out of range."""
+        kind = pick(("caching", "free", "number"))
+        if kind == "caching":
+            handle = pick([None, *self._locked_once()])
+            operation = "insert_prefix" if handle is None else pick(CACHINGS[: 1 + (not self.scope.exhaustive)])
+            spoil = pick(SPOILS)
+            pages = 2 if spoil == "twice" else 1
+            return Op(operation, tokens=self._longer(handle, pages * self.scope.page_size), handle=handle, spoil=spoil)
         if kind == "free":
             return Op("free", pages=1 if self.scope.exhaustive else pick((1, 2)), spoil=pick(SPOILS))
         bad = [Op("allocate", n=-1), Op("evict", n=-1)]
-        if names:
-            bad.append(Op("match_request", tokens=[], handle=pick(names)))
-        strangers = [n for n in self._locked() if self.held.grips[n].prefix]
-        if strangers:
-            bad.append(Op("cache_finished", tokens=[], handle=pick(strangers)))
+        bad += [Op("match_request", tokens=[], handle=n) for n, grip in self.held.grips.items() if not grip.locks]
+        bad += [Op("cache_finished", tokens=[], handle=n) for n in self._locked() if self.held.grips[n].prefix]
         return pick(bad)
 
     def step(self, op: Op) -> Any:
+        if op.name == "serve":
+            return self._serve(op, self.step)
         self._require_meaning(op, self.view)
         return super().step(op)
 
     def redo(self, op: Op) -> None:
+        if op.name == "serve":
+            self._serve(op, self.redo)
+            return
         outcome = guarded(self.perform, self.reference, op)
         guarded(self.perform, self.target, op)
         self.held = self.holds_after(self.held, op, outcome)
-        self._view = None
+        self._view: View | None = None
+
+    def _serve(self, op: Op, do: Callable[[Op], Any]) -> Any:
+        """The operations of a whole request, each judged by itself; the last answer."""
+        tokens, handle = op.args["tokens"], op.args["handle"]
+        do(Op("match_request", tokens=tokens, handle=handle))
+        if not tokens:
+            return None
+        do(Op("lock", handle=handle))
+        needed = _whole(len(tokens), self.scope.page_size) - len(self.held.grips[handle].prefix)
+        do(Op("allocate", n=max(0, needed - len(self.held.slots))))
+        if needed > len(self.held.slots):
+            return do(Op("unlock", handle=handle))
+        return do(Op("cache_finished", tokens=tokens, handle=handle))
 
     @property
     def view(self) -> View:
         """What the reference shows; looked at only when asked for, since repeating a path asks for little of it."""
-        if self._view is None:
-            self._view = self.observe(self.reference)
-        return self._view
+        view: View | None = self._view
+        if view is None:
+            view = self._view = self.observe(self.reference)
+        return view
 
     @view.setter
     def view(self, view: View) -> None:
-        self._view: View | None = view
+        self._view = view
 
     def _require_meaning(self, op: Op, before: View) -> None:
-        """NotEnabled if the operation names what is not there, or would be the harness's mistake and not the target's."""
+        """NotEnabled if the operation names what is not there, or would be the harness's mistake, not the target's."""
         name, args = op.args.get("handle"), op.args
         grip = self.held.grips.get(name)
         if op.name in ("match_prefix", "match_request"):
@@ -244,7 +277,7 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
 
     def perform(self, system: Any, op: Op) -> Any:
         args, handles = op.args, self._handles[id(system)]
-        name = args.get("handle")
+        name: Any = args.get("handle")
         match op.name:
             case "match_prefix" | "match_request":
                 return self._matched(handles, name, self._given(getattr(system, op.name), args["tokens"]))
@@ -253,7 +286,8 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             case "insert_prefix":
                 return self._given(system.insert_prefix, args["tokens"], self._slots(op))
             case "cache_finished":
-                return self._given(functools.partial(system.cache_finished, handles[name]), args["tokens"], self._slots(op))
+                finishing = functools.partial(system.cache_finished, handles[name])
+                return self._given(finishing, args["tokens"], self._slots(op))
             case "cache_unfinished":
                 caching = functools.partial(system.cache_unfinished, handles[name])
                 return self._matched(handles, name, self._given(caching, args["tokens"], self._slots(op)))
@@ -291,7 +325,8 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     def observe(self, system: Any) -> View:
         free, evictable, protected = system.sizes()
         entries = {prefix: (tuple(slots), locks) for prefix, (slots, locks) in system.entries().items()}
-        return View(entries, [int(slot) for slot in system.free_slots()], (free, evictable, protected), system.render())
+        free_slots, order = _ints(system.free_slots()), _ints(system.eviction_order())
+        return View(entries, free_slots, order, (free, evictable, protected), system.render())
 
     def nothing_held(self) -> Held:
         return Held(self.scope.page_size, self.scope.pages * self.scope.page_size, 0, 0, (), {}, {}, {}, {})
@@ -399,7 +434,8 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             reach["published_duplicates"] += there > matched
 
     def _notice_split(self, step: Step, prefix: Prefix) -> None:
-        below = [p for p in step.before.entries if p[: len(prefix)] == prefix and len(p) == len(prefix) + self.scope.page_size]
+        longer = len(prefix) + self.scope.page_size
+        below = [p for p in step.before.entries if p[: len(prefix)] == prefix and len(p) == longer]
         if any(step.before.entries[p][1] for p in below):
             self.reach["split_locked"] += 1
         for name, grip in step.held_before.grips.items():
@@ -444,12 +480,15 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     def fingerprint(self) -> Any:
         # Clocks become ranks, and only where they can decide something: among pages without locks. Which page it is
         # decides nothing, so pages are left out; nor which token or handle it is, so states that differ by renaming
-        # those are one state, in which all tokens and handles are tried.
+        # those are one state, in which all tokens and handles are tried. Handles that a reset made stale are all alike.
         view, held = self.view, self.held
         unlocked = sorted({held.used[p] for p, (_, locks) in view.entries.items() if not locks})
         rank = {used: i for i, used in enumerate(unlocked)}
         pages = [(p, -1 if locks else rank[held.used[p]], locks) for p, (_, locks) in view.entries.items()]
-        grips = [(g.prefix, g.locks, is_live(g, view.entries, held)) for g in held.grips.values()]
+        grips = [
+            (g.prefix, g.locks if is_live(g, view.entries, held) else -1) if g.epoch == held.resets else ((), -2)
+            for g in held.grips.values()
+        ]
         return _canonical(frozenset(pages), tuple(grips), self.scope.tokens), len(held.slots)
 
     @classmethod
@@ -463,6 +502,9 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     def _locked(self) -> list[str]:
         return [name for name, grip in self.held.grips.items() if grip.locks]
 
+    def _locked_once(self) -> list[str]:
+        return [name for name, grip in self.held.grips.items() if grip.locks == 1]
+
     def _useless(self, name: str) -> bool:
         grip = self.held.grips[name]
         return not grip.locks or not is_live(grip, self.view.entries, self.held)
@@ -475,39 +517,60 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     def _amount(self, pick: Pick, pages: int) -> int:
         """Tokens of 0 to one page more than there are, around multiples of the page."""
         size = self.scope.page_size
-        most = min(pages + 1, 3) if self.scope.exhaustive else pages + 1
-        k = pick(range(most + 1)) if self.scope.exhaustive else pick((0, 1, 1, 2, pages, pages + 1))
+        if self.scope.exhaustive:
+            amounts: list[int] = sorted({1, *range(0, (pages + 1) * size + 1, size)})
+            return pick(amounts)
+        k = pick([*(k for k in (2, 1, 3, pages) if 0 < k <= pages), pages + 1, 0])
         return max(0, k * size - pick((0, size - 1) if size > 1 else (0,)))
+
+    def _rather_insert(self, pick: Pick) -> bool:
+        return bool(self.held.slots) and not self.scope.exhaustive and pick((True, True, True, False))
+
+    def _insert(self, pick: Pick, handle: str | None) -> Op:
+        return self._caching("insert_prefix", pick, handle)
+
+    def _caching(self, operation: str, pick: Pick, handle: str | None) -> Op:
+        """A caching call, or first the slots for it."""
+        room = self.view.free or self.view.order
+        if room and not self.held.slots and not self.scope.exhaustive and pick((True, True, True, False)):
+            return Op("allocate", n=pick((3, 2, 1, 5)) * self.scope.page_size)
+        return Op(operation, tokens=self._computed(pick, handle), handle=handle)
 
     def _computed(self, pick: Pick, handle: str | None) -> list[int]:
         """A sequence that begins with what the handle matched and for the rest of which enough slots are held."""
         scope, size = self.scope, self.scope.page_size
         matched = self.held.grips[handle].prefix if handle else ()
-        room = min(scope.longest, len(matched) + len(self.held.slots))
+        room = max(len(matched), min(scope.longest, len(matched) + len(self.held.slots)))
         if scope.exhaustive:
-            every = _all_sequences(scope.tokens, room)
+            every = _all_sequences(scope.tokens, room, size)
             return list(pick([s for s in every if s[: len(matched)] == matched]))
-        if room < len(matched):
-            raise NotEnabled
         others = [p for p in self.view.entries if len(matched) < len(p) and p[: len(matched)] == matched]
-        base = list(pick(others)) if others and pick((True, False)) else list(matched)
+        extend = pick((True, False)) if others else False
+        base = list(pick(others)) if extend else list(matched)
         base = base[:room]
         return base + [pick(scope.tokens) for _ in range(_length(pick, room - len(base), size))]
 
-    def _fitting(self, pick: Pick, handle: str | None) -> list[int]:
-        return list(self.held.grips[handle].prefix) if handle else []
+    def _longer(self, handle: str | None, by: int) -> list[int]:
+        """What the handle names, and so many tokens behind it."""
+        return list(self.held.grips[handle].prefix if handle else ()) + [self.scope.tokens[-1]] * by
 
     def _sequence(self, pick: Pick) -> list[int]:
         scope = self.scope
         if scope.exhaustive:
-            return list(pick(_all_sequences(scope.tokens, scope.longest)))
+            return list(pick(_all_sequences(scope.tokens, scope.longest, scope.page_size)))
+        size = scope.page_size
+        locked = [g.prefix[:-size] for g in self.held.grips.values() if g.locks and len(g.prefix) > size]
+        revisit = pick((True, False)) if locked else False
+        if revisit:
+            return list(pick(locked))
         entries = list(self.view.entries)
-        if not entries or pick((False, False, False, True)):
-            return [pick(scope.tokens) for _ in range(max(1, _length(pick, scope.longest, scope.page_size)))]
+        fresh = pick((False, True, False, False)) if entries else True
+        if fresh:
+            return [pick(scope.tokens) for _ in range(max(1, _length(pick, scope.longest, size)))]
         base = list(pick(entries))
         if pick((False, True)):
-            base = base[: 1 + _length(pick, len(base) - 1, scope.page_size)]
-        return base + [pick(scope.tokens) for _ in range(_length(pick, scope.longest - len(base), scope.page_size))]
+            base = base[: 1 + _length(pick, len(base) - 1, size)]
+        return base + [pick(scope.tokens) for _ in range(_length(pick, scope.longest - len(base), size))]
 
 
 def _whole(tokens: int, page_size: int) -> int:
@@ -520,7 +583,7 @@ def _length(pick: Pick, most: int, page_size: int) -> int:
     if most <= 0:
         return 0
     pages = most // page_size
-    return max(0, min(most, pick((0, 1, 1, 2, pages)) * page_size + pick((-1, 0, 0, 0, 1))))
+    return max(0, min(most, pick((1, 2, 1, pages, 0)) * page_size + pick((0, 0, 0, 1, -1))))
 
 
 def _plain(slots: Any) -> tuple[int, ...]:
@@ -528,6 +591,10 @@ def _plain(slots: Any) -> tuple[int, ...]:
     plain = tuple([int(slot) for slot in slots])
     _scribble(slots)
     return plain
+
+
+def _ints(slots: Any) -> list[int]:
+    return [int(slot) for slot in slots]
 
 
 def _scribble(sequence: Any) -> None:
@@ -547,7 +614,7 @@ def _spoilt(slots: list[int], spoil: str, view: View, held: Held) -> list[int]:
     last = {
         "unknown": [held.total + i for i in range(size)],
         "free": view.free[:size] or [i for slots, _ in list(view.entries.values())[:1] for i in slots],
-        "twice": slots[-2 * size : -size] or list(held.slots[:size]) or [0] * size,
+        "twice": slots[-2 * size : -size] or list(held.slots[:size]) or list(range(size)),
         "across": slots[-size:][::-1] if size > 1 else [-1],
     }[spoil]
     return kept + last
@@ -586,8 +653,12 @@ def _unlocked(held: Held, name: str) -> Held:
 
 
 @functools.cache
-def _all_sequences(tokens: tuple[int, ...], longest: int) -> list[Prefix]:
-    return [p for n in range(longest + 1) for p in itertools.product(tokens, repeat=n)]
+def _all_sequences(tokens: tuple[int, ...], longest: int, page_size: int) -> list[Prefix]:
+    """Every sequence of whole pages, each also with 1 to page_size - 1 tokens behind it."""
+    wholes = range(0, longest + 1, page_size)
+    rests = [(n, min(page_size - 1, longest - n)) for n in wholes]
+    every = ((p, most) for n, most in rests for p in itertools.product(tokens, repeat=n))
+    return [p + tokens[:1] * i for p, most in every for i in range(most + 1)]
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -67,7 +67,7 @@ def law(
 
 def laws_of(namespace: dict[str, Any]) -> tuple[Law[Any], ...]:
     """The laws declared in a module, in order."""
-    return tuple(value for value in namespace.values() if isinstance(value, Law))
+    return tuple(value for value in namespace.values() if isinstance(value, Law) and value.contract != "*")
 
 
 AGREEMENT = Law[[Any]](

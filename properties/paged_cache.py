@@ -47,7 +47,7 @@ class Counts(NamedTuple):
 
 
 class Held(NamedTuple):
-    """By the answers so far: the tokens and table of every live sequence, and for every registered key its block and prefix.
+    """By the answers so far: tokens and table of every live sequence, block and prefix of every registered key.
 
     `lives` are the blocks that were ever taken. No mapping is ever changed.
     """
@@ -116,14 +116,15 @@ def rank(held: Held, block: int) -> tuple[int, ...]:
 
 
 def taken(step: Step) -> list[int]:
-    """The blocks that an accepted allocate or append took: for the copy first, then for the end of the table."""
+    """The blocks that an accepted allocate or append took, in the order of the table."""
     if isinstance(step.outcome, Refused):
         return []
     if step.op.name == "allocate":
         cached, blocks = step.outcome
         return list(blocks[cached // step.held.block_size :])
     if step.op.name == "append":
-        return [*(target for _, target in step.outcome.copies), *step.outcome.blocks]
+        before = step.before.tables.get(step.op.args["sequence"], [])
+        return [block for block in step.after.tables.get(step.op.args["sequence"], []) if block not in before]
     return []
 
 
@@ -142,6 +143,49 @@ def copied_block(step: Step) -> int | None:
     return last if frozen else None
 
 
+def _hit(step: Step) -> list[int] | None:
+    if isinstance(step.outcome, Refused):
+        return None
+    if step.op.name == "lookup":
+        return list(step.outcome)
+    if step.op.name == "allocate":
+        return list(step.outcome.blocks[: step.outcome.cached // step.held.block_size])
+    return None
+
+
+def _rate(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+@law("paged_cache", answers=("lmdeploy#4917", "dynamo#6536"))
+def reset_complete(step: Step) -> str | None:
+    """After a reset no sequence and no key is left, every block is free, and nothing has been counted."""
+    if step.op.name != "reset":
+        return None
+    view = step.after
+    left = [name for name in ("tables", "registered", "idle") if getattr(view, name)]
+    if left or len(view.free) != step.held.blocks:
+        return f"after the reset there are {', '.join(left) or 'blocks that are not free'}"
+    counted = {c: n for c in Counts._fields if (n := getattr(view.statistics, c))}
+    return f"after the reset {counted} is still counted" if counted else None
+
+
+@law(
+    "paged_cache",
+    answers=("LMCache#2559", "vllm#18829", "seed 004: append begins a sequence, share_prefix extends one"),
+)
+def no_double_free(step: Step) -> str | None:
+    """Only a live sequence can be freed, grown, cut, forked or registered, and only one that is not live begun."""
+    args = step.op.args
+    if isinstance(step.outcome, Refused) or "sequence" not in args:
+        return None
+    live = step.held_before.tokens
+    begun = args["sequence"] if step.op.name == "allocate" else args.get("child")
+    if step.op.name != "allocate" and args["sequence"] not in live:
+        return f"{step.op.name} accepted sequence {args['sequence']}, which was not live"
+    return f"{step.op.name} began sequence {begun}, which was live" if begun in live else None
+
+
 @law(
     "paged_cache",
     answers=("seed 004: eviction drops blocks from the tables of live sequences", "atlas#373", "vllm#10507"),
@@ -156,8 +200,10 @@ def eviction_safety(step: Step) -> str | None:
             if sequence in named and not isinstance(step.outcome, Refused) and step.op.name != "fork":
                 continue
             if step.after.tables[sequence] != table or step.after.lengths[sequence] != step.before.lengths[sequence]:
-                return f"{step.op.name} changed the table of sequence {sequence} from {table} to {step.after.tables[sequence]}"
-        elif step.op.name != "free" or sequence not in named:
+                return (
+                    f"{step.op.name} changed sequence {sequence} from blocks {table} to {step.after.tables[sequence]}"
+                )
+        elif step.op.name not in ("free", "finish") or sequence not in named:
             return f"{step.op.name} ended sequence {sequence}"
     return None
 
@@ -167,8 +213,9 @@ def eviction_safety(step: Step) -> str | None:
     answers=("seed 004: allocating for a live sequence leaves a gap behind its last token", "TensorRT-LLM#13320"),
 )
 def structure(step: Step) -> str | None:
-    """A sequence has the tokens it was given and just the blocks they need, each once and at one index in all tables."""
-    held, index = step.held, {}
+    """A sequence has the tokens it was given and just the blocks they need, each once and at one index everywhere."""
+    held = step.held
+    index: dict[int, int] = {}
     for sequence, table in step.after.tables.items():
         tokens, length = held.tokens.get(sequence), step.after.lengths[sequence]
         if tokens is None or length != len(tokens):
@@ -200,16 +247,6 @@ def conservation(step: Step) -> str | None:
     return None
 
 
-@law("paged_cache", answers=("seed 004: a registration counts as a holder and is never taken back", "LMCache#3884"))
-def refcount_exact(step: Step) -> str | None:
-    """The reference count of a block is the number of sequences that hold it."""
-    for block, count in enumerate(step.after.refs):
-        holders = sum(block in table for table in step.after.tables.values())
-        if count != holders:
-            return f"block {block} counts {count} references, {holders} sequences hold it"
-    return None
-
-
 @law("paged_cache", answers=("seed 004: blocks freed twice are handed out twice", "vllm#42571", "sglang#25805"))
 def no_aliasing(step: Step) -> str | None:
     """A block that is handed out was held by nobody, and is handed out once."""
@@ -217,30 +254,18 @@ def no_aliasing(step: Step) -> str | None:
     for i, block in enumerate(new):
         holders = [s for s, table in step.before.tables.items() if block in table]
         if holders or block in new[:i]:
-            return f"{step.op.name} took block {block}, which {f'sequence {holders[0]} holds' if holders else 'it took before'}"
+            whose = f"sequence {holders[0]} holds" if holders else "it took before"
+            return f"{step.op.name} took block {block}, which {whose}"
     return None
 
 
-@law("paged_cache", answers=("vllm#18829", "seed 004: free_sequence of an unknown sequence is an error"))
-def no_double_free(step: Step) -> str | None:
-    """Only a live sequence can be freed."""
-    if step.op.name == "free" and step.outcome is None and step.op.args["sequence"] not in step.held_before.tokens:
-        return f"free accepted sequence {step.op.args['sequence']}, which was not live"
-    return None
-
-
-@law("paged_cache", answers=("atlas#692", "vllm#417", "mlx-lm#1547", "sglang#35470"))
-def write_isolation(step: Step) -> str | None:
-    """Tokens are written only into blocks that no other sequence holds and that are not registered."""
-    if step.op.name not in ("allocate", "append") or isinstance(step.outcome, Refused):
-        return None
-    sequence, size = step.op.args["sequence"], step.held.block_size
-    table, length = step.after.tables.get(sequence, []), step.after.lengths.get(sequence, 0)
-    start = step.outcome.cached if step.op.name == "allocate" else length - len(step.op.args["tokens"])
-    for block in table[start // size : step.held.blocks_for(length)]:
-        others = [s for s, t in step.after.tables.items() if s != sequence and block in t]
-        if others or block in step.after.registered.values():
-            return f"sequence {sequence} writes block {block}, which {f'sequence {others[0]} holds' if others else 'is registered'}"
+@law("paged_cache", answers=("seed 004: a registration counts as a holder and is never taken back", "LMCache#3884"))
+def refcount_exact(step: Step) -> str | None:
+    """The reference count of a block is the number of sequences that hold it."""
+    for block, count in enumerate(step.after.refs):
+        holders = sum(block in table for table in step.after.tables.values())
+        if count != holders:
+            return f"block {block} counts {count} references, {holders} sequences hold it"
     return None
 
 
@@ -262,6 +287,22 @@ def content_equality(step: Step) -> str | None:
         prefix = held.prefixes.get(key)
         if prefix is not None and content != stamps(prefix)[-held.block_size :]:
             return f"block {view.registered[key]} is registered for {list(prefix)} and does not hold its KV"
+    return None
+
+
+@law("paged_cache", answers=("atlas#692", "vllm#417", "mlx-lm#1547", "sglang#35470"))
+def write_isolation(step: Step) -> str | None:
+    """Tokens are written only into blocks that no other sequence holds and that are not registered."""
+    if step.op.name not in ("allocate", "append") or isinstance(step.outcome, Refused):
+        return None
+    sequence, size = step.op.args["sequence"], step.held.block_size
+    table, length = step.after.tables.get(sequence, []), step.after.lengths.get(sequence, 0)
+    start = step.outcome.cached if step.op.name == "allocate" else length - len(step.op.args["tokens"])
+    for block in table[start // size : step.held.blocks_for(length)]:
+        others = [s for s, t in step.after.tables.items() if s != sequence and block in t]
+        if others or block in step.after.registered.values():
+            why = f"sequence {others[0]} holds" if others else "is registered"
+            return f"sequence {sequence} writes block {block}, which {why}"
     return None
 
 
@@ -289,20 +330,10 @@ def prefix_completeness(step: Step) -> str | None:
     if hit is not None:
         run = run_of(asked_keys(step.op, step.held.block_size), step.before.registered, step.held_before.lives)
         return f"{step.op.name} answered {hit}, registered are {run}" if len(hit) < len(run) else None
-    if step.op.name == "register" and not isinstance(step.outcome, Refused):
+    if step.op.name in ("register", "finish") and not isinstance(step.outcome, Refused):
         missing = [k for k in step.held.registered if k not in step.after.registered]
         if missing:
             return f"{list(step.held.prefixes[missing[0]])} was registered and is not"
-    return None
-
-
-def _hit(step: Step) -> list[int] | None:
-    if isinstance(step.outcome, Refused):
-        return None
-    if step.op.name == "lookup":
-        return list(step.outcome)
-    if step.op.name == "allocate":
-        return list(step.outcome.blocks[: step.outcome.cached // step.held.block_size])
     return None
 
 
@@ -343,7 +374,7 @@ def atomicity(step: Step) -> str | None:
 
 @law("paged_cache", answers=("llama.cpp#10873", "vllm#11565", "xllm#55"))
 def admission_honesty(step: Step) -> str | None:
-    """OutOfSlots is answered only if fewer blocks are free or idle than are needed, the hit and the copied block left out."""
+    """OutOfSlots is answered only if fewer blocks are free, or idle and not in the hit, than are needed."""
     if step.outcome != Refused("OutOfSlots"):
         return None
     op, before, held = step.op, step.before, step.held_before
@@ -403,23 +434,6 @@ def accounting(step: Step) -> str | None:
         if getattr(got, name) != value:
             return f"{name} is {getattr(got, name)}, recomputed {value}"
     return None
-
-
-def _rate(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-@law("paged_cache", answers=("lmdeploy#4917", "dynamo#6536"))
-def reset_complete(step: Step) -> str | None:
-    """After a reset no sequence and no key is left, every block is free, and nothing has been counted."""
-    if step.op.name != "reset":
-        return None
-    view = step.after
-    left = [name for name in ("tables", "registered", "idle") if getattr(view, name)]
-    if left or len(view.free) != step.held.blocks:
-        return f"after the reset there are {', '.join(left) or 'blocks that are not free'}"
-    counted = {c: n for c in Counts._fields if (n := getattr(view.statistics, c))}
-    return f"after the reset {counted} is still counted" if counted else None
 
 
 LAWS = (*laws_of(globals()), *EVERYWHERE)

@@ -13,10 +13,14 @@ Prefix = tuple[int, ...]
 
 
 class View(NamedTuple):
-    """`entries`: prefix to (slots of its last page, locks). `free`: slots in the order of allocation."""
+    """`entries`: prefix to (slots of its last page, locks).
+
+    `free`: slots in the order of allocation; `order`: evictable slots in the order of eviction.
+    """
 
     entries: dict[Prefix, tuple[tuple[int, ...], int]]
     free: list[int]
+    order: list[int]
     sizes: tuple[int, int, int]
     tree: str
 
@@ -62,12 +66,6 @@ def path(prefix: Prefix, page_size: int) -> list[Prefix]:
     return [prefix[:end] for end in range(page_size, len(prefix) + 1, page_size)]
 
 
-def open_leaves(view: View, page_size: int) -> list[Prefix]:
-    """The entries that may be evicted next: without locks, and no other extends them."""
-    inner = {prefix[:-page_size] for prefix in view.entries}
-    return [prefix for prefix, (_, locks) in view.entries.items() if not locks and prefix not in inner]
-
-
 def evicted(step: Step) -> list[Prefix]:
     """The entries that an operation other than reset has removed."""
     return [] if step.op.name == "reset" else [p for p in step.before.entries if p not in step.after.entries]
@@ -75,7 +73,8 @@ def evicted(step: Step) -> list[Prefix]:
 
 def answers_match(step: Step) -> bool:
     """Whether the outcome is (length, slots) of a match."""
-    return step.op.name in ("match_prefix", "match_request", "cache_unfinished") and not isinstance(step.outcome, Refused)
+    matches = ("match_prefix", "match_request", "cache_unfinished")
+    return step.op.name in matches and not isinstance(step.outcome, Refused)
 
 
 def _asked(step: Step) -> Prefix:
@@ -88,12 +87,24 @@ def _distinct(slots: Iterable[int]) -> int | None:
     return next((slot for slot, count in Counter(slots).items() if count > 1), None)
 
 
+@law("radix_cache", answers=("seed 001: reset is not implemented", "vllm#57727", "dynamo#6536"))
+def reset_complete(step: Step) -> str | None:
+    """After a reset nothing is cached and every slot is free."""
+    if step.op.name != "reset" or isinstance(step.outcome, Refused):
+        return None
+    left: Sequence[Prefix] = list(step.after.entries)
+    if left:
+        return f"{list(left[0])} is cached after the reset"
+    return None if len(step.after.free) == step.held.total else f"{len(step.after.free)} slots are free after the reset"
+
+
 @law("radix_cache", answers=("sglang#28692", "sglang#10637", "Megatron-LM#5822"))
 def structure(step: Step) -> str | None:
     """Every entry is a number of whole pages, and so is every prefix of it."""
     size = step.held.page_size
     for prefix, (slots, _) in step.after.entries.items():
-        if not prefix or len(prefix) % size or len(slots) != size or any(s != slots[0] + i for i, s in enumerate(slots)):
+        apart = any(s != slots[0] + i for i, s in enumerate(slots))
+        if not prefix or len(prefix) % size or len(slots) != size or apart:
             return f"{list(prefix)} is cached in {list(slots)}, which is not one page of {size}"
         if slots[0] % size:
             return f"{list(prefix)} is cached in {list(slots)}, which lies across pages of {size}"
@@ -110,7 +121,7 @@ def no_aliasing(step: Step) -> str | None:
     return None if twice is None else f"slot {twice} has two owners"
 
 
-@law("radix_cache", answers=("seed 001: duplicates may be freed twice", "vllm#42571", "sglang#13826", "mini-sglang#142"))
+@law("radix_cache", answers=("seed 001: duplicates may be freed twice", "vllm#42571", "sglang#13826"))
 def conservation(step: Step) -> str | None:
     """Every slot is free, cached or held, only once; evict frees, and allocate gives, the fewest pages that suffice."""
     cached = [slot for slots, _ in step.after.entries.values() for slot in slots]
@@ -170,22 +181,20 @@ def eviction_safety(step: Step) -> str | None:
     return None
 
 
-@law("radix_cache", answers=("sglang#31643", "sglang#38000", "Megatron-LM#5822"))
+@law("radix_cache", answers=("seed 001: a match inside a node", "sglang#31643", "sglang#38000", "Megatron-LM#5822"))
 def eviction_order(step: Step) -> str | None:
-    """Pages go in the order of their last use; none stays that could go and was used less recently than one that goes."""
-    gone = evicted(step)
-    if not gone:
-        return None
-    used = step.held.used
-    newest = max(gone, key=lambda p: used.get(p, 0))
-    for leaf in open_leaves(step.after, step.held.page_size):
-        if used.get(leaf, 0) < used.get(newest, 0):
-            return f"{list(newest)} was evicted, {list(leaf)} was used less recently"
-    if step.op.name == "evict" and not isinstance(step.outcome, Refused):
-        slot_of = {prefix: slots for prefix, (slots, _) in step.before.entries.items()}
-        order = sorted(gone, key=lambda p: (used.get(p, 0), -len(p)))
-        if [slot for p in order for slot in slot_of[p]] != list(step.outcome):
-            return f"evict freed {list(step.outcome)}, in this order"
+    """Pages without locks go in the order of their last use, the end of a path before its beginning."""
+    used, entries = step.held.used, step.after.entries
+    unlocked = [p for p, (_, locks) in entries.items() if not locks]
+    wanted = [slot for p in sorted(unlocked, key=lambda p: (used.get(p, 0), -len(p))) for slot in entries[p][0]]
+    if step.after.order != wanted:
+        return f"the next to go are {step.after.order}, by last use {wanted}"
+    if step.op.name in ("evict", "allocate") and not isinstance(step.outcome, Refused):
+        gone = [slot for p in evicted(step) for slot in step.before.entries[p][0]]
+        if set(gone) != set(step.before.order[: len(gone)]):
+            return f"{sorted(gone)} were evicted, not {step.before.order[: len(gone)]}"
+        if step.op.name == "evict" and list(step.outcome) != step.before.order[: len(gone)]:
+            return f"evict freed {list(step.outcome)}, not {step.before.order[: len(gone)]}"
     return None
 
 
@@ -237,9 +246,9 @@ def content_equality(step: Step) -> str | None:
 
 @law("radix_cache", answers=("sglang#28692", "seed 001: match_prefix splits"))
 def write_isolation(step: Step) -> str | None:
-    """A match changes nothing, a lock no entry and no free slot; an entry that stays keeps its slots."""
+    """A match changes only the order of eviction, a lock no entry or free slot; entries that stay keep their slots."""
     name, before, after = step.op.name, step.before, step.after
-    if name in ("match_prefix", "match_request") and before != after:
+    if name in ("match_prefix", "match_request") and before._replace(order=after.order) != after:
         return f"{name} changed what the cache shows"
     if name in ("lock", "unlock") and (before.free != after.free or before.entries.keys() != after.entries.keys()):
         return f"{name} moved slots"
@@ -287,17 +296,6 @@ def admission_honesty(step: Step) -> str | None:
         case "NotLocked" if grip and grip.locks:
             return f"{args['handle']} is locked"
     return None
-
-
-@law("radix_cache", answers=("seed 001: reset is not implemented", "vllm#57727", "dynamo#6536"))
-def reset_complete(step: Step) -> str | None:
-    """After a reset nothing is cached and every slot is free."""
-    if step.op.name != "reset" or isinstance(step.outcome, Refused):
-        return None
-    left: Sequence[Prefix] = list(step.after.entries)
-    if left:
-        return f"{list(left[0])} is cached after the reset"
-    return None if len(step.after.free) == step.held.total else f"{len(step.after.free)} slots are free after the reset"
 
 
 LAWS = (*laws_of(globals()), *EVERYWHERE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kvlockstep.reference.block_pool_contract import ExtraKey, HashFunction, Prefix
 from kvlockstep.reference.contracts import InvalidArgument
@@ -17,8 +18,15 @@ def block_hash(parent: int, tokens: tuple[int, ...], extra_key: ExtraKey) -> int
     return int.from_bytes(hashlib.sha256(repr((parent, tokens, extra_key)).encode()).digest()[:8], "big")
 
 
+class BlockKey(NamedTuple):
+    """A full block is looked up by `hash`, and is what was looked for if `prefix` is."""
+
+    hash: int
+    prefix: Prefix
+
+
 class RequestKeys:
-    """The keys of a request that grows: one hash for each full block, computed once.
+    """The keys of a request that grows: one for each full block, its hash computed once.
 
     `extra_keys[i]` (an adapter, a salt, an image; None or missing: nothing) enters the key of block i, and so the keys
     of all blocks behind it.
@@ -45,10 +53,10 @@ class RequestKeys:
             parent = self.hashes[-1] if self.hashes else 0
             self.hashes.append(self._hash(parent, own, self._extra_key(block)))
 
-    def prefix(self, blocks: int) -> Prefix:
-        """What the first `blocks` blocks stand for."""
-        extra_keys = tuple(self._extra_key(i) for i in range(blocks))
-        return Prefix(extra_keys, tuple(self._tokens[: blocks * self._block_size]))
+    def key(self, block: int) -> BlockKey:
+        """The key of a block, counted from 0."""
+        extra_keys = tuple(self._extra_key(i) for i in range(block + 1))
+        return BlockKey(self.hashes[block], Prefix(extra_keys, tuple(self._tokens[: (block + 1) * self._block_size])))
 
     def _extra_key(self, block: int) -> ExtraKey:
         return self._extra_keys[block] if block < len(self._extra_keys) else None

@@ -6,18 +6,10 @@ A block that nobody holds waits in the free queue and keeps what it caches until
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from kvlockstep.reference.block_keys import RequestKeys, block_hash
+from kvlockstep.reference.block_keys import BlockKey, RequestKeys, block_hash
 from kvlockstep.reference.block_pool_contract import AlreadyCached, ExtraKey, HashFunction, InUse, Prefix
 from kvlockstep.reference.contracts import InvalidArgument, NotCached, NotHeld, OutOfSlots, UnknownSlot
-
-
-class Entry(NamedTuple):
-    """What a block caches, and the hash under which it is found."""
-
-    prefix: Prefix
-    hash: int
 
 
 class BlockPool:
@@ -25,6 +17,10 @@ class BlockPool:
 
     Raises InvalidArgument if `blocks` is negative or `block_size` less than 1.
     """
+
+    _queue: list[int]
+    _refs: list[int]
+    _cached: dict[int, BlockKey]
 
     def __init__(self, blocks: int, block_size: int, hash_function: HashFunction | None = None) -> None:
         if blocks < 0 or block_size < 1:
@@ -94,7 +90,7 @@ class BlockPool:
         self._queue = blank + self._queue + [block for block in idle if block in self._cached]
 
     def cache_full_blocks(self, keys: RequestKeys, table: Sequence[int], cached: int, full: int) -> None:
-        """From now on the blocks `table[cached:full]` can be hit as those of the request, whose first `cached` blocks are.
+        """From now on the blocks `table[cached:full]` are hit as those of the request, whose first `cached` blocks are.
 
         Several blocks may cache the same prefix. Raises InvalidArgument unless 0 <= cached <= full, and the request has
         that many keys and blocks; for the block before the first: UnknownSlot, NotCached if it does not cache the
@@ -103,10 +99,11 @@ class BlockPool:
         if not 0 <= cached <= full <= min(len(table), len(keys)):
             raise InvalidArgument(f"cache_full_blocks: {cached=}, {full=}, {len(table)} blocks, {len(keys)} keys")
         if cached:
-            self._check("cache_full_blocks", [table[cached - 1]], lambda block: self._check_caches(block, keys, cached))
+            parent = keys.key(cached - 1)
+            self._check("cache_full_blocks", [table[cached - 1]], lambda block: self._check_caches(block, parent))
         self._check("cache_full_blocks", table[cached:full], self._check_cacheable)
         for i in range(cached, full):
-            self._cached[table[i]] = Entry(keys.prefix(i + 1), keys.hashes[i])
+            self._cached[table[i]] = keys.key(i)
 
     def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
         """The blocks that cache the longest prefix of the request, at most `limit` of them. Changes nothing.
@@ -117,14 +114,14 @@ class BlockPool:
             raise InvalidArgument(f"find_longest_prefix: limit={limit} is negative")
         hits: list[int] = []
         for i in range(len(keys))[:limit]:
-            block = self._find(keys, i)
+            block = self._find(keys.key(i))
             if block is None:
                 break
             hits.append(block)
         return hits
 
     def reset(self) -> None:
-        """Forgets everything cached; the queue is in the order of the block numbers. Raises InUse if a block is held."""
+        """Forgets everything cached and queues the blocks by number. Raises InUse if any is held."""
         if len(self._queue) < self._blocks:
             raise InUse(f"reset: {self._blocks - len(self._queue)} blocks are held")
         self._clear()
@@ -133,30 +130,31 @@ class BlockPool:
         """The free blocks, the next to be handed out first."""
         return self._queue.copy()
 
-    def ref_counts(self) -> list[int]:
-        """The number of holders of every block."""
-        return self._refs.copy()
+    def ref_count(self, block: int) -> int:
+        """The number of holders of a block. Raises UnknownSlot."""
+        self._check("ref_count", [block], lambda _: None)
+        return self._refs[block]
 
     def entries(self) -> dict[Prefix, list[int]]:
         """Every cached prefix with the blocks that cache it, in the order in which they were cached."""
         blocks: dict[Prefix, list[int]] = {}
-        for block, entry in self._cached.items():
-            blocks.setdefault(entry.prefix, []).append(block)
+        for block, key in self._cached.items():
+            blocks.setdefault(key.prefix, []).append(block)
         return blocks
 
     def _clear(self) -> None:
         self._queue = list(range(self._blocks))
         self._refs = [0] * self._blocks
-        self._cached: dict[int, Entry] = {}
+        self._cached = {}
 
-    def _find(self, keys: RequestKeys, i: int) -> int | None:
-        for block, entry in self._cached.items():
-            if entry.hash == keys.hashes[i] and self._verified(entry, keys, i):
+    def _find(self, wanted: BlockKey) -> int | None:
+        for block, key in self._cached.items():
+            if key.hash == wanted.hash and self._verified(key, wanted):
                 return block
         return None
 
-    def _verified(self, entry: Entry, keys: RequestKeys, i: int) -> bool:
-        return entry.prefix == keys.prefix(i + 1)
+    def _verified(self, key: BlockKey, wanted: BlockKey) -> bool:
+        return key.prefix == wanted.prefix
 
     def _forget(self, block: int) -> None:
         self._cached.pop(block, None)
@@ -182,6 +180,6 @@ class BlockPool:
         if block in self._cached:
             raise AlreadyCached(f"block {block} is cached")
 
-    def _check_caches(self, block: int, keys: RequestKeys, count: int) -> None:
-        if block not in self._cached or self._cached[block].prefix != keys.prefix(count):
-            raise NotCached(f"block {block} does not cache the first {count} blocks of the request")
+    def _check_caches(self, block: int, key: BlockKey) -> None:
+        if block not in self._cached or self._cached[block].prefix != key.prefix:
+            raise NotCached(f"block {block} does not cache the request up to there, {list(key.prefix.tokens)}")

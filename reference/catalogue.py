@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvlockstep.reference.block_pool_contract import BlockPoolTarget
 from kvlockstep.reference.contracts import (
     BlockStackTarget,
     KVManagerTarget,
     SlotPoolTarget,
     SlotPrefixCacheTarget,
 )
+from kvlockstep.reference.paged_contract import KVShape, KVStoreTarget, PagedCacheTarget
+from kvlockstep.reference.radix_contract import RadixCacheTarget
+
+SHAPE = KVShape(2, 1, 2, "int8")
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,14 @@ CONTRACTS = {
         Contract("slot_pool", SlotPoolTarget, {"slots": 4}),
         Contract("slot_prefix_cache", SlotPrefixCacheTarget, {"capacity": 4, "slots": 4, "positions": 4}),
         Contract("block_stack", BlockStackTarget, {"blocks": 4}),
+        Contract("radix_cache", RadixCacheTarget, {"pages": 4, "page_size": 2}),
+        Contract("block_pool", BlockPoolTarget, {"blocks": 4, "block_size": 2, "hash_function": None}),
+        Contract("paged_cache", PagedCacheTarget, {"blocks": 4, "block_size": 2, "policy": "lru", "shape": SHAPE}),
+        Contract(
+            "kv_store",
+            KVStoreTarget,
+            {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
+        ),
         Contract("kv_manager", KVManagerTarget, {"blocks": 8, "block_size": 4}),
     )
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from kvlockstep.reference.contracts import ContractError, InvalidArgument
+from kvlockstep.reference.kv_sizing import heads_per_rank, pages_within
 
 POLICIES = ("lru", "fifo", "frequency")
 LAYOUTS = ("layer_major", "slot_major")
@@ -47,22 +48,18 @@ class KVShape(NamedTuple):
     def shard(self, ranks: int) -> KVShape:
         """What one of `ranks` tensor-parallel ranks keeps: its share of the heads, or one head that ranks share.
 
-        Raises InvalidArgument if heads and ranks do not divide one another. Source: seed 001, get_mha_cache_per_page.
+        Raises InvalidArgument if heads and ranks do not divide one another.
         """
-        if ranks < 1 or (self.heads % ranks and ranks % self.heads):
-            raise InvalidArgument(f"shard: {self.heads} heads cannot be spread over ranks={ranks}")
-        return self._replace(heads=max(1, self.heads // ranks))
+        return self._replace(heads=heads_per_rank(self.heads, ranks))
 
 
 def blocks_within(budget: int, block_size: int, shape: KVShape) -> int:
-    """How many blocks of `block_size` tokens fit in `budget` bytes. Source: seed 001, get_num_pages_for_kv_cache.
+    """How many blocks of `block_size` tokens fit in `budget` bytes.
 
     Raises InvalidArgument for a negative budget, a block size below 1 or a bad shape.
     """
     shape.check()
-    if budget < 0 or block_size < 1:
-        raise InvalidArgument(f"blocks_within: budget={budget} bytes, block_size={block_size}")
-    return budget // (block_size * shape.token_bytes)
+    return pages_within(budget, block_size * shape.token_bytes)
 
 
 class Allocation(NamedTuple):

@@ -130,6 +130,10 @@ class RadixCache:
         """The free slots in the order in which `allocate` takes them."""
         return self._slots(self._free)
 
+    def eviction_order(self) -> list[int]:
+        """The evictable slots in the order in which `evict` would free them all; uses nothing."""
+        return self._slots(self._tree.eviction_order())
+
     def entries(self) -> dict[Prefix, tuple[tuple[int, ...], int]]:
         """Every prefix of whole pages with the slots of its last page and its number of locks; uses nothing."""
         return {p: (tuple(self._slots([page])), locks) for p, (page, locks) in self._tree.entries().items()}

@@ -67,6 +67,11 @@ class RadixTree:
             evicted.append(self._entries.pop(min(leaves, key=lambda p: self._entries[p].used)).page)
         return evicted
 
+    def eviction_order(self) -> list[int]:
+        """The pages without locks as `evict` would take them all; uses nothing."""
+        unlocked = [(e.used, -len(p), e.page) for p, e in self._entries.items() if not e.locks]
+        return [page for _, _, page in sorted(unlocked)]
+
     def lock(self, handle: Handle) -> None:
         """One more lock on every page of the handle's path. Raises StaleHandle."""
         self.check(handle)

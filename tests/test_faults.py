@@ -25,6 +25,20 @@ MUST_BE_CAUGHT = (
     "stack-double-release",
     "kv-hit-plus-one",
     "kv-abort-unwritten",
+    "radix-split-unlocks",
+    "radix-split-doubles",
+    "radix-split-age",
+    "radix-keeps-tokens",
+    "radix-free-zero",
+    "bp-chain-no-parent",
+    "bp-python-hash",
+    "bp-hash-trusted",
+    "bp-twin-unpinned",
+    "bp-free-twice",
+    "paged-evicts-live",
+    "paged-rollback-others",
+    "paged-copies-tables",
+    "paged-around-hole",
 )
 """What every driver must find, whatever its way of choosing."""
 

@@ -37,7 +37,7 @@ def test_agrees_with_the_reference(device):
     steps = 15_000 if device == "cpu" else 2_000
     outcome = random_walk(
         SlotPrefixCacheModel,
-        lambda **sizes: SlotPrefixCache(**sizes, device=device),
+        lambda *sizes: SlotPrefixCache(*sizes, device=device),
         seed=3,
         watchdog=Watchdog(5.0),
         steps=steps,

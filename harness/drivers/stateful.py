@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, reject
+from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -68,7 +68,7 @@ class LockstepMachine(RuleBasedStateMachine):
             self._judge(lambda: self.answers.append(answer_text(model.step(op))))
         except NotEnabled:
             self.ops.pop()
-            reject()
+            return
         type(self).outcome.steps += 1
 
     def enabled(self, command: Command) -> bool:
@@ -97,7 +97,9 @@ class LockstepMachine(RuleBasedStateMachine):
 
 
 @st.composite
-def _proposal(draw: st.DrawFn, machine: LockstepMachine, command: Command) -> Op:
+def _proposal(draw: st.DrawFn, machine: LockstepMachine, command: Command) -> Op | None:
+    """An operation, or None if the draws led nowhere: rejecting them would throw the whole episode away."""
+
     def pick(options: Sequence[T]) -> T:
         n = len(options)
         if n == 0:
@@ -107,12 +109,13 @@ def _proposal(draw: st.DrawFn, machine: LockstepMachine, command: Command) -> Op
     try:
         return command.propose(machine.model, pick)
     except NotEnabled:
-        reject()
+        return None
 
 
 def _rule_for(command: Command) -> Any:
-    def run(self: LockstepMachine, op: Op) -> None:
-        self.execute(op)
+    def run(self: LockstepMachine, op: Op | None) -> None:
+        if op is not None:
+            self.execute(op)
 
     run.__name__ = command.name
     run.__doc__ = command.doc

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from kvlockstep.impl.faulty import (
+    block_pool,
     block_stack,
     kv_keys,
     kv_lifecycle,
     kv_manager,
     kv_sharing,
+    kv_store,
+    paged_cache,
+    radix_cache,
     slot_pool,
     slot_prefix_cache,
 )
 from kvlockstep.impl.faulty.fault import Fault
 
-MODULES = (slot_pool, slot_prefix_cache, block_stack, kv_manager, kv_keys, kv_lifecycle, kv_sharing)
+MODULES = (
+    slot_pool,
+    slot_prefix_cache,
+    block_stack,
+    radix_cache,
+    block_pool,
+    paged_cache,
+    kv_store,
+    kv_manager,
+    kv_keys,
+    kv_lifecycle,
+    kv_sharing,
+)
 
 FAULTS: dict[str, Fault] = {fault.id: fault for module in MODULES for fault in module.FAULTS}

@@ -1,0 +1,543 @@
+"""Faults of paged_cache: what seed 004 does, and what other managers of shared blocks were seen to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.reference.contracts import InvalidArgument, OutOfSlots
+from kvlockstep.reference.paged_cache import PagedCache
+from kvlockstep.reference.paged_contract import Allocation, Growth, KVShape, PagedStatistics, UnknownSequence
+from kvlockstep.reference.paged_pool import PagedPool
+
+
+class Spoiled(PagedCache):
+    """A paged_cache over a spoiled pool."""
+
+    pool_type = PagedPool
+
+    def reset(self) -> None:
+        super().reset()
+        self._pool = self.pool_type(self._blocks, self._policy)
+
+
+class EvictsLive(PagedCache):
+    """A block that one sequence holds may be evicted: it goes out of that sequence's table."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        missing = self._blocks_for(tokens) - len(self.lookup(keys)) - len(self._pool.free) - len(self._pool.idle())
+        for table in self._tables.values():
+            for block in [b for b in table if self._pool.blocks[b].holders == 1][: max(0, missing)]:
+                table.remove(block)
+                self._pool.release([block])
+                missing -= 1
+        return super().allocate(sequence, tokens, keys)
+
+
+class RollbackDropsOthers(PagedCache):
+    """What a failed append took is given back by number of blocks, also those that were there before."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        try:
+            return super().append(sequence, tokens)
+        except OutOfSlots:
+            length, table = self._find("append", sequence)
+            kept = max(0, 2 * len(table) - self._blocks_for(length + tokens))
+            self._pool.release(table[kept:])
+            del table[kept:]
+            raise
+
+
+class RollbackFreesTwice(PagedCache):
+    """What a failed allocation took is put back into the free queue, where it still is."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        try:
+            return super().allocate(sequence, tokens, keys)
+        except OutOfSlots:
+            self._pool.free += self._pool.free[:1]
+            raise
+
+
+class FailureCounts(PagedCache):
+    """A refused allocation has counted its hits."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        try:
+            return super().allocate(sequence, tokens, keys)
+        except OutOfSlots:
+            self._pool.counts["hits"] += len(self.lookup(keys))
+            raise
+
+
+class CopiesTablesOnly(PagedCache):
+    """Copy-on-write changes the table and tells nobody to copy."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        growth = super().append(sequence, tokens)
+        return growth._replace(blocks=[t for _, t in growth.copies] + growth.blocks, copies=[])
+
+
+class CopiesBackwards(PagedCache):
+    """The pairs of a copy-on-write are (target, source)."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        growth = super().append(sequence, tokens)
+        return growth._replace(copies=[(target, source) for source, target in growth.copies])
+
+
+class CopiesFullBlock(PagedCache):
+    """Growing behind a full shared block copies that block, too."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        length, table = self._find("append", sequence)
+        full = length > 0 and length % self._size == 0 and self._pool.blocks[table[-1]].holders > 1
+        if not full or tokens < 1 or len(self._pool.free) < 1 + self._blocks_for(tokens):
+            return super().append(sequence, tokens)
+        source, target = table[-1], self._pool.take(len(table) - 1, 1)[0]
+        self._pool.release([source])
+        self._pool.counts["copies"] += 1
+        self._tables[sequence] = [*table[:-1], target]
+        return super().append(sequence, tokens)._replace(copies=[(source, target)])
+
+
+class AppendHalfDone(PagedCache):
+    """The copy-on-write of an append is done before the append is refused."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        try:
+            return super().append(sequence, tokens)
+        except OutOfSlots:
+            length, table = self._find("append", sequence)
+            if self._pool.free and length % self._size and self._pool.frozen(table[-1]):
+                last = table.pop()
+                table += self._pool.take(len(table), 1)
+                self._pool.release([last])
+            raise
+
+
+class WritesShared(Spoiled):
+    """The block that other sequences hold is written in place."""
+
+    class pool_type(PagedPool):
+        def frozen(self, block: int) -> bool:
+            return block in self.registered.values()
+
+
+class WritesRegistered(Spoiled):
+    """A registered block that was cut is written in place."""
+
+    class pool_type(PagedPool):
+        def frozen(self, block: int) -> bool:
+            idle = not self.blocks[block].holders
+            return super().frozen(block) if idle else self.blocks[block].holders > 1
+
+
+class AnswersAroundHole(Spoiled):
+    """A prefix lacks its evicted block and goes on behind it."""
+
+    class pool_type(PagedPool):
+        def lookup(self, keys: Sequence[int]) -> list[int]:
+            return [self.registered[key] for key in keys if key in self.registered]
+
+
+class AnyIndex(Spoiled):
+    """A key is a hit wherever in a prefix it is asked for."""
+
+    class pool_type(PagedPool):
+        def lookup(self, keys: Sequence[int]) -> list[int]:
+            hit: list[int] = []
+            for key in keys:
+                if key not in self.registered:
+                    break
+                hit.append(self.registered[key])
+            return hit
+
+
+class MissesLast(Spoiled):
+    """The last key asked for is never hit."""
+
+    class pool_type(PagedPool):
+        def lookup(self, keys: Sequence[int]) -> list[int]:
+            return super().lookup(keys[:-1])
+
+
+class EvictsOwnHit(PagedCache):
+    """The hit is not held while further blocks are taken, and may be among them."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        hit, idle = self.lookup(keys), self._pool.idle()
+        need = self._blocks_for(tokens) - len(hit)
+        others = len(self._pool.free) + sum(block not in hit for block in idle)
+        if tokens < len(keys) * self._size or need <= others:
+            return super().allocate(sequence, tokens, keys)
+        self._check_new("allocate", sequence)
+        self._pool.require("allocate", need)
+        table = hit + self._pool.take(len(hit), need)
+        self._pool.hold(hit)
+        self._tables[sequence], self._lengths[sequence] = table, tokens
+        self._pool.counts["hits"] += len(hit)
+        self._pool.counts["misses"] += len(keys) - len(hit)
+        return Allocation(len(hit) * self._size, list(table))
+
+
+class GhostKey(Spoiled):
+    """An evicted block keeps its key."""
+
+    class pool_type(PagedPool):
+        def evict(self, block: int) -> None:
+            registered = self.registered
+            super().evict(block)
+            self.registered = registered
+
+        def idle(self) -> list[int]:
+            return [block for block in super().idle() if block not in self.free]
+
+
+class RegistrationHolds(PagedCache):
+    """A registration counts as a holder."""
+
+    def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
+        before = set(self._pool.registered.values())
+        count = super().register(sequence, keys, first)
+        for block in set(self._pool.registered.values()) - before:
+            self._pool.blocks[block].holders += 1
+        return count
+
+
+class RegisterReplaces(PagedCache):
+    """The last block registered under a key has it; the one before is cached for nobody."""
+
+    def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
+        count = super().register(sequence, keys, first)
+        for i, key in enumerate(keys):
+            self._pool.registered[key] = self._tables[sequence][first + i]
+        return count
+
+
+class RegistersUnfilled(PagedCache):
+    """A block that is not full can be registered."""
+
+    def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
+        _, table = self._find("register", sequence)
+        if len(keys) == 1 and 0 <= first < len(table):
+            new = keys[0] not in self._pool.registered and table[first] not in self._pool.registered.values()
+            self._pool.registered.update({keys[0]: table[first]} if new else {})
+            return int(new)
+        return super().register(sequence, keys, first)
+
+
+class FifoAsLru(Spoiled):
+    """fifo evicts what was released first."""
+
+    class pool_type(PagedPool):
+        def __init__(self, blocks: int, policy: str) -> None:
+            super().__init__(blocks, "lru" if policy == "fifo" else policy)
+
+
+class LruAsFifo(Spoiled):
+    """lru evicts what was allocated first: no later use counts."""
+
+    class pool_type(PagedPool):
+        def __init__(self, blocks: int, policy: str) -> None:
+            super().__init__(blocks, "fifo" if policy == "lru" else policy)
+
+
+class FrequencyTies(Spoiled):
+    """Blocks used equally often are evicted by number."""
+
+    class pool_type(PagedPool):
+        def _rank(self, number: int) -> tuple[int, ...]:
+            rank = super()._rank(number)
+            return (rank[0], number) if self._policy == "frequency" else rank
+
+
+class FrequencyCountsTokens(PagedCache):
+    """Every token appended to a block is a use of it."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        growth = super().append(sequence, tokens)
+        self._pool.blocks[self._tables[sequence][-1]].uses += tokens
+        return growth
+
+
+class HitIsNoUse(Spoiled):
+    """A hit does not count as a use."""
+
+    class pool_type(PagedPool):
+        def hold(self, blocks: Sequence[int]) -> None:
+            super().hold(blocks)
+            for block in blocks:
+                self.blocks[block].uses -= 1
+
+
+class HeadFirst(Spoiled):
+    """Of what is released at once the head of the prefix is evicted first."""
+
+    class pool_type(PagedPool):
+        def _rank(self, number: int) -> tuple[int, ...]:
+            *rank, deepest_first = super()._rank(number)
+            return (*rank, -deepest_first)
+
+
+class EvictsOneMore(Spoiled):
+    """An allocation that evicts evicts one block more than it needs."""
+
+    class pool_type(PagedPool):
+        def take(self, depth: int, n: int) -> list[int]:
+            evicted = self.counts["evictions"]
+            taken = super().take(depth, n)
+            if self.counts["evictions"] > evicted and self.idle():
+                self.evict(self.idle()[0])
+            return taken
+
+
+class LastFreedFirst(Spoiled):
+    """Free blocks are a stack."""
+
+    class pool_type(PagedPool):
+        def _put_back(self, block: int) -> None:
+            super()._put_back(block)
+            self.free.insert(0, self.free.pop())
+
+
+class TakesHeld(Spoiled):
+    """With nothing free or idle the head of another sequence is handed out."""
+
+    class pool_type(PagedPool):
+        def require(self, operation: str, n: int, hit: Sequence[int] = ()) -> None:
+            if operation == "append" or n != 1 or hit or self.free or self.idle() or not self.blocks:
+                super().require(operation, n, hit)
+
+        def take(self, depth: int, n: int) -> list[int]:
+            if depth or n != 1 or self.free or self.idle():
+                return super().take(depth, n)
+            block = next(i for i, b in enumerate(self.blocks) if b.holders and b.depth == depth)
+            self.hold([block])
+            return [block]
+
+
+class OneBlockMore(PagedCache):
+    """A sequence that fills its last block has another one behind it."""
+
+    def _blocks_for(self, tokens: int) -> int:
+        return tokens // self._size + 1 if tokens else 0
+
+
+class AllocateExtends(PagedCache):
+    """Allocating for a live sequence puts blocks behind its last one, full or not."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        if sequence not in self._tables:
+            return super().allocate(sequence, tokens, keys)
+        need = self._blocks_for(tokens)
+        self._pool.require("allocate", need)
+        new = self._pool.take(len(self._tables[sequence]), need)
+        self._tables[sequence] += new
+        self._lengths[sequence] += tokens
+        return Allocation(0, new)
+
+
+class AppendCreates(PagedCache):
+    """Appending to an unknown sequence begins it."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        if sequence in self._tables:
+            return super().append(sequence, tokens)
+        return Growth(self.allocate(sequence, tokens).blocks, [])
+
+
+class ForkIntoLive(PagedCache):
+    """Forking into a live sequence puts the shared blocks behind its own."""
+
+    def fork(self, source: int, child: int, tokens: int | None = None) -> list[int]:
+        if child not in self._tables or source not in self._tables:
+            return super().fork(source, child, tokens)
+        shared = list(self._tables[source])
+        self._pool.hold(shared)
+        self._tables[child] += shared
+        return self.table(child)
+
+
+class ForkTakesWholeBlock(PagedCache):
+    """The child of a fork in mid-block goes on behind its parent's tokens of that block."""
+
+    def fork(self, source: int, child: int, tokens: int | None = None) -> list[int]:
+        table = super().fork(source, child, tokens)
+        self._lengths[child] = min(self._lengths[source], len(table) * self._size)
+        return table
+
+
+class ForkWithoutHolding(PagedCache):
+    """A fork copies the table and holds nothing."""
+
+    def fork(self, source: int, child: int, tokens: int | None = None) -> list[int]:
+        table = super().fork(source, child, tokens)
+        for block in table:
+            self._pool.blocks[block].holders -= self._pool.blocks[block].holders > 1
+        return table
+
+    def free(self, sequence: int) -> None:
+        _, table = self._find("free", sequence)
+        for block in table:
+            self._pool.blocks[block].holders = max(1, self._pool.blocks[block].holders)
+        super().free(sequence)
+
+
+class FreeUnknown(PagedCache):
+    """Freeing a sequence that is not live is accepted."""
+
+    def free(self, sequence: int) -> None:
+        try:
+            super().free(sequence)
+        except UnknownSequence:
+            return
+
+
+class TruncateKeepsBlocks(PagedCache):
+    """Tokens taken back leave their blocks in the table."""
+
+    def truncate(self, sequence: int, tokens: int) -> None:
+        length, _ = self._find("truncate", sequence)
+        if not 0 <= tokens <= length:
+            raise InvalidArgument("tokens")
+        self._lengths[sequence] = tokens
+
+
+class RefusesHits(PagedCache):
+    """Admission asks for room for the hit too."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        if sequence not in self._tables and tokens >= len(keys) * self._size:
+            self._pool.require("allocate", self._blocks_for(tokens))
+        return super().allocate(sequence, tokens, keys)
+
+
+class KeepsOneFree(Spoiled):
+    """The last free block is kept back."""
+
+    class pool_type(PagedPool):
+        def require(self, operation: str, n: int, hit: Sequence[int] = ()) -> None:
+            super().require(operation, n + (0 < n == len(self.free) and len(self.blocks) > 1), hit)
+
+
+class ResetKeepsKeys(PagedCache):
+    """A reset leaves what is registered."""
+
+    def reset(self) -> None:
+        old = getattr(self, "_pool", None)
+        super().reset()
+        if old is not None and old.idle():
+            self._pool.registered = {key: b for key, b in old.registered.items() if b in old.idle()}
+
+
+class ResetKeepsCounts(PagedCache):
+    """A reset leaves hits and misses."""
+
+    def reset(self) -> None:
+        old = getattr(self, "_pool", None)
+        super().reset()
+        if old is not None:
+            self._pool.counts.update({name: old.counts[name] for name in ("hits", "misses")})
+
+
+class DeallocationsPerEntry(PagedCache):
+    """Every table entry that is freed counts as a freed block, whoever else holds it."""
+
+    def free(self, sequence: int) -> None:
+        _, table = self._find("free", sequence)
+        shared = sum(self._pool.blocks[block].holders > 1 for block in table)
+        super().free(sequence)
+        self._pool.counts["deallocations"] += shared
+
+
+class ForkCountsHit(PagedCache):
+    """A fork counts as a hit."""
+
+    def fork(self, source: int, child: int, tokens: int | None = None) -> list[int]:
+        table = super().fork(source, child, tokens)
+        self._pool.counts["hits"] += 1
+        return table
+
+
+class CopyIsNoAllocation(PagedCache):
+    """The block of a copy-on-write is not counted as allocated."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        growth = super().append(sequence, tokens)
+        self._pool.counts["allocations"] -= len(growth.copies)
+        return growth
+
+
+class CachedIsUsed(PagedCache):
+    """Idle blocks count as used in the utilisation."""
+
+    def statistics(self) -> PagedStatistics:
+        s = super().statistics()
+        return s._replace(utilisation=(s.held + s.cached) / s.blocks if s.blocks else 0.0)
+
+
+class FragmentationPerEntry(PagedCache):
+    """A shared block that is not full counts in every table."""
+
+    def statistics(self) -> PagedStatistics:
+        room = sum(len(table) for table in self._tables.values()) * self._size
+        unfilled = room - sum(self._lengths.values())
+        return super().statistics()._replace(fragmentation=unfilled / room if room else 0.0)
+
+
+class TwoBytes(PagedCache):
+    """Memory is counted as if every dtype had two bytes."""
+
+    def __init__(self, blocks: int, block_size: int, policy: str, shape: KVShape) -> None:
+        super().__init__(blocks, block_size, policy, shape._replace(dtype="bfloat16"))
+
+
+FAULTS = faults_of(
+    "paged_cache",
+    ("paged-evicts-live", EvictsLive, "eviction from a live sequence", ("seed 004",), "eviction_safety"),
+    ("paged-rollback-others", RollbackDropsOthers, "rollback drops the wrong blocks", ("seed 004",), "eviction_safety"),
+    ("paged-rollback-twice", RollbackFreesTwice, "rollback frees twice", ("seed 004",), "conservation"),
+    ("paged-failure-counts", FailureCounts, "a refusal counts hits", ("Megatron-LM#6416",), "atomicity"),
+    ("paged-copies-tables", CopiesTablesOnly, "copy-on-write without the bytes", ("seed 004",), "content_equality"),
+    ("paged-copies-backwards", CopiesBackwards, "a copy runs backwards", ("LMCache#4921",), "content_equality"),
+    ("paged-copies-full", CopiesFullBlock, "a full shared block is copied", ("seed 004",), "agreement"),
+    ("paged-append-half", AppendHalfDone, "a refused append has copied", ("seed 004",), "eviction_safety"),
+    ("paged-writes-shared", WritesShared, "a shared tail is written", ("atlas#692", "vllm#417"), "write_isolation"),
+    ("paged-writes-registered", WritesRegistered, "a cached block is written", ("mlx-lm#1547",), "write_isolation"),
+    ("paged-around-hole", AnswersAroundHole, "a prefix with a hole", ("seed 004",), "prefix_soundness"),
+    ("paged-any-index", AnyIndex, "a key hits at any index", ("mutant",), "prefix_soundness"),
+    ("paged-misses-last", MissesLast, "the last block is missed", ("vllm#57610",), "prefix_completeness"),
+    ("paged-evicts-own-hit", EvictsOwnHit, "a hit is evicted by its own allocation", ("vllm#10507",), "structure"),
+    ("paged-ghost-key", GhostKey, "the key outlives the block", ("nano-vllm#163",), "write_isolation"),
+    ("paged-registration-holds", RegistrationHolds, "a registration is a holder", ("seed 004",), "refcount_exact"),
+    ("paged-register-replaces", RegisterReplaces, "a twin takes the key over", ("seed 004",), "agreement"),
+    ("paged-registers-unfilled", RegistersUnfilled, "a partial block is cached", ("sglang#35470",), "agreement"),
+    ("paged-fifo-as-lru", FifoAsLru, "fifo behaves as lru", ("mutant",), "eviction_order"),
+    ("paged-lru-as-fifo", LruAsFifo, "no use is noticed", ("seed 004",), "eviction_order"),
+    ("paged-frequency-ties", FrequencyTies, "ties are broken anyhow", ("seed 004",), "eviction_order"),
+    ("paged-frequency-tokens", FrequencyCountsTokens, "tokens count as uses", ("seed 004",), "eviction_order"),
+    ("paged-hit-no-use", HitIsNoUse, "a hit is no use", ("seed 004",), "eviction_order"),
+    ("paged-head-first", HeadFirst, "parents go before children", ("Megatron-LM#5822",), "eviction_order"),
+    ("paged-evicts-more", EvictsOneMore, "evicts one too many", ("sglang#4987",), "eviction_order"),
+    ("paged-free-stack", LastFreedFirst, "another order than the contract's", ("mutant",), "agreement"),
+    ("paged-takes-held", TakesHeld, "a held block is handed out", ("vllm#42571",), "no_aliasing"),
+    ("paged-one-more", OneBlockMore, "a block too many at the boundary", ("nano-vllm#66",), "structure"),
+    ("paged-allocate-extends", AllocateExtends, "blocks behind a gap", ("seed 004",), "no_double_free"),
+    ("paged-append-creates", AppendCreates, "append begins a sequence", ("seed 004",), "no_double_free"),
+    ("paged-fork-into-live", ForkIntoLive, "a fork into a live sequence", ("seed 004",), "no_double_free"),
+    ("paged-fork-whole-block", ForkTakesWholeBlock, "the fill of a block is shared", ("seed 004",), "structure"),
+    ("paged-fork-unheld", ForkWithoutHolding, "a fork without references", ("atlas#692",), "refcount_exact"),
+    ("paged-free-unknown", FreeUnknown, "an unknown sequence is freed", ("LMCache#2559",), "no_double_free"),
+    ("paged-truncate-keeps", TruncateKeepsBlocks, "a stranded tail", ("sglang#22862",), "structure"),
+    ("paged-refuses-hits", RefusesHits, "the hit is to fit twice", ("vllm#11565",), "admission_honesty"),
+    ("paged-keeps-one", KeepsOneFree, "refuses with a block free", ("llama.cpp#10873",), "admission_honesty"),
+    ("paged-reset-keys", ResetKeepsKeys, "keys survive a reset", ("lmdeploy#4917",), "reset_complete"),
+    ("paged-reset-counts", ResetKeepsCounts, "counters survive a reset", ("dynamo#6536",), "reset_complete"),
+    ("paged-frees-per-entry", DeallocationsPerEntry, "frees are counted per table", ("seed 004",), "accounting"),
+    ("paged-fork-counts-hit", ForkCountsHit, "a fork counts as a hit", ("seed 004",), "accounting"),
+    ("paged-copy-uncounted", CopyIsNoAllocation, "a copy's block is not counted", ("seed 004",), "accounting"),
+    ("paged-cached-is-used", CachedIsUsed, "idle blocks count as used", ("seed 004", "imp#1120"), "accounting"),
+    ("paged-shared-twice", FragmentationPerEntry, "shared blocks count twice", ("seed 004",), "accounting"),
+    ("paged-two-bytes", TwoBytes, "every dtype has two bytes", ("seed 004",), "agreement"),
+)
