@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # An editable install in strict mode lists the files, so it is repeated when a directory gains or loses one.
 PACKAGES := harness harness/drivers reference properties models impl impl/engines impl/faulty
 
-.PHONY: check test lint tests bench engines clean
+.PHONY: check test lint tests bench symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
@@ -25,6 +25,11 @@ tests: $(READY)
 bench: $(READY)
 	$(BIN)/kvlockstep bench
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/bench
+
+# Hypothesis with CrossHair's symbolic values as its backend; it gates nothing.
+symbolic: $(READY)
+	$(BIN)/python -m pip install -qq --constraint constraints.txt hypothesis-crosshair
+	$(BIN)/pytest --override-ini addopts=--import-mode=importlib --hypothesis-profile kvlockstep-symbolic tests/symbolic
 
 $(READY): $(VENV)/.dependencies $(PACKAGES)
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --config-settings editable_mode=strict --editable .

@@ -6,6 +6,7 @@ pytest's `--hypothesis-profile`.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
             max_examples=profile.examples,
             stateful_step_count=profile.steps_per_example,
             deadline=None,
+        )
+    if importlib.util.find_spec("hypothesis_crosshair_provider") is not None:
+        settings.register_profile(
+            "kvlockstep-symbolic", backend="crosshair", max_examples=20, stateful_step_count=6, deadline=None
         )
     if config.getoption("--kvlockstep-target"):
         _prepare(config)
