@@ -10,10 +10,6 @@ from typing import Any
 
 from kvlockstep.timing import Call, Speed, best_of, no_gc
 
-try:
-    import xxhash  # type: ignore[import-not-found, unused-ignore]
-except ImportError:
-    xxhash = None
 
 Take = Callable[[int], list[int]]
 Give = Callable[[list[int]], None]
@@ -146,7 +142,9 @@ def prompt(tokens: int = PROMPT) -> array[int]:
 
 def xxh3_chain(data: bytes) -> Call | None:
     """A call that hashes blocks of int32 tokens, each behind the hash of the one before; None without xxhash."""
-    if xxhash is None:
+    try:
+        import xxhash  # noqa: PLC0415
+    except ImportError:
         return None
     width = 4 * BLOCK_SIZE
     digest = xxhash.xxh3_128_digest
