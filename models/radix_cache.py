@@ -309,7 +309,7 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
 
     def _matched(self, handles: dict[str, Any], name: str, match: Any) -> tuple[int, tuple[int, ...]]:
         length, slots, handles[name] = match
-        return length, _plain(slots)
+        return int(length), _plain(slots)
 
     def _slots(self, op: Op) -> list[int]:
         """The slots that this operation names: of the match, then held ones, the longest held first; or spoilt ones."""
@@ -627,7 +627,8 @@ def _without(slots: Sequence[int], gone: Iterable[int]) -> tuple[int, ...]:
 
 def _taken_from(given: Sequence[int], found: Sequence[int], matched: int) -> int:
     """The length up to which a request has been given other slots than its own."""
-    others = [i for i in range(matched, len(found)) if found[i] != given[i]]
+    pairs = list(zip(found, given, strict=False))
+    others = [i for i in range(matched, len(pairs)) if pairs[i][0] != pairs[i][1]]
     return others[-1] + 1 if others else matched
 
 

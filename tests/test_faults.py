@@ -25,6 +25,7 @@ MUST_BE_CAUGHT = (
     "stack-double-release",
     "kv-hit-plus-one",
     "kv-abort-unwritten",
+    "kv-abort-publishes",
     "radix-split-unlocks",
     "radix-split-doubles",
     "radix-split-age",
@@ -55,7 +56,7 @@ def by_hypothesis(fault, watchdog):
 def by_explore(fault, watchdog):
     model_type = model_of(fault.contract)
     for scope in model_type.small_scopes:
-        outcome = explore(model_type, fault.make, scope, watchdog=watchdog, seconds=20)
+        outcome = explore(model_type, fault.make, scope, watchdog=watchdog, seconds=40)
         if outcome.failure is not None:
             break
     return outcome
