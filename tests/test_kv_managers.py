@@ -13,7 +13,7 @@ import pytest
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_manager import BlockManager, CachedBlock
-from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty import FAULTS, kv_keys
 from kvlockstep.impl.kv_tensors import POISON, TORN, KVTensors
 from kvlockstep.impl.slot_manager import SlotManager
 from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
@@ -397,7 +397,7 @@ class TestSlotManager:
 
 
 @pytest.mark.usefixtures("stamps_per_block")
-@pytest.mark.parametrize("fault", [f.id for f in FAULTS.values() if f.contract == "kv_manager" and "key" in f.id])
+@pytest.mark.parametrize("fault", [f.id for f in kv_keys.FAULTS if "key" in f.id])
 def test_stamps_per_block_find_wrong_keys(fault: str) -> None:
     class Tables(FAULTS[fault].make(4, 2).__class__):  # type: ignore[misc]
         def blocks(self, rid: str) -> list[int]:
