@@ -236,7 +236,7 @@ class RadixTree:
         parent, size = node.parent, tokens * TOKEN
         upper = Node(parent, node.key, node.run[:size], node.slots[:tokens].copy(), parent.end + tokens, node.locks)
         parent.children[node.key] = upper
-        node.run = node.run[size:]
+        node.run = node.run[size : len(node.slots) * TOKEN]
         node.slots = node.slots[tokens:].copy()
         node.key = node.run[: self._width]
         node.parent = upper

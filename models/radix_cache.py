@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,10 @@ from kvlockstep.properties.radix_cache import Grip, Held, Prefix, View, evicted,
 from kvlockstep.properties.slot_prefix_cache import stamps
 from kvlockstep.reference.radix_cache import RadixCache
 
-SPOILS = ("unknown", "free", "twice", "across", "short")
+SPOILS = ("twice", "free", "unknown", "across", "short")
 CACHINGS = ("cache_finished", "cache_unfinished")
 SCRIBBLE = -7
+KEPT_ANSWERS = 3
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def _scopes() -> Iterable[RadixCacheScope]:
     sizes += [(10, 4, 26, 3), (1, 1, 2, 1), (20, 2, 24, 4), (6, 16, 66, 3), (2, 2, 5, 1), (24, 1, 16, 4), (0, 1, 1, 1)]
     vocabularies = ((1, 2), (1, 2, 3), (0, 257, 2**31 - 1), (1,))
     for i, (pages, page_size, longest, handles) in enumerate(sizes):
-        for j, tokens in enumerate((vocabularies[i % 3], vocabularies[(i + 1) % 4])):
+        for j, tokens in enumerate((vocabularies[i % 3], vocabularies[(i + 1) % 4])[: pages // 2 or 1]):
             yield RadixCacheScope(pages, page_size, longest, handles, tokens, buffers=(i + j) % 3 > 0)
 
 
@@ -99,6 +101,7 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
     )
 
     def __init__(self, scope: RadixCacheScope, factory: Factory) -> None:
+        self._answers: dict[int, deque[Any]] = {}
         super().__init__(scope, factory)
         self._handles: dict[int, dict[str, Any]] = {id(self.reference): {}, id(self.target): {}}
         self._split_since: set[str] = set()
@@ -108,10 +111,13 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
 
     @command(4)
     def serve(self, pick: Pick) -> Op:
-        """A request from its match to its end at one go."""
+        """A request from its match to its end at one go, or until it has locked what it matched."""
         if self.scope.exhaustive:
             raise NotEnabled
-        return Op("serve", tokens=self._sequence(pick), handle=self._name(pick))
+        hold = pick((None, True))
+        entries = list(self.view.entries) if hold else []
+        tokens = [*pick(entries), self.scope.tokens[0]] if entries else self._sequence(pick)
+        return Op("serve", tokens=tokens, handle=self._name(pick), hold=hold)
 
     @command(4)
     def match_prefix(self, pick: Pick) -> Op:
@@ -169,8 +175,13 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
 
     @command(2)
     def cache_unfinished(self, pick: Pick) -> Op:
-        """A running request is cached as far as it has come."""
-        return self._caching("cache_unfinished", pick, pick(self._locked_once()))
+        """A running request is cached as far as it has come; its new handle takes the place of the old one, or not."""
+        free = [name for name in self._names() if name not in self.held.grips or not self.held.grips[name].locks]
+        handle = pick(self._locked() if free else self._locked_once())
+        op = self._caching("cache_unfinished", pick, handle)
+        if op.name != "cache_unfinished":
+            return op
+        return op.but(into=pick([*free, *([None] if self.held.grips[handle].locks == 1 else [])]))
 
     @command(2)
     def evict(self, pick: Pick) -> Op:
@@ -202,10 +213,12 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             pages = 2 if spoil == "twice" else 1
             return Op(operation, tokens=self._longer(handle, pages * self.scope.page_size), handle=handle, spoil=spoil)
         if kind == "free":
-            return Op("free", pages=1 if self.scope.exhaustive else pick((1, 2)), spoil=pick(SPOILS))
+            return Op("free", pages=1 if self.scope.exhaustive else pick((2, 1)), spoil=pick(SPOILS))
         bad = [Op("allocate", n=-1), Op("evict", n=-1)]
         bad += [Op("match_request", tokens=[], handle=n) for n, grip in self.held.grips.items() if not grip.locks]
-        bad += [Op("cache_finished", tokens=[], handle=n) for n in self._locked() if self.held.grips[n].prefix]
+        for name in self._locked():
+            other = [token + 1 for token in self.held.grips[name].prefix]
+            bad += [Op(operation, tokens=other, handle=name) for operation in CACHINGS[: 2 * bool(other)]]
         return pick(bad)
 
     def step(self, op: Op) -> Any:
@@ -230,6 +243,8 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
         if not tokens:
             return None
         do(Op("lock", handle=handle))
+        if op.args.get("hold"):
+            return len(self.held.grips[handle].prefix)
         needed = _whole(len(tokens), self.scope.page_size) - len(self.held.grips[handle].prefix)
         do(Op("allocate", n=max(0, needed - len(self.held.slots))))
         if needed > len(self.held.slots):
@@ -259,8 +274,11 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             raise NotEnabled
         if op.name in ("lock", "unlock", "cache_finished", "cache_unfinished") and grip is None:
             raise NotEnabled
-        if op.name == "cache_unfinished" and grip is not None and grip.locks > 1:
-            raise NotEnabled  # its handle is replaced, and the other lock would be lost
+        if op.name == "cache_unfinished" and grip is not None:
+            into = args.get("into") or name
+            replaced = self.held.grips.get(into)
+            if replaced is not None and replaced.locks > (into == name):
+                raise NotEnabled  # the handle that is replaced has a lock, which would be lost
         if args.get("spoil") is not None:
             return
         size = self.scope.page_size
@@ -284,15 +302,18 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             case "lock" | "unlock":
                 return getattr(system, op.name)(handles[name])
             case "insert_prefix":
-                return self._given(system.insert_prefix, args["tokens"], self._slots(op))
+                return int(self._given(system.insert_prefix, args["tokens"], self._slots(op)))
             case "cache_finished":
                 finishing = functools.partial(system.cache_finished, handles[name])
-                return self._given(finishing, args["tokens"], self._slots(op))
+                return int(self._given(finishing, args["tokens"], self._slots(op)))
             case "cache_unfinished":
                 caching = functools.partial(system.cache_unfinished, handles[name])
-                return self._matched(handles, name, self._given(caching, args["tokens"], self._slots(op)))
-            case "allocate" | "evict":
-                return _plain(getattr(system, op.name)(args["n"]))
+                into = args.get("into") or name
+                return self._matched(handles, into, self._given(caching, args["tokens"], self._slots(op)))
+            case "allocate":
+                return self._kept_answer(system, system.allocate(args["n"]))
+            case "evict":
+                return _plain(system.evict(args["n"]))
             case "free":
                 return self._given(system.free, self._slots(op))
             case _:
@@ -306,6 +327,11 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
         finally:
             for mine in given:
                 _scribble(mine)
+
+    def _kept_answer(self, system: Any, slots: Any) -> tuple[int, ...]:
+        """The slots of an answer, which the caller keeps and looks at again: it must not change."""
+        self._answers.setdefault(id(system), deque(maxlen=KEPT_ANSWERS)).append(slots)
+        return tuple(_ints(slots))
 
     def _matched(self, handles: dict[str, Any], name: str, match: Any) -> tuple[int, tuple[int, ...]]:
         length, slots, handles[name] = match
@@ -326,7 +352,8 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
         free, evictable, protected = system.sizes()
         entries = {prefix: (tuple(slots), locks) for prefix, (slots, locks) in system.entries().items()}
         free_slots, order = _ints(system.free_slots()), _ints(system.eviction_order())
-        return View(entries, free_slots, order, (free, evictable, protected), system.render())
+        answers = tuple([tuple(_ints(slots)) for slots in self._answers.get(id(system), ())])
+        return View(entries, free_slots, order, (free, evictable, protected), system.render(), answers)
 
     def nothing_held(self) -> Held:
         return Held(self.scope.page_size, self.scope.pages * self.scope.page_size, 0, 0, (), {}, {}, {}, {})
@@ -375,7 +402,8 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
         prefix = tokens[:length]
         grip = Grip(prefix, found, 1, held.born.get(prefix, 0), held.resets)
         kept = _without(held.slots, slots[matched:whole])
-        return held._replace(slots=kept, grips={**held.grips, name: grip})
+        held = _locked(held, name, -1)
+        return held._replace(slots=kept, grips={**held.grips, op.args.get("into") or name: grip})
 
     def notice(self, step: Step) -> None:
         reach, name = self.reach, step.op.name
@@ -383,7 +411,7 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             reach[self._refusal(step)] += 1
             return
         if name == "cache_unfinished":
-            self._split_since.discard(step.op.args["handle"])
+            self._split_since.discard(step.op.args.get("into") or step.op.args["handle"])
         if name in ("match_prefix", "match_request"):
             self._split_since.discard(step.op.args["handle"])
             self._notice_match(step)
@@ -511,8 +539,10 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
 
     def _name(self, pick: Pick) -> str:
         grips = self.held.grips
-        names = [f"h{i}" for i in range(min(self.scope.handles, len(grips) + 1))]
-        return pick([name for name in names if name not in grips or not grips[name].locks])
+        return pick([name for name in self._names() if name not in grips or not grips[name].locks])
+
+    def _names(self) -> list[str]:
+        return [f"h{i}" for i in range(min(self.scope.handles, len(self.held.grips) + 1))]
 
     def _amount(self, pick: Pick, pages: int) -> int:
         """Tokens of 0 to one page more than there are, around multiples of the page."""
@@ -560,7 +590,7 @@ class RadixCacheModel(LockstepModel[RadixCacheScope]):
             return list(pick(_all_sequences(scope.tokens, scope.longest, scope.page_size)))
         size = scope.page_size
         locked = [g.prefix[:-size] for g in self.held.grips.values() if g.locks and len(g.prefix) > size]
-        revisit = pick((True, False)) if locked else False
+        revisit = pick((True, False, False)) if locked else False
         if revisit:
             return list(pick(locked))
         entries = list(self.view.entries)

@@ -16,6 +16,7 @@ class View(NamedTuple):
     """`entries`: prefix to (slots of its last page, locks).
 
     `free`: slots in the order of allocation; `order`: evictable slots in the order of eviction.
+    `answers`: the last allocations as their answers read now.
     """
 
     entries: dict[Prefix, tuple[tuple[int, ...], int]]
@@ -23,6 +24,7 @@ class View(NamedTuple):
     order: list[int]
     sizes: tuple[int, int, int]
     tree: str
+    answers: tuple[tuple[int, ...], ...]
 
 
 class Grip(NamedTuple):
@@ -246,12 +248,18 @@ def content_equality(step: Step) -> str | None:
 
 @law("radix_cache", answers=("sglang#28692", "seed 001: match_prefix splits"))
 def write_isolation(step: Step) -> str | None:
-    """A match changes only the order of eviction, a lock no entry or free slot; entries that stay keep their slots."""
+    """A match changes only the order of eviction, a lock no entry or free slot; entries that stay keep their slots.
+
+    What was answered does not change either.
+    """
     name, before, after = step.op.name, step.before, step.after
     if name in ("match_prefix", "match_request") and before._replace(order=after.order) != after:
         return f"{name} changed what the cache shows"
     if name in ("lock", "unlock") and (before.free != after.free or before.entries.keys() != after.entries.keys()):
         return f"{name} moved slots"
+    kept = after.answers[:-1] if name == "allocate" and not isinstance(step.outcome, Refused) else after.answers
+    if kept != before.answers[len(before.answers) - len(kept) :]:
+        return f"{name} changed what an allocation had answered"
     if name == "reset":
         return None
     for prefix, (slots, _) in after.entries.items():

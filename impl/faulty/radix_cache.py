@@ -392,6 +392,34 @@ class CachesPartOfAPage(RadixCache):
             self._held.discard(pages[-1])
 
 
+class UnfinishedKeepsTheHandle(RadixCache):
+    """When a running request has been cached its old handle can still be unlocked."""
+
+    def cache_unfinished(self, handle: Handle, tokens: Sequence[int], slots: Sequence[int]) -> RadixMatch:
+        match = super().cache_unfinished(handle, tokens, slots)
+        handle.locks += 1
+        return match
+
+
+class TrustsTheHandle(RadixCache):
+    """A request is cached behind what its handle names, whatever its tokens there are."""
+
+    def _cache(self, handle: Handle, tokens: Sequence[int], slots: Sequence[int]) -> tuple[int, list[int], list[int]]:
+        return super()._cache(handle, [*handle.prefix, *tokens[len(handle.prefix) :]], slots)
+
+
+class AnswersOneArray(RadixCache):
+    """Every allocation is answered in the same array."""
+
+    def reset(self) -> None:
+        self._answer: list[int] = []
+        super().reset()
+
+    def allocate(self, n: int) -> list[int]:
+        self._answer[:] = super().allocate(n)
+        return self._answer
+
+
 class ReversesPages(RadixCache):
     """The pages of a sequence are cached in the reverse order."""
 
@@ -579,6 +607,9 @@ FAULTS = faults_of(
     ("radix-finish-half", FinishesBeforeItAsserts, "half done, then refused", ("seed 001",), "no_aliasing"),
     ("radix-no-remap", UnfinishedKeepsItsSlots, "freed duplicates in use", ("mini-sglang#142",), "eviction_safety"),
     ("radix-old-lock", UnfinishedKeepsTheOldLock, "the lock stays behind", ("sglang#1858",), "refcount_exact"),
+    ("radix-old-handle", UnfinishedKeepsTheHandle, "a handle outlives its lock", ("mutant",), "no_double_free"),
+    ("radix-trusts-handle", TrustsTheHandle, "other tokens are cached", ("seed 001",), "agreement"),
+    ("radix-one-answer", AnswersOneArray, "an answer changes", ("mutant",), "write_isolation"),
     ("radix-reversed", ReversesPages, "pages in the wrong order", ("mutant",), "content_equality"),
     ("radix-last-token", MatchesTheLastToken, "nothing is left to compute", ("vllm#11186",), "prefix_soundness"),
     ("radix-slots-pages", PagesAreSlots, "slots instead of pages", ("seed 001",), "conservation"),
