@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import distributions
 from pathlib import Path
@@ -65,7 +66,13 @@ def _version(package: str, root: Path) -> str:
     for found in distributions(path=[str(root)]):
         if found.metadata["Name"] in names or (found.read_text("top_level.txt") or "").split() == [package]:
             return found.version
-    for beside, pattern in (("PKG-INFO", r"^Version: (\S+)"), ("pyproject.toml", r'^version *= *"([^"]+)"')):
+    patterns = {
+        "PKG-INFO": r"^Version: (\S+)",
+        "pyproject.toml": r'^version *= *"([^"]+)"',
+        "setup.py": r'^ *version="([^"]+)"',
+        f"{package}/version.py": r"^__version__ = '([^']+)'",
+    }
+    for beside, pattern in patterns.items():
         for folder in (root, root.parent):
             file = folder / beside
             match = re.search(pattern, file.read_text(), re.MULTILINE) if file.is_file() else None
@@ -79,7 +86,10 @@ def without_the_rest(engine: Engine, bare: Sequence[str], stubs: Sequence[str]) 
     """In it, modules of the engine can be imported though its `bare` packages' `__init__` and its `stubs` are not.
 
     A stub of another project's package is used only where that package is missing, and only inside the block.
+    What is imported from below a stub is a stub as well.
     """
+    below = _BelowStubs()
+    sys.meta_path.append(below)
     sys.path.insert(0, str(engine.root))
     foreign = [name for name in stubs if name.split(".")[0] != engine.package]
     missing = [name for name in foreign if name not in sys.modules and not _importable(name)]
@@ -91,8 +101,9 @@ def without_the_rest(engine: Engine, bare: Sequence[str], stubs: Sequence[str]) 
         yield
     finally:
         sys.path.remove(str(engine.root))
-        for name in missing:
-            sys.modules.pop(name, None)
+        sys.meta_path.remove(below)
+        for name in [n for n in sys.modules if any(n == m or n.startswith(f"{m}.") for m in missing)]:
+            del sys.modules[name]
 
 
 def _importable(name: str) -> bool:
@@ -162,3 +173,17 @@ class Stub(ModuleType):
         value = _anything(name)
         setattr(self, name, value)
         return value
+
+
+class _BelowStubs(MetaPathFinder, Loader):
+    """Finds any submodule of a stub: a stub."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        below = isinstance(sys.modules.get(name.rpartition(".")[0]), Stub)
+        return ModuleSpec(name, self, is_package=True) if below else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Stub(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass

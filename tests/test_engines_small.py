@@ -1,0 +1,263 @@
+"""The adapters of nano-vllm, mini-sglang, LightLLM and LMDeploy under kv_manager."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from pkgutil import resolve_name
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.model import Divergence
+from kvlockstep.models.registry import model_of
+from kvlockstep.trace import load_trace
+from kvlockstep.watchdog import Watchdog
+
+KNOWN = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0]) / "known"
+FACTORIES = {"nano_vllm": "make", "mini_sglang": "make_repaired", "lightllm": "make", "lmdeploy": "make"}
+BLOCKS, SIZE = 4, 2
+NANO = "nanovllm.engine.block_manager"
+MINI = "minisgl.kvcache.radix_cache"
+LIGHT = "lightllm.server.router.dynamic_prompt.radix_cache"
+TRIE = "lmdeploy.pytorch.paging.block_trie"
+
+
+def adapter_of(engine: str) -> Any:
+    reason = f"{engine} is not on this machine: see --engine-path"
+    return pytest.importorskip(f"kvlockstep.impl.engines.{engine}", reason=reason, exc_type=ImportError)
+
+
+@pytest.fixture(params=FACTORIES)
+def make(request: pytest.FixtureRequest) -> Any:
+    return getattr(adapter_of(request.param), FACTORIES[request.param])
+
+
+def run(adapter: Any, rid: str, tokens: list[int]) -> int | None:
+    """Admits a whole prompt and computes it."""
+    cached: int | None = adapter.admit(rid, tokens, None, len(tokens))
+    if cached is not None:
+        adapter.launch()
+        adapter.commit(rid, len(tokens) - cached)
+    return cached
+
+
+def walk(factory: Any, steps: int, seed: int = 1) -> Any:
+    with Watchdog(5.0).watching() as watchdog:
+        return random_walk(model_of("kv_manager"), factory, seed=seed, watchdog=watchdog, steps=steps)
+
+
+def play(trace_name: str, factory: Any) -> Divergence | None:
+    """Plays a known trace on a factory; answers what diverges."""
+    trace = load_trace(KNOWN / trace_name)
+    model = model_of(trace.contract)(trace.scope, factory)
+    try:
+        for op in trace.ops:
+            model.step(op)
+    except Divergence as divergence:
+        return divergence
+    return None
+
+
+def test_the_pool_is_exactly_what_was_asked_for(make: Any) -> None:
+    adapter = make(5, 16)
+    assert adapter.version != "unknown"
+    assert adapter.total == adapter.avail() == adapter.free_now() == 80
+    assert len(set(adapter.free_slots())) == 80
+
+
+def test_a_finished_prompt_is_hit_up_to_its_last_token(make: Any) -> None:
+    adapter = make(BLOCKS, SIZE)
+    assert run(adapter, "a", [1, 2, 3, 4]) == 0
+    before = adapter.slots("a")
+    adapter.finish("a")
+    cached = run(adapter, "b", [1, 2, 3, 4])
+    assert cached == (3 if adapter.block_size == 1 else 2)
+    assert adapter.slots("b")[:cached] == before[:cached]
+
+
+def test_a_refused_admission_holds_nothing(make: Any) -> None:
+    adapter = make(BLOCKS, SIZE)
+    run(adapter, "a", [1, 2, 3])
+    before = adapter.avail()
+    assert adapter.admit("b", [1, 2, 7, 8, 9, 9, 9, 9], None, 8) is None
+    assert adapter.avail() == before
+    adapter.finish("a")
+    assert adapter.avail() == adapter.total
+
+
+def test_a_preempted_request_comes_back_with_all_its_tokens(make: Any) -> None:
+    adapter = make(BLOCKS, SIZE)
+    run(adapter, "a", [1, 2, 3])
+    adapter.append("a", 4)
+    assert adapter.reserve("a", 1)
+    adapter.launch()
+    adapter.commit("a", 1)
+    adapter.append("a", 5)
+    adapter.preempt("a")
+    assert adapter.avail() == adapter.total
+    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 4, "what was computed is still cached"
+    adapter.finish("a")
+    assert adapter.avail() == adapter.total
+
+
+WANTED = {"hit", "full_prompt_hit", "eviction", "physical_reuse", "twins", "admit_into_step", "refused_admission"}
+WANTED |= {"refused_reserve", "chunk", "abort_in_prefill", "launched_abort", "preempt", "resume", "reverse_commits"}
+
+
+def test_random_episodes_hold_every_law(make: Any) -> None:
+    outcome = walk(make, 8_000)
+    assert outcome.failure is None
+    assert outcome.reach.keys() >= WANTED
+
+
+def test_a_block_of_nano_vllm_has_two_tokens_at_least() -> None:
+    adapter = adapter_of("nano_vllm").make(3, 1)
+    assert (adapter.block_size, adapter.total) == (2, 6)
+
+
+def test_lightllm_frees_the_slots_of_rejected_drafts() -> None:
+    adapter = adapter_of("lightllm").make(8, 1)
+    run(adapter, "a", [1, 2])
+    adapter.append("a", 3)
+    assert adapter.reserve("a", 4)
+    adapter.launch()
+    assert len(adapter.slots("a")) == 6
+    adapter.append("a", 4)
+    adapter.commit("a", 2)
+    assert (len(adapter.slots("a")), adapter.avail()) == (4, 4)
+
+
+def test_lmdeploy_keeps_adapters_apart() -> None:
+    adapter = adapter_of("lmdeploy").make(8, SIZE)
+    for rid, key in (("a", 0), ("b", 1), ("c", None), ("d", 0)):
+        assert adapter.admit(rid, [1, 2, 3], key, 3) == (2 if rid == "d" else 0)
+
+
+def test_a_preempted_request_of_lmdeploy_keeps_its_blocks_until_they_are_needed() -> None:
+    adapter = adapter_of("lmdeploy").make(BLOCKS, SIZE)
+    run(adapter, "a", [1, 2, 3])
+    adapter.append("a", 4)
+    adapter.preempt("a")
+    assert adapter.free_now() == 2 * SIZE < adapter.avail() == adapter.total
+    assert run(adapter, "b", [9] * 7) == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "trace", "factory", "law"),
+    [
+        ("mini_sglang", "mini-sglang-unmapped-duplicates.jsonl", "make", "eviction_safety"),
+        ("mini_sglang", "mini-sglang-pages-overcommitted.jsonl", "make", "error_contract"),
+        ("lmdeploy", "lmdeploy-chunk-preempted.jsonl", "make_keeping_chunks", "prefix_soundness"),
+    ],
+)
+def test_known_divergences_are_still_there(engine: str, trace: str, factory: str, law: str) -> None:
+    target = adapter_of(engine)
+    divergence = play(trace, getattr(target, factory))
+    assert divergence is not None
+    assert divergence.law == law
+    assert play(trace, getattr(target, FACTORIES[engine])) is None
+
+
+def test_mini_sglang_overcommits_its_pages_in_its_own_prefill_manager() -> None:
+    """Two prompts of 5 tokens with one of output each, in three pages of 4: no adapter stands between."""
+    target = adapter_of("mini_sglang")
+    adapter = target.make(3, 4)
+    idle = SimpleNamespace(inflight_tokens=0)
+    manager = target.prefill.PrefillManager(adapter._cache, adapter._table, idle)
+    for number in range(2):
+        params = target.core.SamplingParams(max_tokens=1)
+        ids = target.torch.full((5,), number, dtype=target.torch.int32)
+        manager.add_one_req(SimpleNamespace(uid=number, input_ids=ids, sampling_params=params))
+    with target.pageable():
+        batch = manager.schedule_next_batch(100)
+        assert len(batch.reqs) == 2
+        with pytest.raises(AssertionError, match="Cannot evict"):
+            adapter._cache.allocate_paged(batch.reqs)
+
+
+def keeps_the_hash_of_a_reused_block(_original: Any, manager: Any) -> int:
+    """nano-vllm#163."""
+    block = manager.blocks[manager.free_block_ids.popleft()]
+    block.reset()
+    manager.used_block_ids.add(block.block_id)
+    return int(block.block_id)
+
+
+def counts_no_second_owner(original: Any, manager: Any, seq: Any, cached_blocks: int) -> None:
+    original(manager, seq, cached_blocks)
+    for block in seq.block_table:
+        manager.blocks[block].ref_count = 1
+
+
+def locks_from_the_parent(original: Any, tree: Any, handle: Any, unlock: bool = False) -> None:
+    """mini-sglang#52."""
+    if not handle.node.is_root():
+        original(tree, type(handle)(handle.cached_len, handle.node.parent), unlock)
+
+
+def splits_without_its_references(original: Any, node: Any, length: int) -> Any:
+    above = original(node, length)
+    counter = "ref_count" if hasattr(above, "ref_count") else "ref_counter"
+    setattr(above, counter, 0)
+    return above
+
+
+def finds_nothing_there(original: Any, tree: Any, key: Any, value: Any) -> int:
+    original(tree, key, value)
+    return 0
+
+
+def keeps_replaced_blocks(original: Any, kv: Any, node: Any, ref_blocks: list[int], free_blocks: list[int]) -> None:
+    original(kv, node, ref_blocks, [])
+
+
+def matches_without_a_reference(original: Any, trie: Any, seq: Any) -> None:
+    owned = len(seq.logical_blocks)
+    original(trie, seq)
+    trie.allocator.add_ref_count(seq.logical_blocks[owned:], -1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "owner", "method", "broken", "law"),
+    [
+        ("nano_vllm", f"{NANO}:BlockManager", "_allocate_block", keeps_the_hash_of_a_reused_block, "prefix_soundness"),
+        ("nano_vllm", f"{NANO}:BlockManager", "allocate", counts_no_second_owner, "accounting"),
+        ("mini_sglang", f"{MINI}:RadixPrefixCache", "lock_handle", locks_from_the_parent, "accounting"),
+        (
+            "mini_sglang",
+            f"{MINI}:RadixTreeNode",
+            "split_at",
+            splits_without_its_references,
+            "accounting error_contract eviction_safety",
+        ),
+        (
+            "lightllm",
+            f"{LIGHT}:TreeNode",
+            "split_node",
+            splits_without_its_references,
+            "accounting error_contract eviction_safety",
+        ),
+        ("lightllm", f"{LIGHT}:RadixCache", "insert", finds_nothing_there, "error_contract leak_freedom accounting"),
+        (
+            "lmdeploy",
+            f"{TRIE}.kv_lifecycle:KVBlockLifecycle",
+            "commit_path_extension",
+            keeps_replaced_blocks,
+            "leak_freedom accounting",
+        ),
+        ("lmdeploy", f"{TRIE}.trie:BlockTrie", "match", matches_without_a_reference, "accounting"),
+    ],
+)
+def test_a_broken_engine_is_caught(
+    monkeypatch: pytest.MonkeyPatch, engine: str, owner: str, method: str, broken: Any, law: str
+) -> None:
+    target = adapter_of(engine)
+    spoiled = resolve_name(owner)
+    original = getattr(spoiled, method)
+    monkeypatch.setattr(spoiled, method, lambda *args, **options: broken(original, *args, **options))
+    failure = walk(getattr(target, FACTORIES[engine]), 20_000).failure
+    assert failure is not None
+    assert failure.law in law.split()
