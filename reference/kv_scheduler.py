@@ -1,0 +1,139 @@
+"""kv_scheduler: first come, first served, over the reference KV manager.
+
+Running requests go first, in the order of their admission; one that finds no slot preempts the youngest. Requests
+that wait are admitted in order while slots and budget last, in a step that has preempted nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item
+
+
+@dataclass
+class Job:
+    """A live request: its known tokens, of which `computed` have KV and the first `prompt` were given."""
+
+    rid: str
+    tokens: list[int]
+    extra_key: int | None
+    last: int
+    computed: int = 0
+
+
+class KVScheduler:
+    """Meets reference.scheduler_contract.KVSchedulerTarget."""
+
+    policy: str | None = "fcfs"
+    extra_key = can_reset = True
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        self.block_size = block_size
+        self._budget = budget
+        self._most = running
+        self._kv = KVManager(blocks, block_size)
+        self.total = self._kv.total
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+        self._launched: list[Item] = []
+
+    def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
+        self._waiting.append(Job(rid, list(tokens), extra_key, len(tokens) + max_tokens))
+
+    def schedule(self) -> Batch:
+        preempted: list[str] = []
+        planned = self._continue(preempted)
+        if not preempted:
+            planned += self._admit(self._budget - sum(n for _, n in planned))
+        copies = self._kv.copies()
+        self._kv.launch()
+        self._launched = [self._item(job, n) for job, n in planned]
+        return Batch(self._launched, preempted, copies)
+
+    def update(self, sampled: Mapping[str, int]) -> Collection[str]:
+        ended = []
+        for item in self._launched:
+            job = next((job for job in self._running if job.rid == item.rid), None)
+            if job is None:
+                continue
+            self._kv.commit(job.rid, item.n)
+            job.computed += item.n
+            if item.samples:
+                job.tokens.append(sampled[job.rid])
+                self._kv.append(job.rid, sampled[job.rid])
+                if sampled[job.rid] == END_TOKEN or len(job.tokens) == job.last:
+                    self.abort(job.rid)
+                    ended.append(job.rid)
+        self._launched = []
+        return ended
+
+    def abort(self, rid: str) -> None:
+        if any(job.rid == rid for job in self._running):
+            self._kv.finish(rid)
+        self._waiting = [job for job in self._waiting if job.rid != rid]
+        self._running = [job for job in self._running if job.rid != rid]
+
+    def reset(self) -> None:
+        self._kv.reset()
+        self._waiting = self._running + self._waiting
+        self._running = []
+
+    def queues(self) -> Mapping[str, Sequence[str]]:
+        return {"waiting": [job.rid for job in self._waiting], "running": [job.rid for job in self._running]}
+
+    def slots(self, rid: str) -> list[int]:
+        return self._kv.slots(rid) if any(job.rid == rid for job in self._running) else []
+
+    def avail(self) -> int:
+        return self._kv.avail()
+
+    def free_slots(self) -> Iterable[int] | None:
+        return self._kv.free_slots()
+
+    def _continue(self, preempted: list[str]) -> list[tuple[Job, int]]:
+        """The running requests that get their next tokens, and how many."""
+        planned: list[tuple[Job, int]] = []
+        left = self._budget
+        for job in list(self._running):
+            n = min(len(job.tokens) - job.computed, left)
+            while n and job in self._running and not self._kv.reserve(job.rid, n):
+                self._preempt(self._running[-1], preempted)
+            if n and job in self._running:
+                planned.append((job, n))
+                left -= n
+        return planned
+
+    def _preempt(self, job: Job, preempted: list[str]) -> None:
+        self._kv.preempt(job.rid)
+        self._running.remove(job)
+        self._waiting.insert(0, job)
+        preempted.append(job.rid)
+
+    def _admit(self, left: int) -> list[tuple[Job, int]]:
+        """The waiting requests that start or resume, and how many tokens they compute."""
+        planned: list[tuple[Job, int]] = []
+        while self._waiting and left and len(self._running) < self._most:
+            job = self._waiting[0]
+            cached = self._kv.admit(job.rid, job.tokens, job.extra_key, left)
+            if cached is None:
+                break
+            self._running.append(self._waiting.pop(0))
+            job.computed = cached
+            n = min(left, len(job.tokens) - cached)
+            planned.append((job, n))
+            left -= n
+        return planned
+
+    def _item(self, job: Job, n: int) -> Item:
+        end = job.computed + n
+        return Item(
+            job.rid,
+            job.computed,
+            n,
+            self._kv.slots(job.rid)[:end],
+            job.tokens[job.computed : end],
+            end == len(job.tokens),
+        )
