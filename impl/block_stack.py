@@ -26,8 +26,9 @@ class _Issued(NamedTuple):
 class BlockStack:
     """`blocks` numbered blocks; the free ones form a stack, with the highest number on top at first. Source: seed 003.
 
-    `stack`, int32 [blocks] on `device`, has the free blocks in its first `num_free` places; its address never changes,
-    so captured graphs may read it. Raises InvalidArgument if `blocks` is negative.
+    `stack`, int32 [blocks] on `device`, has the free blocks in its first `top` (int32 [1]) places. Their addresses
+    never change, so captured graphs may read them, and pop by `acquire_captured`. Raises InvalidArgument if `blocks`
+    is negative.
     """
 
     def __init__(self, blocks: int, device: str | torch.device = "cpu") -> None:
@@ -35,14 +36,17 @@ class BlockStack:
             raise InvalidArgument(f"blocks={blocks}: a stack cannot have a negative size")
         with torch.inference_mode(False):  # an inference tensor could not be written to outside of inference mode
             self.stack = torch.arange(blocks, dtype=torch.int32, device=device)
+            self.top = torch.full((1,), blocks, dtype=torch.int32, device=device)
         self._mirror = list(range(blocks))
         self._held = bytearray(blocks)
         self._issued: dict[int, _Issued] = {}
         self._capturing = False
+        self._ahead = False
 
     @property
     def num_free(self) -> int:
-        """Number of free blocks, from the host's mirror."""
+        """Number of free blocks, from the host's mirror; waits for the device only after a replay."""
+        self._catch_up()
         return len(self._mirror)
 
     def acquire(self, n: int) -> torch.Tensor:
@@ -51,6 +55,7 @@ class BlockStack:
         Raises CaptureActive during a capture, InvalidArgument if `n` is negative, OutOfSlots if fewer are free.
         """
         self._between_captures("acquire")
+        self._catch_up()
         if n < 0:
             raise InvalidArgument(f"acquire: n={n} is negative")
         top = len(self._mirror)
@@ -61,6 +66,7 @@ class BlockStack:
         for block in taken:
             self._held[block] = 1
         blocks = self.stack[top - n : top].clone()
+        self.top.fill_(top - n)
         self._remember(blocks, taken)
         return blocks
 
@@ -70,6 +76,7 @@ class BlockStack:
         Raises CaptureActive during a capture, UnknownSlot for a foreign block, NotHeld for a free or repeated one.
         """
         self._between_captures("release")
+        self._catch_up()
         returned = self._on_host(blocks)
         self._check_held(returned)
         for block in returned:
@@ -77,25 +84,59 @@ class BlockStack:
         top = len(self._mirror)
         self.stack[top : top + len(returned)] = self._on_device(blocks)
         self._mirror += returned
+        self.top.fill_(len(self._mirror))
+
+    def acquire_captured(self, wanted: torch.Tensor, taken: torch.Tensor, status: torch.Tensor) -> None:
+        """Takes blocks on the device, wanted[i] for request i, in this order; the one way inside of a graph capture.
+
+        `wanted` int32 [request]; `taken` int32 [request, most] gets the blocks in stack order, then -1; `status` int32
+        [request] gets 0 (none wanted), 1 (served) or 2 (refused). From the first request on that does not fit all are
+        refused; so is one that wants a negative number or more than `most`, but the others go on. `wanted` is read, and
+        the blocks are taken, whenever it runs: after each replay call `replayed`.
+        """
+        if self.stack.is_cuda:
+            from kvlockstep.impl.kv_kernels import acquire  # noqa: PLC0415
+
+            if not (wanted.is_contiguous() and taken.is_contiguous() and status.is_contiguous()):
+                raise InvalidArgument("acquire_captured: wanted, taken and status must be contiguous")
+            acquire(self.stack, self.top, wanted, taken, status)
+        else:
+            _acquire_on_cpu(self.stack, self.top, wanted, taken, status)
+        self._ahead = True
+
+    def replayed(self) -> None:
+        """A graph with `acquire_captured` in it was launched: the mirror is behind until it is needed again."""
+        self._ahead = True
 
     def begin_capture(self) -> None:
         """A graph capture starts. Raises CaptureActive if one is active already."""
         self._between_captures("begin_capture")
+        self._catch_up()
         self._capturing = True
 
     def end_capture(self) -> None:
         """The graph capture is over. Raises InvalidArgument if none is active."""
         if not self._capturing:
             raise InvalidArgument("end_capture: no capture is active")
-        self._capturing = False
+        self._capturing = self._ahead = False  # what was captured has not run
 
     def free_blocks(self) -> torch.Tensor:
         """The free blocks, bottom of the stack first, int32 [num_free]: a view, good until the next operation."""
-        return self.stack[: len(self._mirror)]
+        return self.stack[: self.num_free]
 
     def _between_captures(self, operation: str) -> None:
-        if self._capturing:
+        if self._capturing or (self.stack.is_cuda and torch.cuda.is_current_stream_capturing()):
             raise CaptureActive(f"{operation}: a graph capture is active; call it between captures")
+
+    def _catch_up(self) -> None:
+        """Takes over what graphs have popped since the mirror was last right."""
+        if not self._ahead or self._capturing:
+            return
+        top = int(self.top.item())
+        for block in self._mirror[top:]:
+            self._held[block] = 1
+        del self._mirror[top:]
+        self._ahead = False
 
     def _check_held(self, blocks: Sequence[int]) -> None:
         seen: set[int] = set()
@@ -127,3 +168,19 @@ class BlockStack:
             return blocks
         pinned = torch.tensor(blocks, dtype=torch.int32, pin_memory=self.stack.is_cuda)
         return pinned.to(self.stack.device, non_blocking=True)
+
+
+def _acquire_on_cpu(
+    stack: torch.Tensor, top: torch.Tensor, wanted: torch.Tensor, taken: torch.Tensor, status: torch.Tensor
+) -> None:
+    """What the kernel does, on a CPU: the blocks are taken, and nothing else, when this runs."""
+    most = taken.shape[1]
+    asked = torch.where((wanted < 0) | (wanted > most), 0, wanted)
+    after = asked.cumsum(0)
+    served = (after <= top) & (asked > 0)
+    nth = torch.arange(most)
+    mine = served[:, None] & (nth < asked[:, None])
+    place = (top - after)[:, None] + nth
+    taken.copy_(torch.where(mine, stack[place.clamp(0, max(len(stack) - 1, 0))] if len(stack) else -1, -1))
+    status.copy_(torch.where(served, 1, torch.where(wanted == 0, 0, 2)))
+    top -= torch.where(served, asked, 0).sum()

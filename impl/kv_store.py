@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
 from kvlockstep.reference.paged_contract import LAYOUTS, PADDING, KVShape, Rows, blocks_within
+
+if TYPE_CHECKING:
+    from kvlockstep.impl.kv_moves import KernelMoves
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -34,11 +37,20 @@ class KVStore:
     `kv` is the KV on `device`: [layer, K/V, block, offset, head, dim] in layout "layer_major", and in "slot_major",
     where the layers of a token lie together, [K/V, block, offset, layer, head, dim]. Host blocks are contiguous, and
     pinned if the device is a GPU. Everything is moved as integers, so that the bits of an element arrive as they are.
-    Raises InvalidArgument.
+    With `kernels`, which a GPU has unless told otherwise, Triton kernels do that, and swaps run on a side stream (see
+    KernelMoves, in `moves`). Raises InvalidArgument.
     """
 
     def __init__(
-        self, blocks: int, block_size: int, host_blocks: int, shape: KVShape, layout: str, *, device: str = "cpu"
+        self,
+        blocks: int,
+        block_size: int,
+        host_blocks: int,
+        shape: KVShape,
+        layout: str,
+        *,
+        device: str = "cpu",
+        kernels: bool | None = None,
     ) -> None:
         shape.check()
         if blocks < 0 or block_size < 1 or host_blocks < 0 or layout not in LAYOUTS:
@@ -58,6 +70,11 @@ class KVStore:
         self._bits = self._planes.view(*outer, blocks, block_size, *token)
         self._host_bits = self._host.view(host_blocks, *outer, block_size, *token).movedim(0, len(outer))
         self.kv = self._bits.view(DTYPES[dtype])
+        self.moves: KernelMoves | None = None
+        if self.device.type == "cuda" if kernels is None else kernels:
+            from kvlockstep.impl.kv_moves import KernelMoves  # noqa: PLC0415
+
+            self.moves = KernelMoves(self._planes, self._host, shape, layout, self._token)
 
     @property
     def memory_bytes(self) -> int:
@@ -81,6 +98,9 @@ class KVStore:
 
         `slots`, int64, are trusted: they are in range and differ.
         """
+        if self.moves is not None:
+            self.moves.store(layer, slots, keys, values)
+            return
         real = slots != PADDING
         if not bool(real.all()):
             slots, keys, values = slots[real], keys[real], values[real]
@@ -90,6 +110,9 @@ class KVStore:
 
     def load(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of these slots (int64, trusted), each [token, head, dim]."""
+        if self.moves is not None:
+            k, v = self.moves.load(layer, slots)
+            return k.view(self.kv.dtype), v.view(self.kv.dtype)
         k, v = self._rows(self._bits, layer, slots)
         return k.view(self.kv.dtype), v.view(self.kv.dtype)
 
@@ -109,12 +132,14 @@ class KVStore:
         """The rows of K and of V in these slots. Raises UnknownSlot, InvalidArgument for an unknown layer."""
         self._check_layer("gather", layer)
         _check("gather", slots, self._blocks * self.block_size)
-        return self._patterns(*self._rows(self._bits, layer, self._index(slots)))
+        return self._patterns(*(rows.view(self._word) for rows in self.load(layer, self._index(slots))))
 
     def gather_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The same of the host's slots."""
         self._check_layer("gather_host", layer)
         _check("gather_host", slots, self._host_blocks * self.block_size)
+        if self.moves is not None:
+            self.moves.settle()
         return self._patterns(*self._rows(self._host_bits, layer, torch.tensor(slots, dtype=torch.int64)))
 
     def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
@@ -137,6 +162,9 @@ class KVStore:
     def swap_out(self, pairs: Pairs) -> None:
         """Copies device blocks to host blocks. Raises UnknownSlot, InvalidArgument if a target comes twice."""
         self._check_pairs("swap_out", pairs, self._blocks, self._host_blocks)
+        if self.moves is not None:
+            self.moves.swap_out(pairs)
+            return
         for source, target, n in runs(pairs):
             blocks = self._planes.narrow(1, source, n).transpose(0, 1)
             self._host.narrow(0, target, n).copy_(blocks, non_blocking=True)
@@ -146,6 +174,9 @@ class KVStore:
     def swap_in(self, pairs: Pairs) -> None:
         """Copies host blocks to device blocks. Raises UnknownSlot, InvalidArgument if a target comes twice."""
         self._check_pairs("swap_in", pairs, self._host_blocks, self._blocks)
+        if self.moves is not None:
+            self.moves.swap_in(pairs)
+            return
         for source, target, n in runs(pairs):
             blocks = self._host.narrow(0, source, n).to(self.device, non_blocking=True)
             self._planes.narrow(1, target, n).copy_(blocks.transpose(0, 1))
@@ -155,6 +186,9 @@ class KVStore:
 
         Sources that are overwritten are set aside first; then the order of the copies does not matter.
         """
+        if self.moves is not None:
+            self.moves.move(pairs, tail)
+            return
         whole, part = (pairs[:-1], pairs[-1:]) if tail else (pairs, [])
         overwritten = sorted({t for s, t in pairs if s != t}.intersection(s for s, t in pairs if s != t))
         aside = {block: i for i, block in enumerate(overwritten)}
@@ -206,9 +240,12 @@ class KVStore:
             raise InvalidArgument(f"{operation}: layer={layer} is not one of 0..{self.shape.layers - 1}")
 
     def _check_pairs(self, operation: str, pairs: Pairs, sources: int, targets: int) -> None:
-        _check(operation, [source for source, _ in pairs], sources)
-        _check(operation, [target for _, target in pairs], targets)
-        _check_once(operation, [target for _, target in pairs])
+        for source, target in pairs:
+            if not (0 <= source < sources and 0 <= target < targets):
+                _check(operation, [source], sources)
+                _check(operation, [target], targets)
+        if len(pairs) > 1:
+            _check_once(operation, [target for _, target in pairs])
 
 
 def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:

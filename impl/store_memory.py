@@ -15,14 +15,16 @@ SHAPE = KVShape(2, 1, 4, "bfloat16")
 
 
 class StoreMemory:
-    """K and V of two layers in `blocks` blocks; a kv_manager offers one as its attribute `memory`.
+    """K and V of two layers in `blocks` blocks, and `host_blocks` on the host; a kv_manager offers one as its `memory`.
 
     A row has 64 bits: the stamp, with bits flipped that are different for every plane, so that a copy that misses a
     plane, or takes one for another, shows when the slot is read. A slot reads as 0 until it is written.
     """
 
-    def __init__(self, blocks: int, block_size: int, layout: str = "layer_major", device: str = "cpu") -> None:
-        self.store = KVStore(blocks, block_size, 0, SHAPE, layout, device=device)
+    def __init__(
+        self, blocks: int, block_size: int, layout: str = "layer_major", device: str = "cpu", host_blocks: int = 0
+    ) -> None:
+        self.store = KVStore(blocks, block_size, host_blocks, SHAPE, layout, device=device)
         self._flips = [0x5DEECE66D * (plane + 1) for plane in range(2 * SHAPE.layers)]
         self.write(range(blocks * block_size), [0] * (blocks * block_size))
 

@@ -1,0 +1,267 @@
+"""What can happen to decode_graphs: rows come and go, the table moves, graphs are captured and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvlockstep.models.model import Goal, LockstepModel, Scope
+from kvlockstep.models.op import Op, Pick, command
+from kvlockstep.properties import decode_graphs as laws
+from kvlockstep.properties.decode_graphs import Held, View
+from kvlockstep.properties.law import Refused, Step
+from kvlockstep.reference.contracts import ContractError
+from kvlockstep.reference.decode_graphs import DecodeGraphs
+from kvlockstep.reference.gpu_contract import FULL, REFUSED, Lane
+
+STAMPS = tuple(range(1, 40))
+WIDEST = 4
+CALLS = ("admit", "release", "widen", "begin_capture", "replay")
+
+
+@dataclass(frozen=True)
+class DecodeGraphsScope(Scope):
+    """`exhaustive`: few choices, but each of them."""
+
+    rows: int
+    width: int
+    blocks: int
+    block_size: int
+    exhaustive: bool = False
+
+    def shown(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_json().items() if name != "exhaustive"}
+
+
+class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
+    contract = "decode_graphs"
+    laws = laws.LAWS
+    reference_type = DecodeGraphs
+    scope_type = DecodeGraphsScope
+    scopes = tuple(
+        DecodeGraphsScope(*sizes)
+        for sizes in ((1, 2, 2, 1), (2, 2, 3, 2), (3, 3, 4, 2), (4, 2, 5, 3), (3, 2, 9, 1), (2, 4, 5, 1), (4, 3, 7, 2))
+    )
+    small_scopes = (
+        DecodeGraphsScope(1, 2, 1, 1, exhaustive=True),
+        DecodeGraphsScope(2, 1, 2, 1, exhaustive=True),
+        DecodeGraphsScope(1, 2, 2, 2, exhaustive=True),
+    )
+    goals = (
+        Goal("admitted", "a row is filled"),
+        Goal("no_room", "an admission is refused for lack of blocks"),
+        Goal("row_taken", "an admission is refused because the row is taken"),
+        Goal("released", "a row gives blocks back that a replay took"),
+        Goal("replayed", "a graph is replayed"),
+        Goal("took_block", "a replay takes a block"),
+        Goal("took_several", "several lanes of a replay take a block"),
+        Goal("refused_lane", "a lane finds no block"),
+        Goal("some_refused", "the last block goes to one lane and another is refused"),
+        Goal("full_lane", "a lane finds its table full"),
+        Goal("padded", "a replay has padded lanes"),
+        Goal("only_padding", "a replay has nothing but padded lanes"),
+        Goal("shuffled", "the rows of a replay are not in order"),
+        Goal("other_tables", "a graph is replayed after a table changed that it was captured with"),
+        Goal("recaptured", "a size is captured again after the table moved"),
+        Goal("stale", "a graph is replayed that was captured before the table moved"),
+        Goal("not_captured", "a size is replayed that was never captured"),
+        Goal("in_capture", "something is tried during a capture"),
+        Goal("admitted_before_collect", "a row is filled between a replay that takes a block and its answers"),
+        Goal("released_before_collect", "a row is released between its replay and the answers"),
+        Goal("malformed", "an argument is out of range or repeated"),
+    )
+
+    def __init__(self, scope: DecodeGraphsScope, factory: Any) -> None:
+        super().__init__(scope, factory)
+        self._captured_with: dict[int, list[list[int]]] = {}
+        self._since_replay: tuple[set[int], bool] = (set(), False)
+        self._took: set[int] = set()
+
+    def factory_arguments(self, scope: DecodeGraphsScope) -> dict[str, Any]:
+        return {name: value for name, value in scope.to_json().items() if name != "exhaustive"}
+
+    @command(4)
+    def admit(self, pick: Pick) -> Op:
+        """A sequence moves into a row."""
+        row = pick(self._rows(live=False))
+        most = len(self.view.tables[row]) * self.scope.block_size
+        lengths = (1, most) if self.scope.exhaustive else tuple(range(1, most + 1))
+        return Op("admit", row=row, stamps=self._stamps(pick, pick(lengths)))
+
+    @command(2)
+    def release(self, pick: Pick) -> Op:
+        """A sequence leaves its row."""
+        return Op("release", row=pick(self._rows(live=True)))
+
+    @command(1)
+    def widen(self, pick: Pick) -> Op:
+        """The table moves, wider or narrower."""
+        return Op("widen", width=pick(range(1, (2 if self.scope.exhaustive else WIDEST) + 1)))
+
+    @command(3)
+    def capture(self, pick: Pick) -> Op:
+        """A batch size is captured, and perhaps something is tried meanwhile."""
+        return Op("capture", lanes=pick(range(1, self.scope.rows + 1)), tried=pick(([], [], list(CALLS))))
+
+    @command(8)
+    def replay(self, pick: Pick) -> Op:
+        """A captured graph runs for some rows."""
+        lanes = pick([*sorted(self.held.fresh), *sorted(self.held.stale)[:1]])
+        rest, rows = self._rows(live=True), []
+        for _ in range(pick(range(min(len(rest), lanes), -1, -1))):
+            rows.append(pick(rest))
+            rest.remove(rows[-1])
+        return Op("replay", lanes=lanes, rows=rows, stamps=self._stamps(pick, len(rows)))
+
+    @command(4)
+    def collect(self, pick: Pick) -> Op:
+        """The answers of the last replay are read."""
+        return Op("collect")
+
+    @command(1)
+    def malformed(self, pick: Pick) -> Op:
+        """A row is out of range, taken, empty or repeated; a size was not captured; a sequence is too long."""
+        rows, width = self.scope.rows, len(self.view.tables[0])
+        taken, empty = self._rows(live=True)[:1], self._rows(live=False)[:1]
+        lanes = sorted(self.held.fresh)[-1:]
+        return pick(
+            [
+                Op("admit", row=rows, stamps=[1]),
+                Op("admit", row=0, stamps=[]),
+                Op("admit", row=0, stamps=[1] * (width * self.scope.block_size + 1)),
+                Op("release", row=-1),
+                Op("widen", width=0),
+                Op("begin_capture", lanes=rows + 1),
+                Op("end_capture"),
+                Op("replay", lanes=rows + 1, rows=[], stamps=[]),
+                *(Op("admit", row=row, stamps=[1]) for row in taken),
+                *(Op("release", row=row) for row in empty),
+                *(Op("replay", lanes=n, rows=[row], stamps=[1]) for n in lanes for row in empty),
+                *(Op("replay", lanes=n, rows=[row] * 2, stamps=[1, 2]) for n in lanes for row in taken),
+                *(Op("replay", lanes=n, rows=[row], stamps=[1]) for n in range(1, rows + 1) for row in taken),
+            ]
+        )
+
+    def perform(self, system: Any, op: Op) -> Any:
+        if op.name == "capture":
+            return self._capture(system, op.args["lanes"], op.args["tried"])
+        answer = getattr(system, op.name)(**op.args)
+        return None if answer is None else [Lane(int(status), _numbers(context)) for status, context in answer]
+
+    def _capture(self, system: Any, lanes: int, tried: list[str]) -> list[str]:
+        """Captures, and answers what became of the calls tried meanwhile: no look at the device is allowed there."""
+        system.begin_capture(lanes)
+        calls = {"admit": (0, [1]), "release": (0,), "widen": (WIDEST,), "begin_capture": (1,), "replay": (1, [], [])}
+        answers = []
+        try:
+            for call in tried:
+                try:
+                    getattr(system, call)(*calls[call])
+                    answers.append("done")
+                except ContractError as error:
+                    answers.append(type(error).__name__)
+        finally:
+            system.end_capture()
+        return answers
+
+    def observe(self, system: Any) -> View:
+        return View(
+            [_numbers(blocks) for blocks in system.tables()],
+            _numbers(system.lengths()),
+            _numbers(system.free_blocks()),
+            int(system.num_free),
+            _numbers(system.memory()),
+        )
+
+    def nothing_held(self) -> Held:
+        return Held(self.scope.block_size, frozenset(), frozenset(), ())
+
+    def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
+        if isinstance(outcome, Refused):
+            return held
+        match op.name:
+            case "capture":
+                return held._replace(fresh=held.fresh | {op.args["lanes"]}, stale=held.stale - {op.args["lanes"]})
+            case "widen":
+                return held._replace(fresh=frozenset(), stale=held.stale | held.fresh)
+            case "replay":
+                _, lanes = laws.decoded(self.view, op.args["rows"], op.args["stamps"], held.block_size)
+                return held._replace(lanes=lanes)
+        return held
+
+    def notice(self, step: Step) -> None:
+        reach, op = self.reach, step.op
+        match step.outcome:
+            case Refused("OutOfSlots"):
+                reach["no_room"] += 1
+            case Refused("NotFree"):
+                reach["row_taken"] += 1
+            case Refused("StaleGraph"):
+                reach["stale"] += 1
+            case Refused("NotCaptured"):
+                reach["not_captured"] += 1
+            case Refused():
+                reach["malformed"] += 1
+            case _ if op.name == "replay":
+                self._notice_replay(step)
+            case _:
+                self._notice_other(step)
+
+    def _notice_replay(self, step: Step) -> None:
+        reach, args = self.reach, step.op.args
+        rows, lanes = args["rows"], args["lanes"]
+        took = len(step.before.free) - len(step.after.free)
+        statuses = [status for status, _ in step.held.lanes]
+        reach["replayed"] += bool(rows)
+        reach["took_block"] += took > 0
+        reach["took_several"] += took > 1
+        reach["refused_lane"] += REFUSED in statuses
+        reach["some_refused"] += REFUSED in statuses and took > 0
+        reach["full_lane"] += FULL in statuses
+        reach["padded"] += 0 < len(rows) < lanes
+        reach["only_padding"] += not rows
+        reach["shuffled"] += rows != sorted(rows)
+        reach["other_tables"] += bool(rows) and self._captured_with.get(lanes, step.before.tables) != step.before.tables
+        self._since_replay = (set(rows), took > 0)
+        self._took |= {row for row in rows if step.before.tables[row] != step.after.tables[row]}
+
+    def _notice_other(self, step: Step) -> None:
+        reach, args = self.reach, step.op.args
+        rows, took = self._since_replay
+        match step.op.name:
+            case "admit":
+                reach["admitted"] += 1
+                reach["admitted_before_collect"] += took
+                self._took.discard(args["row"])
+            case "release":
+                reach["released"] += args["row"] in self._took
+                reach["released_before_collect"] += args["row"] in rows
+            case "collect":
+                self._since_replay = (set(), False)
+            case "capture":
+                reach["in_capture"] += bool(args["tried"])
+                reach["recaptured"] += args["lanes"] in step.held_before.stale
+                self._captured_with[args["lanes"]] = step.before.tables
+
+    def fingerprint(self) -> Any:
+        view = self.view
+        return (*map(tuple, view.tables), tuple(view.lengths), tuple(view.free), tuple(view.memory), self.held)
+
+    @classmethod
+    def simpler_scopes(cls, scope: DecodeGraphsScope) -> Iterable[Scope]:
+        for name in ("rows", "blocks", "block_size", "width"):
+            for size in range(1, getattr(scope, name)):
+                changed: dict[str, Any] = {name: size}
+                yield replace(scope, **changed)
+
+    def _rows(self, live: bool) -> list[int]:
+        return [row for row, length in enumerate(self.view.lengths) if bool(length) == live]
+
+    def _stamps(self, pick: Pick, n: int) -> list[int]:
+        return [1 if self.scope.exhaustive else pick(STAMPS) for _ in range(n)]
+
+
+def _numbers(numbers: Any) -> list[int]:
+    """Integers of a list, tuple or tensor."""
+    return [int(n) for n in (numbers.tolist() if hasattr(numbers, "tolist") else numbers)]

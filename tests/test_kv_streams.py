@@ -1,0 +1,143 @@
+"""KV on several streams: in lockstep with program order, and every missing event is a wrong stamp."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.stateful import machine_for
+from kvlockstep.impl.faulty.kv_streams import FAULTS
+from kvlockstep.impl.kv_streams import KVStreams
+from kvlockstep.models.kv_streams import KVStreamsModel
+from kvlockstep.reference.contracts import InvalidArgument
+from kvlockstep.reference.gpu_contract import KVStreamsTarget
+from kvlockstep.reference.kv_streams import KVStreams as Reference
+from kvlockstep.reference.streams import Streams
+from kvlockstep.watchdog import Watchdog
+
+BOTH = pytest.mark.parametrize("make", [Reference, KVStreams], ids=["reference", "optimised"])
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
+
+
+def walk(factory, steps, seed=1):
+    return random_walk(KVStreamsModel, factory, seed=seed, watchdog=Watchdog(30.0), steps=steps)
+
+
+def test_agrees_with_the_reference_and_reaches_everything(device):
+    outcome = walk(partial(KVStreams, device=device), 15_000 if device == "cpu" else 5_000)
+    assert outcome.failure is None, outcome.failure
+    assert not [goal.id for goal in KVStreamsModel.goals if not outcome.reach[goal.id]]
+
+
+class TestKVStreamsMachine(machine_for(KVStreamsModel, KVStreams).TestCase):
+    pass
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_fault_is_caught(fault):
+    assert walk(fault.make, 60_000).failure is not None
+
+
+def test_every_law_names_a_fault():
+    assert {law.id for law in KVStreamsModel.own_laws} <= {fault.law for fault in FAULTS}
+
+
+def play(model, ops):
+    for op in ops:
+        model.step(op)
+
+
+class NoWait(KVStreams):
+    def _earlier(self, reads, writes):
+        return []
+
+
+class NoReaders(KVStreams):
+    def _earlier(self, reads, writes):
+        return [self._writers[place] for place in (*reads, *writes) if place in self._writers]
+
+
+class FreeForgets(KVStreams):
+    def free(self, block):
+        super().free(block)
+        self._writers.pop(("device", block), None)
+        self._readers.pop(("device", block), None)
+
+
+class WrongStream(KVStreams):
+    def _submit(self, stream, reads, writes, work):
+        record = self._queues.record
+        self._queues.record = lambda _: record(0)
+        super()._submit(stream, reads, writes, work)
+        self._queues.record = record
+
+
+class WaitsLate(KVStreams):
+    def _submit(self, stream, reads, writes, work):
+        earlier = self._earlier(reads, writes)
+        self._earlier = lambda *_: []
+        super()._submit(stream, reads, writes, work)
+        del self._earlier
+        for event in earlier:
+            self._queues.wait(stream, event)
+
+
+@pytest.mark.parametrize("broken", [NoWait, NoReaders, FreeForgets, WrongStream, WaitsLate])
+def test_the_same_faults_on_real_streams_are_caught_every_time(broken, device):
+    caught = [walk(partial(broken, device=device), 30_000, seed) for seed in (1, 2)]
+    assert all(outcome.failure is not None for outcome in caught)
+    for outcome in caught:
+        failure = outcome.failure
+        for _ in range(3):
+            model = KVStreamsModel(failure.scope, partial(broken, device=device))
+            with pytest.raises(AssertionError, match=failure.law):
+                play(model, failure.ops)
+
+
+@BOTH
+def test_meets_the_protocol(make):
+    assert isinstance(make(2, 1), KVStreamsTarget)
+    with pytest.raises(InvalidArgument):
+        make(-1, 0)
+
+
+@BOTH
+def test_a_freed_block_waits_for_its_last_reader(make):
+    kv = make(2, 1)
+    first = kv.alloc()
+    kv.write(first, 5)
+    kv.swap_out([(first, 0)])
+    kv.write(first, 6)
+    kv.hold("compute")
+    kv.read(first)
+    kv.free(first)
+    kv.alloc()
+    again = kv.alloc()
+    assert again == first
+    kv.swap_in([(0, again)])
+    assert list(kv.synchronize()) == [6]
+    assert list(kv.memory())[first] == 5
+
+
+def test_streams_run_in_their_own_order_and_past_each_other():
+    done = []
+    streams = Streams("ab")
+    streams.hold("a")
+    streams.submit("a", partial(done.append, 1))
+    event = streams.record("a")
+    streams.submit("b", partial(done.append, 2))
+    streams.wait("b", event)
+    streams.submit("b", partial(done.append, 3))
+    streams.submit("a", partial(done.append, 4))
+    assert done == [2]
+    streams.let_go("a")
+    assert done == [2, 1, 3, 4]
