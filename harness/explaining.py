@@ -1,0 +1,256 @@
+"""`list` and `explain`: what there is, what it says, and which bugs of real engines it comes from."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.resources import files
+from typing import Any
+
+import click
+from rich.console import Console
+
+from kvlockstep.checking import DRIVERS
+from kvlockstep.console import stdout
+from kvlockstep.errors import UsageError
+from kvlockstep.models.registry import MODELS
+from kvlockstep.properties.law import Law
+from kvlockstep.reasons import WHY
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.scaffolding import signature_of
+from kvlockstep.targets import BUILT_IN, ENTRY_POINTS, FAULT_PREFIX, faults, known_faults, known_targets, load
+
+WHAT_DRIVERS_DO = {
+    "explore": "every operation in every state of small scopes, breadth first",
+    "hypothesis": "a rule-based state machine, one rule for each operation",
+    "random": "seeded random episodes; `fuzz` runs it in several processes",
+    "replay": "a saved trace",
+}
+MANY = 12
+
+
+@cache
+def bugs() -> dict[str, dict[str, str]]:
+    """Bug reports by repository and thread: `symptom` and `cause`, in the words of this project."""
+    text = files("kvlockstep").joinpath("bugs.json").read_text("utf-8")
+    known: dict[str, dict[str, str]] = json.loads(text)
+    return known
+
+
+def _json_flag(function: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")(function)
+
+
+def catalogue() -> dict[str, dict[str, dict[str, str]]]:
+    """Every contract with its targets, drivers, laws, goals and faults, each by name."""
+    return {
+        contract: {
+            "targets": {name: _described(contract, name, path) for name, path in known_targets(contract).items()},
+            "drivers": {name: WHAT_DRIVERS_DO.get(name, "") for name in (*DRIVERS, "replay")},
+            "laws": {law.id: law.statement for law in model.laws},
+            "goals": {goal.id: goal.statement for goal in model.goals},
+            "faults": known_faults(contract),
+        }
+        for contract, model in MODELS.items()
+    }
+
+
+def _described(contract: str, name: str, path: str) -> str:
+    if name in BUILT_IN.get(contract, {}):
+        return path
+    packages = [e.dist.name for e in entry_points(group=ENTRY_POINTS) if e.name == f"{contract}.{name}" and e.dist]
+    return f"{path} (registered by {packages[-1]})" if packages else path
+
+
+def ignored_entry_points() -> list[str]:
+    """Entry points of other packages that name no contract, with what is wrong."""
+    ignored = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        contract, _, name = entry.name.partition(".")
+        if contract not in MODELS or not name:
+            package = entry.dist.name if entry.dist else "a package"
+            ignored.append(f"{entry.name} of {package} is ignored: names are CONTRACT.NAME, as in kv_manager.mine")
+    return ignored
+
+
+@click.command("list")
+@_json_flag
+def list_command(as_json: bool) -> None:
+    """Contracts with their targets, laws, reach goals and faults; and the drivers."""
+    known = catalogue()
+    if as_json:
+        click.echo(json.dumps(known))
+        return
+    console = stdout()
+    drivers: dict[str, str] = {}
+    for contract, parts in known.items():
+        drivers = parts.pop("drivers")
+        console.print(f"[bold]{contract}[/bold]")
+        for kind, rows in parts.items():
+            if rows:
+                console.print(f"  {kind}")
+                _print_rows(console, rows, "    ")
+    console.print("[bold]drivers[/bold]")
+    _print_rows(console, drivers, "  ")
+    for complaint in ignored_entry_points():
+        console.print(f"entry point {complaint}", markup=False)
+
+
+def _print_rows(console: Console, rows: dict[str, str], indent: str) -> None:
+    width = max(map(len, rows), default=0)
+    for name, text in rows.items():
+        console.print(f"{indent}{name:<{width}}  {text}", markup=False)
+
+
+def names_to_explain() -> list[str]:
+    """Contracts, laws and faults, in this order."""
+    laws = [law.id for model in MODELS.values() for law in model.laws]
+    return list(dict.fromkeys((*MODELS, *laws, *faults())))
+
+
+def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in names_to_explain() if name.startswith(incomplete)]
+
+
+@click.command("explain")
+@click.argument("name", metavar="LAW|FAULT|CONTRACT", shell_complete=_complete)
+@_json_flag
+def explain_command(name: str, as_json: bool) -> None:
+    """What a law, a fault or a contract says, why it matters, and the real bugs behind it.
+
+    A law that several contracts have is explained for each; CONTRACT/LAW names one of them.
+    """
+    explanation = explain(name)
+    if as_json:
+        click.echo(json.dumps(explanation))
+        return
+    console = stdout()
+    for line in _text(explanation):
+        console.print(line, markup=False)
+
+
+def explain(name: str) -> dict[str, Any]:
+    """The explanation as plain values: `kind` is law, fault or contract. Raises UsageError for an unknown name."""
+    name = name.removeprefix(FAULT_PREFIX)
+    if name in MODELS:
+        return _contract(name)
+    of, slash, law = name.rpartition("/")
+    laws = [(c, one) for c, m in MODELS.items() if not slash or c == of for one in m.laws if one.id == law]
+    if laws:
+        return _law(law, laws)
+    for contract in MODELS:
+        if name in known_faults(contract):
+            return _fault(name)
+    near = get_close_matches(name, names_to_explain(), 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `kvlockstep list` shows them"
+    raise UsageError(f"no contract, law or fault {name!r}{hint}")
+
+
+def _law(name: str, laws: Sequence[tuple[str, Law[Any]]]) -> dict[str, Any]:
+    return {
+        "kind": "law",
+        "id": name,
+        "why": WHY.get(name, ""),
+        "contracts": [
+            {
+                "contract": contract,
+                "statement": law.statement,
+                "needs": list(law.needs),
+                "bugs": _bugs(law.answers),
+                "faults": [f.id for f in faults().values() if f.contract == contract and f.law == name],
+            }
+            for contract, law in laws
+        ],
+    }
+
+
+def _fault(name: str) -> dict[str, Any]:
+    fault = faults()[name]
+    law = next((law for law in MODELS[fault.contract].laws if law.id == fault.law), None)
+    documented = vars(fault.make).get("__doc__") if inspect.isclass(fault.make) else None
+    return {
+        "kind": "fault",
+        "id": name,
+        "contract": fault.contract,
+        "shape": fault.shape,
+        "what": " ".join((documented or "").split()),
+        "law": fault.law,
+        "statement": law.statement if law is not None else "",
+        "why": WHY.get(fault.law, ""),
+        "bugs": _bugs(fault.seen),
+    }
+
+
+def _contract(name: str) -> dict[str, Any]:
+    model, contract = MODELS[name], CONTRACTS[name]
+    reference = BUILT_IN.get(name, {}).get("reference")
+    parts = [inspect.getdoc(load(reference)) if reference else "", inspect.getdoc(contract.protocol)]
+    seen = [*(a for law in model.laws for a in law.answers)]
+    seen += [s for fault in faults().values() if fault.contract == name for s in fault.seen]
+    methods = [signature_of(m, member) for m, member in vars(contract.protocol).items() if not m.startswith("_")]
+    return {
+        "kind": "contract",
+        "id": name,
+        "statement": " ".join(" ".join(part.split()) for part in parts if part),
+        "factory": f"make({', '.join(contract.probe)})",
+        "methods": methods,
+        "laws": {law.id: law.statement for law in model.laws},
+        "goals": {goal.id: goal.statement for goal in model.goals},
+        "targets": known_targets(name),
+        "faults": known_faults(name),
+        "bugs": _bugs(seen),
+    }
+
+
+def _bugs(ids: Iterable[str]) -> list[dict[str, str]]:
+    known = bugs()
+    return [{"id": id_, **known.get(id_, {})} for id_ in dict.fromkeys(ids)]
+
+
+def _text(explained: dict[str, Any]) -> Iterable[str]:
+    if explained["kind"] == "law":
+        yield f"law {explained['id']}"
+        for part in explained["contracts"]:
+            yield f"\n{part['contract']}: {part['statement']}"
+            if part["needs"]:
+                yield f"  checked on targets with {', '.join(part['needs'])}"
+            if part["faults"]:
+                yield f"  faults that must violate it: {', '.join(part['faults'])}"
+            yield from _bug_lines(part["bugs"], "  ")
+        if explained["why"]:
+            yield f"\nWhy it matters: {explained['why']}"
+        return
+    if explained["kind"] == "fault":
+        yield f"fault {explained['id']} of {explained['contract']}: {explained['shape']}"
+        if explained["what"]:
+            yield f"  {explained['what']}"
+        yield f"  must violate {explained['law']}: {explained['statement']}"
+        if explained["why"]:
+            yield f"\nWhy it matters: {explained['why']}\n"
+        yield from _bug_lines(explained["bugs"], "")
+        yield f"see it: kvlockstep check {explained['contract']} --target {FAULT_PREFIX}{explained['id']}"
+        return
+    yield f"contract {explained['id']}: {explained['statement']}"
+    yield f"\nA target is a factory {explained['factory']} of objects with"
+    yield from (f"  {method}" for method in explained["methods"])
+    yield "\nlaws"
+    yield from (f"  {law}: {statement}" for law, statement in explained["laws"].items())
+    yield "\nmust happen at least once in a run that says anything"
+    yield from (f"  {goal}: {statement}" for goal, statement in explained["goals"].items())
+    yield f"\ntargets: {', '.join(explained['targets'])}"
+    yield f"{len(explained['faults'])} faults to try it on: {', '.join(explained['faults'])}"
+    yield from _bug_lines(explained["bugs"][:MANY], "")
+    if len(explained["bugs"]) > MANY:
+        yield f"and {len(explained['bugs']) - MANY} more; --json has all of them"
+
+
+def _bug_lines(found: Sequence[dict[str, str]], indent: str) -> Iterable[str]:
+    if found:
+        yield f"{indent}seen in"
+    for bug in found:
+        about = f": {bug['symptom']} ({bug['cause']})" if "symptom" in bug else ""
+        yield f"{indent}  {bug['id']}{about}"

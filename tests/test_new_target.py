@@ -1,0 +1,139 @@
+"""`new-target`: what it writes runs, says what is missing, and holds when it is filled in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.scaffolding import adapter_source, class_name
+from kvlockstep.targets import BUILT_IN, Target, validate
+from kvlockstep.watchdog import Watchdog
+
+REFERENCES = [contract for contract in MODELS if "reference" in BUILT_IN.get(contract, {})]
+
+
+def filled_in(contract: str) -> str:
+    """The adapter with every method passed on to the reference."""
+    source = adapter_source("mine", contract)
+
+    def passed_on(match: re.Match[str]) -> str:
+        name, parameters, between = match["name"], match["parameters"], match["between"]
+        names = re.findall(r"(\w+): ", parameters)
+        call = f"self._inner.{name}" + ("" if match["property"] else f"({', '.join(names)})")
+        return f"{match['property'] or ''}    def {name}(self{parameters}){between}return {call}"
+
+    method = (
+        r"(?P<property>    @property\n)?    def (?P<name>(?!__)\w+)\(self(?P<parameters>[^\n]*)\)"
+        r"(?P<between> -> [^\n]*:\n(?:(?!    def |    @property|raise )[^\n]*\n)*?\s+)"
+        r"raise NotImplementedError\(\"(?P=name)\"\)"
+    )
+    source, replaced = re.subn(method, passed_on, source)
+    assert replaced == len([name for name in vars(CONTRACTS[contract].protocol) if not name.startswith("_")])
+    module, _, reference = BUILT_IN[contract]["reference"].partition(":")
+    made = f"        self._inner = {reference}({', '.join(CONTRACTS[contract].probe)})\n"
+    head, init, body = source.partition("def __init__")[0], *source.partition("def __init__")[1:]
+    signature, end, rest = body.partition(") -> None:\n")
+    return f"{head}{init}{signature}{end}{made}{rest}".replace(
+        "from __future__ import annotations\n",
+        f"from __future__ import annotations\n\nfrom {module} import {reference}\n",
+    )
+
+
+@pytest.mark.parametrize("contract", list(MODELS))
+def test_it_names_everything_that_the_contract_asks_for(contract):
+    namespace: dict[str, object] = {}
+    exec(compile(adapter_source("mine", contract), "mine.py", "exec"), namespace)
+    made = namespace["Mine"](*CONTRACTS[contract].probe.values())
+    for name in vars(CONTRACTS[contract].protocol):
+        if not name.startswith("_"):
+            assert hasattr(type(made), name)
+    validate(Target(contract, "mine", namespace["Mine"]))
+
+
+@pytest.mark.parametrize("contract", REFERENCES)
+def test_it_holds_when_it_is_filled_in(contract):
+    namespace: dict[str, object] = {}
+    exec(compile(filled_in(contract), "mine.py", "exec"), namespace)
+    with Watchdog(5.0).watching() as watchdog:
+        outcome = random_walk(model_of(contract), namespace["Mine"], seed=0, watchdog=watchdog, steps=1500)
+    assert outcome.failure is None
+    assert outcome.steps >= 1500
+
+
+@pytest.mark.parametrize("contract", ["kv_manager", "slot_pool"])
+def test_unfilled_it_says_what_comes_next(run_cli, tmp_path, monkeypatch, contract):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, _ = run_cli("new-target", f"fresh_{contract}", "--contract", contract)
+    assert code == 0
+    command = out.splitlines()[-1].split()
+    assert command[:3] == ["kvlockstep", "check", contract]
+    code, out, _ = run_cli(*command[1:], "--driver", "random")
+    assert code == 1
+    assert "VIOLATED error_contract" in out
+    assert "NotImplementedError: " in out
+
+
+def test_the_test_beside_it_runs(run_cli, tmp_path):
+    run_cli("new-target", "my_pool", "--contract", "slot_pool")
+    (tmp_path / "my_pool.py").write_text(filled_in("slot_pool").replace("class Mine", "class MyPool"))
+    pytest_here = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_pool.py"]
+    done = subprocess.run(pytest_here, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout
+    source = (tmp_path / "my_pool.py").read_text()
+    (tmp_path / "my_pool.py").write_text(source.replace("return self._inner.version(slot)", "return 0"))
+    done = subprocess.run(pytest_here, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed" in done.stdout
+    assert "VIOLATED" in done.stdout
+
+
+@pytest.mark.parametrize("contract", list(MODELS))
+def test_it_is_tidy(contract):
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,W,I", "-"],
+        input=adapter_source("mine", contract),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("existing", ["mine.py", "test_mine.py"])
+def test_it_overwrites_nothing(run_cli, tmp_path, existing):
+    (tmp_path / existing).write_text("precious")
+    code, out, err = run_cli("new-target", "mine")
+    assert code == 2
+    assert f"{existing} exists already; nothing was written" in err
+    assert not out
+    assert [path.name for path in tmp_path.iterdir()] == [existing]
+    assert (tmp_path / existing).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("my-manager",), "'my-manager' cannot be a module's name"),
+        (("class",), "'class' cannot be a module's name"),
+        (("json",), "'json' cannot be a module's name"),
+        (("mine", "--contract", "kv_manger"), "unknown contract 'kv_manger'; known: slot_pool"),
+        (("mine", "--dir", "nowhere"), "--dir nowhere: no such directory"),
+        ((), "Missing argument"),
+    ],
+)
+def test_bad_input(run_cli, tmp_path, arguments, message):
+    code, out, err = run_cli("new-target", *arguments)
+    assert code == 2
+    assert message in err
+    assert not out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("module", "name"), [("my_manager", "MyManager"), ("vLLM2", "VLLM2"), ("__", "Target")])
+def test_class_names(module, name):
+    assert class_name(module) == name
