@@ -102,7 +102,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
     def allocate(self, pick: Pick) -> Op:
         """A request takes new blocks, perhaps one more than are free."""
         most = min(self.view.num_free, MOST_IN_ONE_CALL)
-        return Op("allocate", n=pick(range(1, most + 2) if most else ()))
+        return Op("allocate", n=pick(range(1, most + 2)))
 
     @command(3)
     def touch(self, pick: Pick) -> Op:

@@ -92,6 +92,10 @@ class SlotMemory:
         extra_key, tokens = self._provenance.history(stamp)
         return f"the KV of {list(tokens)}" + (f" under key {extra_key}" if extra_key is not None else "")
 
+    def shown(self, slots: Sequence[int]) -> list[str]:
+        """What stands in these slots, in words."""
+        return [self._name(stamp) for stamp in self._store.read(slots)]
+
     def contents(self) -> Any:
         """What stands in memory, by history, for the fingerprint of a state."""
         slots = sorted(self._owner)

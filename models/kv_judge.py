@@ -180,10 +180,11 @@ class KVJudge:
             self._settle()
         return "done"
 
-    def forward(self, accept: int | None, abort: Sequence[str], reverse: bool | None) -> str:
+    def forward(self, accept: int | dict[str, int] | None, abort: Sequence[str], reverse: bool | None) -> str:
         """Copies, launch, all writes, all reads, then commits in scheduling order or `reverse`.
 
-        `accept` drafts of each request are accepted; requests in `abort` are aborted instead of committed.
+        `accept` drafts of each request are accepted, or as many as it says for the request; requests in `abort` are
+        aborted instead of committed.
         """
         if not self.scheduled or not set(abort) <= set(self.scheduled):
             raise NotEnabled
@@ -198,7 +199,7 @@ class KVJudge:
                 del self.live[name]
                 self.reach["launched_abort"] += 1
             else:
-                self._commit(self.live[name], accept or 0)
+                self._commit(self.live[name], accept.get(name, 0) if isinstance(accept, dict) else accept or 0)
         self.reach["reverse_commits"] += bool(reverse) and len(self.scheduled) > 1
         self.scheduled.clear()
         self.admitting = False
@@ -327,7 +328,8 @@ class KVJudge:
 
     def _refuse_admission(self, request: Request, before: int | None) -> None:
         self.reach["refused_admission"] += 1
-        needed = self._blocks_for(len(request.tokens) + self.traits.output_reserve) + self._copy_sources()
+        reserve = self.traits.output_reserve * (1 + sum(self.live[name].admitted for name in self.scheduled))
+        needed = self._blocks_for(len(request.tokens) + reserve) + self._copy_sources()
         self._check(laws.admission_honesty, needed, self._room(), f"admission of {len(request.tokens)} tokens")
         self._check_unchanged(before, "an admission")
         if not self.scheduled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,19 @@ from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.reference.contracts import KV_OPTIONAL
 
-PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
+PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch", "edited", "edited")
 HISTORY = 6
+
+# Token ids that are one when they are cut to so many bits, cast to a float, taken modulo the size of a vocabulary,
+# clamped, added up with a multiplier, or joined as text.
+CUT = (1, 257, 65537, 2**31 - 1, 0, 2), (7, 7 + 2**20, 7 + 2**24, 7 + 2**30)
+CAST = (2**24, 2**24 + 1, 2048, 2049), (256, 257)
+MODULO = (3, 1003, 32003), (3, 50260, 151939), (3, 1000, 1012, 1000006, 1000000010)
+CLAMPED = (2**31 - 1, 2**31 - 2), (32768, 32769, 40000)
+SUMMED = (1, 2, 33)
+ALIKE = (1, 11, 0)
+# The keys 1 and 257 are one in 8 bits; -1 and 0 are what others write for no key; 1 and 2 are also tokens.
+EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = ((None, 0, 7), (None,), (None, 1, 2), (None, -1, 0), (None, 1, 257))
 
 
 @dataclass(frozen=True)
@@ -40,16 +51,18 @@ class KVScope(Scope):
 
 
 def _scopes() -> Iterable[KVScope]:
-    # Token ids that collide when they are cut to 8 or 16 bits, and when they are joined as text.
-    large, alike = (1, 257, 65537, 2**31 - 1, 0, 2), (1, 11, 0)
-    vocabularies = itertools.cycle(((1, 2), large, (1, 2, 3), alike, large))
-    keys: Iterator[tuple[int | None, ...]] = itertools.cycle(((None, 0, 7), (None,), (None, 0, 7)))
+    large = itertools.cycle((*CUT, *CAST, *MODULO, *CLAMPED, SUMMED))
+    vocabularies = (next(large) if i % 2 else ((1, 2), (1, 2), ALIKE)[i // 2 % 3] for i in itertools.count())
+    keys = itertools.cycle(EXTRA_KEYS)
     asks = itertools.cycle(ASK_ORDERS)
     sizes = [(3, 1), (3, 2), (4, 2), (6, 2), (4, 4), (6, 4), (8, 1), (12, 2), (5, 16), (24, 4), (10, 1), (16, 2)]
-    for i, (blocks, size) in enumerate(sizes):
-        for live in (2, 4) if i % 2 else (1, 3):
-            longest = blocks * size + size
-            yield KVScope(blocks, size, live, longest, next(vocabularies), next(keys), next(asks))
+    for _ in range(2):
+        for i, (blocks, size) in enumerate(sizes):
+            for live in (2, 4) if i % 2 else (2, 3):
+                longest = blocks * size + size
+                yield KVScope(blocks, size, live, longest, next(vocabularies), next(keys), next(asks))
+        # The second time round nothing goes together with what it went with before.
+        next(vocabularies), next(asks)
     for ask in ASK_ORDERS:
         yield KVScope(96, 1, 4, 90, (1, 2, 3), (None,), ask)
         yield KVScope(80, 2, 3, 70, (1, 2), (None, 7), ask)
@@ -101,21 +114,21 @@ class KVManagerModel(Model[KVScope]):
         super().__init__(scope, factory)
         self.judge = KVJudge(make_adapter(factory, scope.blocks, scope.block_size), SlotMemory, scope.ask)
         self.reach = self.judge.reach
-        self.history: list[tuple[int, ...]] = []
+        self.history: list[tuple[tuple[int, ...], int | None]] = []
         self._named = 0
         traits = self.judge.traits
         self._size = traits.block_size
+        self._keys = scope.keys if traits.extra_key else (None,)
         self._longest = min(scope.max_tokens, traits.max_length or scope.max_tokens)
 
     @command(6)
     def admit(self, pick: Pick) -> Op:
         """A new request asks for admission."""
         self._require(len(self.judge.live) < self.scope.live)
-        tokens = self._prompt(pick)
-        key = pick(self.scope.keys) if self.judge.traits.extra_key else None
+        tokens, key = self._prompt(pick)
         return Op("admit", request=f"r{self._named}", tokens=tokens, extra_key=key, n=self._chunk_of(pick, len(tokens)))
 
-    @command(1)
+    @command(2)
     def resume(self, pick: Pick) -> Op:
         """A preempted request comes back."""
         self._require(len(self.judge.live) < self.scope.live)
@@ -157,7 +170,7 @@ class KVManagerModel(Model[KVScope]):
         self._require(not self.scope.exhaustive or not self.judge.preempted)
         return Op("preempt", request=pick(self._idle()).name)
 
-    @command(7)
+    @command(5)
     def forward(self, pick: Pick) -> Op:
         """The step runs."""
         scheduled = self.judge.scheduled
@@ -183,13 +196,16 @@ class KVManagerModel(Model[KVScope]):
         self._require(not self.judge.scheduled)
         return Op("abort", request=pick(list(self.judge.live)))
 
-    @command(1)
+    @command(3)
     def fork(self, pick: Pick) -> Op:
         """A request is forked."""
         self._require(
             self.judge.traits.can_fork and not self.judge.scheduled and len(self.judge.live) < self.scope.live
         )
-        return Op("fork", request=pick(list(self.judge.live)), child=f"r{self._named}")
+        live = list(self.judge.live)
+        inside = [name for name in live if self.judge.live[name].computed % self._size]
+        names = live if self.scope.exhaustive else [*live, *inside]
+        return Op("fork", request=pick(names), child=f"r{self._named}")
 
     @command(1)
     def evict_all(self, pick: Pick) -> Op:
@@ -220,9 +236,9 @@ class KVManagerModel(Model[KVScope]):
         leaving = self.judge.live.get(name) if op.name in ("finish", "preempt") else None
         answer: str = method(name, **args) if name is not None else method(**args)
         if op.name == "admit":
-            self._remember(args["tokens"])
+            self._remember(args["tokens"], args["extra_key"])
         if leaving is not None:
-            self._remember(leaving.tokens)
+            self._remember(leaving.tokens, leaving.extra_key)
         for created in (name, args.get("child")):
             if created and created[1:].isdecimal():
                 self._named = max(self._named, int(created[1:]) + 1)
@@ -336,10 +352,10 @@ class KVManagerModel(Model[KVScope]):
             raise NotEnabled
         return [r for r in self.judge.live.values() if not r.pending]
 
-    def _remember(self, tokens: Sequence[int]) -> None:
-        sequence = tuple(tokens)
-        if sequence not in self.history:
-            self.history.append(sequence)
+    def _remember(self, tokens: Sequence[int], extra_key: int | None) -> None:
+        known = (tuple(tokens), extra_key)
+        if known not in self.history:
+            self.history.append(known)
             del self.history[:-HISTORY]
 
     def _chunk_of(self, pick: Pick, tokens: int) -> int:
@@ -353,19 +369,38 @@ class KVManagerModel(Model[KVScope]):
         sizes = {tokens, *(a - a % align for a in (1, self._size - 1, self._size, self._size + 1, 2 * self._size))}
         return pick([tokens, *sorted(n for n in sizes if 0 < n <= tokens)])
 
-    def _prompt(self, pick: Pick) -> list[int]:
+    def _prompt(self, pick: Pick) -> tuple[list[int], int | None]:
+        """The tokens of a new request and its extra key, mostly that of the request it is like."""
         scope = self.scope
         if scope.exhaustive:
-            return list(pick(_all_prompts(scope.tokens, self._longest)))
+            return list(pick(_all_prompts(scope.tokens, self._longest))), pick(self._keys)
+        twins = [self.judge.live[name] for name in self.judge.scheduled[-1:] if self.judge.live[name].admitted]
+        again = pick((True, False, False, False, False)) if twins else False
+        if again:
+            return list(twins[0].tokens), twins[0].extra_key
         kind = pick(PROMPT_KINDS) if self.history else "fresh"
-        base = list(pick(self.history)) if kind != "fresh" else []
+        if kind == "fresh":
+            return self._grown([], pick), pick(self._keys)
+        known, key = pick((*self.history, *self.history[-2:]))
+        if len(self._keys) > 1 and pick((True, False)):
+            key = pick(self._keys)
+        base = list(known)
         if kind in ("shorter", "branch"):
             base = base[: self._length(pick, len(base) - 1)] if len(base) > 1 else base
-        if kind in ("repeat", "shorter") and base:
-            return base[: self._longest]
+        if kind == "edited":
+            return self._edited(base, pick), key
+        return base[: self._longest] if kind in ("repeat", "shorter") else self._grown(base, pick), key
+
+    def _grown(self, base: list[int], pick: Pick) -> list[int]:
         room = self._longest - len(base)
         more = self._length(pick, room) if room > 0 else 0
-        return (base + [pick(scope.tokens) for _ in range(more)])[: self._longest]
+        return (base + [pick(self.scope.tokens) for _ in range(more)])[: self._longest]
+
+    def _edited(self, base: list[int], pick: Pick) -> list[int]:
+        """The sequence with one token replaced or left out, and perhaps one more, so that its last block can be hit."""
+        at = pick((0, len(base) // 2, max(0, len(base) - 2), len(base) - 1))
+        base[at : at + 1] = [pick(self.scope.tokens)] if len(base) == 1 or pick((True, True, False)) else []
+        return (base + [pick(self.scope.tokens)] * pick((0, 1)))[: self._longest]
 
     def _length(self, pick: Pick, most: int) -> int:
         """A length from 1 to `most`, near a multiple of the block."""

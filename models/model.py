@@ -151,8 +151,10 @@ def _smaller(value: Any) -> Iterable[Any]:
         yield from sorted({0, 1, value // 2, value - 1} - {value})
     if isinstance(value, (list, tuple)):
         make = type(value)
-        for size in sorted({len(value) // 2, len(value) - 1} - {len(value), -1}):
-            yield value[:size]
+        # Two less as well as one: lengths modulo a block keep their parity.
+        for size in sorted({0, 1, len(value) // 2, len(value) - 2, len(value) - 1}):
+            if 0 <= size < len(value):
+                yield value[:size]
         for i, element in enumerate(value):
             yield make([*value[:i], *value[i + 1 :]])
             for smaller in _smaller(element):

@@ -6,8 +6,11 @@ from typing import Any
 
 from kvlockstep.models.block_pool import BlockPoolModel
 from kvlockstep.models.block_stack import BlockStackModel
+from kvlockstep.models.decode_graphs import DecodeGraphsModel
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_store import KVStoreModel
+from kvlockstep.models.kv_streams import KVStreamsModel
 from kvlockstep.models.model import Model
 from kvlockstep.models.paged_cache import PagedCacheModel
 from kvlockstep.models.radix_cache import RadixCacheModel
@@ -24,7 +27,10 @@ MODELS: dict[str, type[Model[Any]]] = {
         BlockPoolModel,
         PagedCacheModel,
         KVStoreModel,
+        DecodeGraphsModel,
+        KVStreamsModel,
         KVManagerModel,
+        KVSchedulerModel,
     )
 }
 

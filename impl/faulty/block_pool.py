@@ -464,10 +464,84 @@ class ResetRefusedByCached(BlockPool):
         super().reset()
 
 
+class NullIsOrdinary(BlockPool):
+    """The placeholder -1 is freed as any block is, and what it points to loses a reference."""
+
+    def free(self, blocks: Sequence[int]) -> None:
+        if -1 in blocks and self._refs:
+            self._refs[-1] -= 1
+            return
+        super().free(blocks)
+
+
+class FirstExtraKeyOnly(BlockPool):
+    """Of what stands beside the tokens of a block only the first part enters its key."""
+
+    def request_keys(self, extra_keys: Sequence[ExtraKey] = ()) -> RequestKeys:
+        return super().request_keys([key[0] if isinstance(key, tuple) else key for key in extra_keys])
+
+
+class ExtraKeyNeverHit(BlockPool):
+    """A request with extra keys is cached with them and looked up without."""
+
+    def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
+        hits = super().find_longest_prefix(keys, limit)
+        return [] if any(key is not None for key in keys._extra_keys) else hits
+
+
+class AllOrNothing(BlockPool):
+    """A request that leaves the cached path in its last block hits nothing."""
+
+    def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
+        hits = super().find_longest_prefix(keys, limit)
+        return hits if len(hits) >= min(len(keys), len(keys) if limit is None else limit) else []
+
+
+class PublishesLate(BlockPool):
+    """What is cached can be hit after the next lookup."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._late: set[int] = set()
+
+    def cache_full_blocks(self, keys: RequestKeys, table: Sequence[int], cached: int, full: int) -> None:
+        super().cache_full_blocks(keys, table, cached, full)
+        self._late.update(table[cached:full])
+
+    def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
+        hits = super().find_longest_prefix(keys, limit)
+        late, self._late = self._late, set()
+        return next((hits[:i] for i, block in enumerate(hits) if block in late), hits)
+
+
+class MasksMiss(BlockPool):
+    """Writers keep the ends at odd blocks, readers accept the ends at even ones."""
+
+    def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
+        hits = super().find_longest_prefix(keys, limit)
+        kept = [n for n in range(1, len(hits) + 1) if n % 2]
+        return hits[: max((n for n in kept if n % 2 == 0), default=0)]
+
+
+class EmptyIsAnotherError(BlockPool):
+    """Taking from an empty queue is an error of the queue."""
+
+    def allocate(self, n: int) -> list[int]:
+        if n > 0 and not self._queue:
+            raise ValueError("no free blocks")
+        return super().allocate(n)
+
+
 FAULTS = faults_of(
     "block_pool",
     ("bp-chain-no-parent", ChainWithoutParent, "key without the parent", ("vllm#12603", "issue B"), "prefix_soundness"),
-    ("bp-hash-trusted", HashTrusted, "a hit is not verified", ("vllm#12621",), "prefix_soundness"),
+    (
+        "bp-hash-trusted",
+        HashTrusted,
+        "a hit is not verified",
+        ("vllm#12621", "openvino.genai#3722"),
+        "prefix_soundness",
+    ),
     ("bp-python-hash", PythonHashTrusted, "hash(-1) == hash(-2)", ("seed 002", "vllm#12621"), "prefix_soundness"),
     ("bp-seed-key", SeedKey, "verified by own tokens, not by parent", ("seed 002", "vllm#54727"), "prefix_soundness"),
     ("bp-no-extra-keys", NoExtraKeys, "extra keys left out", ("seed 002", "LMCache#4783"), "content_equality"),
@@ -475,7 +549,13 @@ FAULTS = faults_of(
     ("bp-chain-restarts", ChainRestarts, "growing starts a new chain", ("tokenspeed#87",), "prefix_completeness"),
     ("bp-partial-keyed", PartialBlockKeyed, "a partial block has a key", ("vllm#11186",), "agreement"),
     ("bp-callers-list", CallersListKept, "the caller's list is kept", ("issue B",), "content_equality"),
-    ("bp-twin-forgotten", WrongTwinForgotten, "wrong twin removed", ("kvcached#401",), "content_equality"),
+    (
+        "bp-twin-forgotten",
+        WrongTwinForgotten,
+        "wrong twin removed",
+        ("kvcached#401", "Megatron-LM#6218"),
+        "content_equality",
+    ),
     ("bp-twin-touched", WrongTwinTouched, "wrong twin pinned", ("TensorRT-LLM#12648",), "conservation"),
     ("bp-twin-unpinned", WrongTwinUnpinned, "wrong twin unpinned", ("TensorRT-LLM#12648",), "conservation"),
     ("bp-removes-equal", RemovesItsEqual, "removal by value", ("seed 002",), "conservation"),
@@ -488,27 +568,34 @@ FAULTS = faults_of(
     ("bp-blank-last", BlankToTail, "blank blocks wait, cached ones go", ("seed 002",), "eviction_order"),
     ("bp-free-forgets", FreeForgets, "freed is forgotten", ("mutant",), "eviction_safety"),
     ("bp-refused-free", RefusedFreeFrees, "a refused free frees", ("Megatron-LM#6091",), "conservation"),
-    ("bp-cached-leaks", CachedNeverFree, "a cached block leaks", ("mutant",), "conservation"),
-    ("bp-ghost-key", GhostKey, "ghost key", ("nano-vllm#163", "kvcached#362"), "content_equality"),
+    ("bp-cached-leaks", CachedNeverFree, "a cached block leaks", ("xllm#829",), "conservation"),
+    ("bp-ghost-key", GhostKey, "ghost key", ("seed 002", "nano-vllm#163"), "content_equality"),
     ("bp-touch-queued", TouchLeavesQueued, "a hit stays evictable", ("vllm#10507",), "conservation"),
     ("bp-touch-uncounted", TouchCountsFirstHolder, "second holder not counted", ("mutant",), "refcount_exact"),
     ("bp-stale-touch", TouchesStaleHit, "an evicted hit is used", ("vllm#10507",), "agreement"),
     ("bp-count-drifts", CountFollowsCalls, "counter without a look", ("seed 002",), "accounting"),
     ("bp-evictable-held", CountsHeldAsEvictable, "held counts as evictable", ("vllm#11565",), "accounting"),
     ("bp-empty-crash", EmptyPoolCrashes, "no block, no queue", ("seed 002",), "error_contract"),
-    ("bp-from-tail", TakesFromTail, "most recent first", ("sglang-omni#1724",), "eviction_order"),
+    ("bp-from-tail", TakesFromTail, "most recent first", ("mutant",), "eviction_order"),
     ("bp-refused-takes", RefusedAllocationKeeps, "a refused allocation keeps", ("Megatron-LM#6091",), "conservation"),
     ("bp-keeps-one", KeepsOneBack, "refuses with a block free", ("llama.cpp#10873",), "admission_honesty"),
     ("bp-stutters", HandsOutHeldTwin, "one block for two", ("vllm#42571",), "no_aliasing"),
-    ("bp-cached-twice", CachedTwice, "a block under two keys in turn", ("mutant",), "agreement"),
-    ("bp-free-cached", FreeBlockCached, "cached after it was freed", ("vllm#49125",), "agreement"),
+    ("bp-cached-twice", CachedTwice, "a block under two keys in turn", ("vllm#49125",), "agreement"),
+    ("bp-free-cached", FreeBlockCached, "cached after it was freed", ("mutant",), "agreement"),
     ("bp-behind-hole", CachedBehindHole, "a prefix with a hole is cached", ("issue B",), "agreement"),
     ("bp-skips-hole", SkipsHole, "a lookup skips a hole", ("mutant",), "prefix_soundness"),
     ("bp-limit-ignored", LimitIgnored, "more than was asked for", ("vllm#11186",), "prefix_soundness"),
     ("bp-one-less", LastBlockNeverHit, "last block never hit", ("vllm#11186",), "prefix_completeness"),
     ("bp-lookup-refreshes", LookupRefreshes, "a lookup is not pure", ("sglang#31643",), "eviction_order"),
-    ("bp-reset-live", ResetWithLive, "reset under a live request", ("sglang#26009",), "conservation"),
+    ("bp-reset-live", ResetWithLive, "reset under a live request", ("mutant",), "conservation"),
     ("bp-reset-under-live", ResetUnderLive, "reset does not look who is there", ("mutant",), "reset_complete"),
-    ("bp-reset-keeps", ResetForgetsFreeOnly, "reset forgets the queue only", ("sglang#26009",), "content_equality"),
+    ("bp-reset-keeps", ResetForgetsFreeOnly, "reset forgets the queue only", ("mutant",), "content_equality"),
     ("bp-reset-refused", ResetRefusedByCached, "cached counts as held", ("imp#1115",), "admission_honesty"),
+    ("bp-null-freed", NullIsOrdinary, "a placeholder is freed", ("vllm#22209",), "conservation"),
+    ("bp-first-extra-key", FirstExtraKeyOnly, "a part of the key is left out", ("vllm#56655",), "prefix_soundness"),
+    ("bp-extra-never-hit", ExtraKeyNeverHit, "extra keys never hit", ("llm-d-kv-cache#411",), "prefix_completeness"),
+    ("bp-all-or-nothing", AllOrNothing, "diverging late hits nothing", ("vllm#57610",), "prefix_completeness"),
+    ("bp-publishes-late", PublishesLate, "hit only later", ("TensorRT-LLM#15655",), "prefix_completeness"),
+    ("bp-masks-miss", MasksMiss, "write and read masks do not meet", ("vllm#42258",), "prefix_completeness"),
+    ("bp-empty-error", EmptyIsAnotherError, "an error of another kind", ("seed 002",), "error_contract"),
 )

@@ -89,6 +89,26 @@ class SharesTop(BlockStack):
         return [self._stack[-1], *taken[1:]] if n > 1 and self._stack else taken
 
 
+class ReleaseInCapture(BlockStack):
+    """A capture does not keep the host from giving blocks back."""
+
+    def release(self, blocks: Sequence[int]) -> None:
+        capturing, self._capturing = self._capturing, False
+        try:
+            super().release(blocks)
+        finally:
+            self._capturing = capturing
+
+
+class ReleaseOverflows(BlockStack):
+    """What does not fit behind the top any more fails in the assignment."""
+
+    def release(self, blocks: Sequence[int]) -> None:
+        if not self._capturing and len(self._stack) + len(blocks) > self._blocks:
+            raise RuntimeError("the shapes do not match")
+        super().release(blocks)
+
+
 FAULTS = faults_of(
     "block_stack",
     (
@@ -112,4 +132,6 @@ FAULTS = faults_of(
     ("stack-reversed", ReversedOrder, "another order than the contract's", ("mutant",), "structure"),
     ("stack-off-by-one", OffByOne, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
     ("stack-shares-top", SharesTop, "a free block is handed out", ("vllm#42571",), "conservation"),
+    ("stack-release-in-capture", ReleaseInCapture, "a release inside a capture", ("seed 003",), "graph_contract"),
+    ("stack-overflow", ReleaseOverflows, "more blocks come back than there are", ("seed 003",), "error_contract"),
 )

@@ -142,7 +142,13 @@ class PublishesUncomputed(KVManager):
 FAULTS = faults_of(
     "kv_manager",
     ("kv-key-without-parent", TokensOfBlock, "the key lacks the parent", ("vllm#12603",), "prefix_soundness"),
-    ("kv-ignores-extra-key", NoExtraKey, "the key lacks the adapter", ("LMCache#2961",), "prefix_soundness"),
+    (
+        "kv-ignores-extra-key",
+        NoExtraKey,
+        "the key lacks the adapter",
+        ("LMCache#2961", "unified-cache-management#1370"),
+        "prefix_soundness",
+    ),
     ("kv-key-one-bit", OneBit, "a hit under a weak hash is not verified", ("vllm#54727",), "prefix_soundness"),
     ("kv-key-sorted", SortedTokens, "the key forgets the order", ("mutant",), "prefix_soundness"),
     ("kv-key-16-bits", SixteenBits, "token ids are cut to 16 bits", ("LMCache#4783",), "prefix_soundness"),
@@ -157,7 +163,7 @@ FAULTS = faults_of(
     ("kv-key-last-block", KeyOfLastBlock, "the key lacks what comes before", ("lmdeploy",), "prefix_soundness"),
     ("kv-key-one-parent", ParentOnly, "the chain reaches back one block", ("mutant",), "prefix_soundness"),
     ("kv-key-falsy", FalsyKey, "extra key 0 is taken for none", ("mutant",), "prefix_soundness"),
-    ("kv-key-ends", FirstAndLast, "a fingerprint of both ends", ("xinfer#405",), "prefix_soundness"),
+    ("kv-key-ends", FirstAndLast, "a fingerprint of both ends", ("xinfer#405 (b)",), "prefix_soundness"),
     ("kv-key-text", Concatenated, "tokens joined without separator", ("mutant",), "prefix_soundness"),
     ("kv-hit-whole", WholePromptHit, "nothing is left to compute", ("vllm#11186",), "hit_bounds"),
     ("kv-hit-partial-block", PartialBlockHit, "a block that is not full is hit", ("atlas#692",), "prefix_soundness"),

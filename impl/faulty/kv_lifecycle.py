@@ -244,7 +244,7 @@ class AbsoluteChunk(KVManager):
 
 FAULTS = faults_of(
     "kv_manager",
-    ("kv-preempt-leaks", PreemptLeaks, "preemption forgets a block", ("sglang#10871",), "accounting"),
+    ("kv-preempt-leaks", PreemptLeaks, "preemption forgets a block", ("mutant",), "accounting"),
     (
         "kv-resume-old-table",
         ResumeKeepsTable,
@@ -259,8 +259,8 @@ FAULTS = faults_of(
         ("mutant",),
         "prefix_soundness",
     ),
-    ("kv-withdraw-leaks", WithdrawLeaks, "a withdrawn reservation leaks", ("xllm#829",), "accounting"),
-    ("kv-withdraw-copies", WithdrawKeepsCopy, "a withdrawn copy is made", ("TensorRT-LLM#12892",), "leak_freedom"),
+    ("kv-withdraw-leaks", WithdrawLeaks, "a withdrawn reservation leaks", ("mutant",), "accounting"),
+    ("kv-withdraw-copies", WithdrawKeepsCopy, "a withdrawn copy is made", ("mutant",), "leak_freedom"),
     (
         "kv-withdraw-published",
         WithdrawStaysPublished,
@@ -269,7 +269,7 @@ FAULTS = faults_of(
         "prefix_soundness",
     ),
     ("kv-blocks-floored", FloorsBlocks, "a length is rounded down to blocks", ("TensorRT-LLM#16280",), "coverage"),
-    ("kv-append-one-block", OneTokenAppend, "several tokens, one block", ("ATOM#234",), "coverage"),
+    ("kv-append-one-block", OneTokenAppend, "several tokens, one block", ("ATOM#234 (b)",), "coverage"),
     ("kv-draft-tail-leaks", DraftTailLeaks, "the tail behind accepted drafts leaks", ("sglang#13826",), "accounting"),
     (
         "kv-refused-reserve-takes",
@@ -284,7 +284,7 @@ FAULTS = faults_of(
         "kv-abort-publishes",
         AbortPublishes,
         "abort publishes what was not computed",
-        ("kvcached#362",),
+        ("mutant",),
         "prefix_soundness",
     ),
     (
@@ -294,10 +294,22 @@ FAULTS = faults_of(
         ("sglang#12099",),
         "reset_complete",
     ),
-    ("kv-evicts-held", EvictsHeld, "evict_all takes held blocks", ("mini-sglang#52",), "eviction_complete"),
-    ("kv-evicts-all-but-one", EvictsAllButOne, "evict_all stops early", ("xllm#55",), "eviction_complete"),
-    ("kv-evicts-referenced", EvictsReferenced, "a held block is evicted", ("mini-sglang#52",), "accounting"),
-    ("kv-own-hit-freed", OwnHitFreed, "a hit block is not held", ("vllm#33775",), "accounting"),
+    (
+        "kv-evicts-held",
+        EvictsHeld,
+        "evict_all takes held blocks",
+        ("LMCache#3130", "atlas#373 (a)"),
+        "eviction_complete",
+    ),
+    ("kv-evicts-all-but-one", EvictsAllButOne, "evict_all stops early", ("ik_llama.cpp#2320",), "eviction_complete"),
+    (
+        "kv-evicts-referenced",
+        EvictsReferenced,
+        "a held block is evicted",
+        ("LMCache#987", "mini-sglang#52"),
+        "accounting",
+    ),
+    ("kv-own-hit-freed", OwnHitFreed, "a hit block is not held", ("vllm#41400",), "accounting"),
     (
         "kv-finish-by-tokens",
         FinishByTokens,
@@ -306,7 +318,7 @@ FAULTS = faults_of(
         "leak_freedom",
     ),
     ("kv-64-blocks", SixtyFour, "blocks from 64 on do not come back", ("mutant",), "leak_freedom"),
-    ("kv-table-cut", LongTablesCut, "a long table is cut", ("Megatron-LM#6091",), "coverage"),
+    ("kv-table-cut", LongTablesCut, "a long table is cut", ("mutant",), "coverage"),
     (
         "kv-chunk-absolute",
         AbsoluteChunk,

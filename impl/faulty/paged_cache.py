@@ -493,6 +493,171 @@ class TwoBytes(PagedCache):
         super().__init__(blocks, block_size, policy, shape._replace(dtype="bfloat16"))
 
 
+class StaleHeap(Spoiled):
+    """A block that is hit stays in the heap of idle ones: when it is idle again its first entry counts."""
+
+    class pool_type(PagedPool):
+        def release(self, blocks: Sequence[int]) -> None:
+            before = {block: self.blocks[block].released for block in blocks}
+            super().release(blocks)
+            for block in blocks:
+                self.blocks[block].released = before[block] or self.blocks[block].released
+
+
+class KeysOnlyGrow(Spoiled):
+    """Entries of a heap are repaired when their priority has grown; one that starts anew keeps its old one."""
+
+    class pool_type(PagedPool):
+        def take(self, depth: int, n: int) -> list[int]:
+            uses = [block.uses for block in self.blocks]
+            taken = super().take(depth, n)
+            for block in taken:
+                self.blocks[block].uses = max(1, uses[block])
+            return taken
+
+
+class EvictsCopySource(PagedCache):
+    """The source of a copy is let go before its target is taken, and may be it."""
+
+    def append(self, sequence: int, tokens: int = 1) -> Growth:
+        try:
+            return super().append(sequence, tokens)
+        except OutOfSlots:
+            length, table = self._find("append", sequence)
+            alone = table and self._pool.blocks[table[-1]].holders == 1 and length % self._size
+            if not alone or length % self._size + tokens > self._size or self._pool.free or self._pool.idle():
+                raise
+            source = table[-1]
+            self._pool.release([source])
+            self._tables[sequence] = table[:-1] + self._pool.take(len(table) - 1, 1)
+            self._lengths[sequence] = length + tokens
+            return Growth([], [(source, source)])
+
+
+class TruncateClamps(PagedCache):
+    """Tokens of a shared prefix are not taken back, and nobody is told."""
+
+    def truncate(self, sequence: int, tokens: int) -> None:
+        length, table = self._find("truncate", sequence)
+        shared = sum(self._pool.blocks[block].holders > 1 for block in table) * self._size
+        super().truncate(sequence, max(tokens, min(shared, length)) if 0 <= tokens <= length else tokens)
+
+
+class TruncateToZeroIsNone(PagedCache):
+    """Cutting to no tokens cuts nothing, and a negative number counts from the end."""
+
+    def truncate(self, sequence: int, tokens: int) -> None:
+        length, _ = self._find("truncate", sequence)
+        super().truncate(sequence, (length + tokens if tokens < 0 else tokens) or length)
+
+
+class CursorForward(PagedCache):
+    """What was registered once and evicted is not registered again."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._stored: set[int] = set()
+
+    def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
+        before = set(self._pool.registered)
+        count = super().register(sequence, keys, first)
+        passed = self._stored.intersection(keys) - before
+        self._pool.registered = {key: b for key, b in self._pool.registered.items() if key not in passed}
+        self._stored.update(keys)
+        return count - len(passed)
+
+
+class HitInBlocks(PagedCache):
+    """The length of a hit is answered in blocks."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        answer = super().allocate(sequence, tokens, keys)
+        return answer._replace(cached=answer.cached // self._size)
+
+
+class HitsBehindHole(PagedCache):
+    """Every key that is known counts as a hit, also behind the one that ends the prefix."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        known = sum(key in self._pool.registered for key in keys)
+        used = len(self.lookup(keys))
+        answer = super().allocate(sequence, tokens, keys)
+        self._pool.counts["hits"] += known - used
+        self._pool.counts["misses"] -= known - used
+        return answer
+
+
+class EmptyIsUnknown(PagedCache):
+    """A sequence that has no blocks is not there when it is to be freed."""
+
+    def free(self, sequence: int) -> None:
+        if not self._find("free", sequence)[1]:
+            raise UnknownSequence("no blocks")
+        super().free(sequence)
+
+
+class ResetKeepsLengths(PagedCache):
+    """A reset empties the pool; the sequences keep their lengths."""
+
+    def reset(self) -> None:
+        old = dict(getattr(self, "_lengths", {}))
+        super().reset()
+        self._old_lengths = old
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        answer = super().allocate(sequence, tokens, keys)
+        self._lengths[sequence] += self._old_lengths.pop(sequence, 0)
+        return answer
+
+
+class RollbackCounts(PagedCache):
+    """What a failed allocation took and gave back counts as allocated."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        try:
+            return super().allocate(sequence, tokens, keys)
+        except OutOfSlots:
+            self._pool.counts["allocations"] += len(self._pool.free)
+            raise
+
+
+class EvictionFreesNothing(Spoiled):
+    """An evicted block does not count as freed."""
+
+    class pool_type(PagedPool):
+        def evict(self, block: int) -> None:
+            super().evict(block)
+            self.counts["deallocations"] -= 1
+
+
+class LookupCounts(PagedCache):
+    """Every lookup counts as a hit or as a miss."""
+
+    def lookup(self, keys: Sequence[int]) -> list[int]:
+        hit = super().lookup(keys)
+        self._pool.counts["hits" if hit else "misses"] += 1
+        return hit
+
+
+class FragmentationInBlocks(PagedCache):
+    """Fragmentation is the share of blocks that are not full, however full they are."""
+
+    def statistics(self) -> PagedStatistics:
+        blocks = sum(len(table) for table in self._tables.values())
+        partial = sum(length % self._size > 0 for length in self._lengths.values())
+        return super().statistics()._replace(fragmentation=partial / blocks if blocks else 0.0)
+
+
+class FreesHeadFirst(Spoiled):
+    """The blocks of a sequence become free in the order of its table."""
+
+    class pool_type(PagedPool):
+        def release(self, blocks: Sequence[int]) -> None:
+            free = len(self.free)
+            super().release(blocks)
+            self.free[free:] = self.free[free:][::-1]
+
+
 FAULTS = faults_of(
     "paged_cache",
     ("paged-evicts-live", EvictsLive, "eviction from a live sequence", ("seed 004",), "eviction_safety"),
@@ -507,12 +672,12 @@ FAULTS = faults_of(
     ("paged-writes-registered", WritesRegistered, "a cached block is written", ("mlx-lm#1547",), "write_isolation"),
     ("paged-around-hole", AnswersAroundHole, "a prefix with a hole", ("seed 004",), "prefix_soundness"),
     ("paged-any-index", AnyIndex, "a key hits at any index", ("mutant",), "prefix_soundness"),
-    ("paged-misses-last", MissesLast, "the last block is missed", ("vllm#57610",), "prefix_completeness"),
+    ("paged-misses-last", MissesLast, "the last block is missed", ("mutant",), "prefix_completeness"),
     ("paged-evicts-own-hit", EvictsOwnHit, "a hit is evicted by its own allocation", ("vllm#10507",), "structure"),
     ("paged-ghost-key", GhostKey, "the key outlives the block", ("nano-vllm#163",), "write_isolation"),
     ("paged-registration-holds", RegistrationHolds, "a registration is a holder", ("seed 004",), "refcount_exact"),
     ("paged-register-replaces", RegisterReplaces, "a twin takes the key over", ("seed 004",), "agreement"),
-    ("paged-registers-unfilled", RegistersUnfilled, "a partial block is cached", ("sglang#35470",), "agreement"),
+    ("paged-registers-unfilled", RegistersUnfilled, "a partial block is cached", ("mutant",), "agreement"),
     ("paged-fifo-as-lru", FifoAsLru, "fifo behaves as lru", ("mutant",), "eviction_order"),
     ("paged-lru-as-fifo", LruAsFifo, "no use is noticed", ("seed 004",), "eviction_order"),
     ("paged-frequency-ties", FrequencyTies, "ties are broken anyhow", ("seed 004",), "eviction_order"),
@@ -522,7 +687,7 @@ FAULTS = faults_of(
     ("paged-evicts-more", EvictsOneMore, "evicts one too many", ("sglang#4987",), "eviction_order"),
     ("paged-free-stack", LastFreedFirst, "another order than the contract's", ("mutant",), "agreement"),
     ("paged-takes-held", TakesHeld, "a held block is handed out", ("vllm#42571",), "no_aliasing"),
-    ("paged-one-more", OneBlockMore, "a block too many at the boundary", ("nano-vllm#66",), "structure"),
+    ("paged-one-more", OneBlockMore, "a block too many at the boundary", ("mutant",), "structure"),
     ("paged-allocate-extends", AllocateExtends, "blocks behind a gap", ("seed 004",), "no_double_free"),
     ("paged-append-creates", AppendCreates, "append begins a sequence", ("seed 004",), "no_double_free"),
     ("paged-fork-into-live", ForkIntoLive, "a fork into a live sequence", ("seed 004",), "no_double_free"),
@@ -540,4 +705,19 @@ FAULTS = faults_of(
     ("paged-cached-is-used", CachedIsUsed, "idle blocks count as used", ("seed 004", "imp#1120"), "accounting"),
     ("paged-shared-twice", FragmentationPerEntry, "shared blocks count twice", ("seed 004",), "accounting"),
     ("paged-two-bytes", TwoBytes, "every dtype has two bytes", ("seed 004",), "agreement"),
+    ("paged-stale-heap", StaleHeap, "a heap keeps what was taken out", ("vllm#16825",), "eviction_order"),
+    ("paged-keys-grow", KeysOnlyGrow, "a heap whose keys may only grow", ("sglang-omni#1724",), "eviction_order"),
+    ("paged-evicts-source", EvictsCopySource, "a copy's source is evicted", ("TensorRT-LLM#12892",), "eviction_order"),
+    ("paged-truncate-clamps", TruncateClamps, "a cut is clamped silently", ("mlx-lm#1547",), "structure"),
+    ("paged-truncate-zero", TruncateToZeroIsNone, "0 is taken for none", ("transformers#47433",), "structure"),
+    ("paged-cursor-forward", CursorForward, "evicted, never stored again", ("vllm#47235",), "prefix_completeness"),
+    ("paged-hit-in-blocks", HitInBlocks, "blocks taken for tokens", ("vllm-ascend#13330",), "write_isolation"),
+    ("paged-hits-behind-hole", HitsBehindHole, "more hits than used", ("Megatron-LM#6416 (b)",), "accounting"),
+    ("paged-empty-unknown", EmptyIsUnknown, "no blocks, no sequence", ("seed 004", "vllm#18829"), "agreement"),
+    ("paged-reset-lengths", ResetKeepsLengths, "a reset leaves lengths", ("transformers#48509",), "structure"),
+    ("paged-rollback-counts", RollbackCounts, "what is given back counts", ("seed 004",), "atomicity"),
+    ("paged-evict-uncounted", EvictionFreesNothing, "an eviction frees nothing", ("seed 004",), "accounting"),
+    ("paged-lookup-counts", LookupCounts, "a look counts as a hit", ("seed 004",), "atomicity"),
+    ("paged-partial-blocks", FragmentationInBlocks, "blocks taken for tokens", ("seed 004",), "accounting"),
+    ("paged-frees-head-first", FreesHeadFirst, "freed in another order", ("seed 004",), "agreement"),
 )

@@ -571,13 +571,201 @@ class ResetKeepsTree(RadixCache):
             self._free = [page for page in self._free if page not in cached]
 
 
+class LocksTheRun(Runs):
+    """A lock covers the whole run that its prefix ends in; after a split the unlock covers less."""
+
+    def lock(self, handle: Handle) -> None:
+        super().lock(handle)
+        for entry in self._rest_of_run(handle.prefix):
+            entry.locks += 1
+
+    def unlock(self, handle: Handle) -> None:
+        super().unlock(handle)
+        for entry in self._rest_of_run(handle.prefix):
+            entry.locks -= 1
+
+    def match(self, sequence: Prefix) -> tuple[Handle, list[int]]:
+        return RadixTree.match(self, sequence)
+
+    def _rest_of_run(self, prefix: Prefix) -> list[Entry]:
+        run = self._run_of.get(self._entries[prefix]) if prefix else None
+        longer = [e for p, e in self._entries.items() if p[: len(prefix)] == prefix and len(p) > len(prefix)]
+        return [entry for entry in longer if run is not None and self._run_of[entry] is run]
+
+
+class LocksWhatIsThere(RadixTree):
+    """A lock skips what of its path was evicted; what is back when it is unlocked loses a lock that it never had."""
+
+    def check(self, handle: Handle) -> None:
+        return
+
+    def lock(self, handle: Handle) -> None:
+        handle.locks += 1
+        for prefix in self._path(handle.prefix):
+            if prefix in self._entries:
+                self._entries[prefix].locks += 1
+
+    def unlock(self, handle: Handle) -> None:
+        self.check_locked(handle)
+        handle.locks -= 1
+        for prefix in self._path(handle.prefix):
+            if prefix in self._entries:
+                self._entries[prefix].locks -= 1
+        self._use(handle.prefix[: self.cached_length(handle.prefix)])
+
+
+class CountsLocked(RadixTree):
+    """Locked leaves that an eviction passes over count as evicted."""
+
+    def evict(self, count: int) -> list[int]:
+        inner = {p[: -self._size] for p in self._entries}
+        locked = sum(e.locks > 0 for p, e in self._entries.items() if p not in inner)
+        return super().evict(max(0, count - locked))
+
+
+class EmptyNode(RadixTree):
+    """A match of less than a page ends in an empty node of its own, which nobody finds again."""
+
+    def match(self, sequence: Prefix) -> tuple[Handle, list[int]]:
+        found = super().match(sequence)
+        cut = 0 < len(sequence) < self._size and any(p[: len(sequence)] == sequence for p in self._entries)
+        return (Handle((), Entry(-1, self._clock)), []) if cut else found
+
+
+class EmptyKey(RadixTree):
+    """What is shorter than a page is looked up by an empty key."""
+
+    def match(self, sequence: Prefix) -> tuple[Handle, list[int]]:
+        if 0 < len(sequence) < self._size:
+            raise KeyError(())
+        return super().match(sequence)
+
+
+class AnotherRequestsTokens(RadixTree):
+    """The walk goes by the tokens of the request before from the second page on."""
+
+    def __init__(self, page_size: int) -> None:
+        super().__init__(page_size)
+        self._last: Prefix = ()
+
+    def match(self, sequence: Prefix) -> tuple[Handle, list[int]]:
+        last, self._last = self._last, sequence
+        size = self._size
+        mixed = sequence[:size] + last[size : len(sequence)]
+        return super().match(mixed if len(mixed) == len(sequence) else sequence)
+
+
+class StaleInOrder(RadixCache):
+    """What an allocation has evicted stays in the list that evictions go by."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._stale: list[int] = []
+
+    def allocate(self, n: int) -> list[int]:
+        order = self._tree.eviction_order()
+        slots = super().allocate(n)
+        self._stale += [page for page in order if page not in self._tree.eviction_order()][-1:]
+        return slots
+
+    def eviction_order(self) -> list[int]:
+        return self._slots(self._stale[:1]) + super().eviction_order()
+
+
+class KeepsWhatItCached(RadixCache):
+    """A page stays the caller's when it is cached, who may cache it again with what it holds next."""
+
+    def _insert(self, sequence: Prefix, pages: list[int]) -> None:
+        held = set(self._held)
+        super()._insert(sequence, pages)
+        self._held |= held & set(pages[-1:])
+
+
+class UnfinishedMatchesLess(RadixCache):
+    """Of what a running request has cached the last page is not matched again: it goes on in a page of the tree."""
+
+    def cache_unfinished(self, handle: Handle, tokens: Sequence[int], slots: Sequence[int]) -> RadixMatch:
+        match = super().cache_unfinished(handle, tokens, slots)
+        if match.length <= self._size:
+            return match
+        shorter = self.match_prefix(tokens[: match.length - self._size])
+        self._tree.lock(shorter.handle)
+        self._tree.unlock(match.handle)
+        return shorter
+
+
+class AllocatesNegative(RadixCache):
+    """A negative number of tokens is cut off the end of the free list."""
+
+    def allocate(self, n: int) -> list[int]:
+        if n >= 0 or not self._free:
+            return super().allocate(n)
+        pages, self._free = self._free[:n], self._free[n:]
+        self._held.update(pages)
+        return self._slots(pages)
+
+
+class EvictsNegative(RadixCache):
+    """Evicting a negative number of tokens fails on the empty list of what was evicted."""
+
+    def evict(self, n: int) -> list[int]:
+        if n < 0:
+            raise RuntimeError("nothing to join")
+        return super().evict(n)
+
+
+class AllocatesWhatThereIs(RadixCache):
+    """With less free than asked for the answer is shorter."""
+
+    def allocate(self, n: int) -> list[int]:
+        try:
+            return super().allocate(n)
+        except OutOfSlots:
+            return super().allocate(len(self._free) * self._size)
+
+
+class AllocateAsserts(RadixCache):
+    """An allocation that eviction cannot serve fails an assertion."""
+
+    def allocate(self, n: int) -> list[int]:
+        try:
+            return super().allocate(n)
+        except OutOfSlots as error:
+            raise AssertionError("cannot evict enough") from error
+
+
+class EmptyRequestAsserts(RadixCache):
+    """A prompt of no tokens fails an assertion."""
+
+    def match_request(self, tokens: Sequence[int]) -> RadixMatch:
+        assert len(tokens) > 0, "no tokens"
+        return super().match_request(tokens)
+
+
+class ResetIsMissing(RadixCache):
+    """reset is left for later."""
+
+    def reset(self) -> None:
+        if hasattr(self, "_held"):
+            raise NotImplementedError("reset")
+        super().reset()
+
+
+class RenderIsCut(RadixCache):
+    """A printed line is cut at thirty characters."""
+
+    def render(self) -> str:
+        first, *lines = super().render().split("\n")
+        return "\n".join([first, *[line[:30] for line in lines]])
+
+
 FAULTS = faults_of(
     "radix_cache",
     ("radix-split-unlocks", with_tree(SplitLosesLocks), "a split loses locks", ("mutant",), "refcount_exact"),
     ("radix-split-doubles", with_tree(SplitDoublesLocks), "a split doubles locks", ("mutant",), "refcount_exact"),
     ("radix-split-drops", with_tree(SplitDropsTail), "a split drops the tail", ("mlc-llm#2798",), "conservation"),
     ("radix-split-age", with_tree(SplitKeepsAge), "a part hit keeps its age", ("seed 001",), "eviction_order"),
-    ("radix-match-age", with_tree(MatchKeepsAge), "a match does not refresh", ("sglang#31643",), "eviction_order"),
+    ("radix-match-age", with_tree(MatchKeepsAge), "a match does not refresh", ("mutant",), "eviction_order"),
     (
         "radix-lock-parent",
         with_tree(LocksFromTheParent),
@@ -587,7 +775,7 @@ FAULTS = faults_of(
     ),
     ("radix-evict-locked", with_tree(EvictsLocked), "locks are ignored", ("mini-sglang#52",), "eviction_safety"),
     ("radix-evict-inner", with_tree(EvictsAnywhere), "parents go first", ("Megatron-LM#5822",), "structure"),
-    ("radix-evict-newest", with_tree(EvictsNewest), "the wrong end", ("sglang#38000",), "eviction_order"),
+    ("radix-evict-newest", with_tree(EvictsNewest), "the wrong end", ("mutant",), "eviction_order"),
     ("radix-evict-early", with_tree(EvictsOneFewer), "stops early", ("xllm#55",), "conservation"),
     ("radix-evict-late", with_tree(EvictsWholeRuns), "evicts more than asked", ("seed 001",), "conservation"),
     ("radix-unlock-twice", with_tree(UnlocksTooOften), "a double unlock", ("LMCache#2559",), "no_double_free"),
@@ -596,8 +784,8 @@ FAULTS = faults_of(
     ("radix-handle-prefix", with_tree(HandleByPrefix), "a stale handle revives", ("seed 001",), "agreement"),
     ("radix-handle-left", with_tree(LocksWhatIsLeft), "a stale handle is accepted", ("seed 001",), "agreement"),
     ("radix-first-token", with_tree(SiblingsByFirstToken), "siblings collide", ("seed 001",), "conservation"),
-    ("radix-part-page", CachesPartOfAPage, "a page not full is cached", ("sglang#10637",), "structure"),
-    ("radix-leaves-only", with_tree(LeavesCountOnly), "only leaves count", ("xllm#55",), "accounting"),
+    ("radix-part-page", CachesPartOfAPage, "a page not full is cached", ("mutant",), "structure"),
+    ("radix-leaves-only", with_tree(LeavesCountOnly), "only leaves count", ("mutant",), "accounting"),
     ("radix-match-short", with_tree(MatchesOneLess), "a match is too short", ("sglang#12092",), "prefix_completeness"),
     ("radix-keeps-tokens", KeepsTokens, "the caller's tokens are kept", ("seed 001",), "content_equality"),
     ("radix-keeps-slots", KeepsSlots, "the caller's slots are kept", ("seed 001",), "structure"),
@@ -616,12 +804,34 @@ FAULTS = faults_of(
     ("radix-page-twice", AcceptsPageTwice, "one page for two", ("vllm#42571",), "no_aliasing"),
     ("radix-foreign", AcceptsForeignSlots, "slots of others are taken", ("seed 001",), "conservation"),
     ("radix-shows-splits", ShowsSplits, "a match shows", ("seed 001",), "write_isolation"),
-    ("radix-counts-tokens", CountsTokens, "sizes in tokens", ("sglang#10637",), "accounting"),
+    ("radix-counts-tokens", CountsTokens, "sizes in tokens", ("sglang#10637 (b)", "sglang#34823"), "accounting"),
     ("radix-free-only", AllocatesFreeOnly, "refuses to evict", ("sglang#36770",), "admission_honesty"),
     ("radix-refusal-evicts", EvictsBeforeItRefuses, "evicts, then refuses", ("mutant",), "atomicity"),
     ("radix-evict-asserts", EvictAsserts, "an assertion", ("seed 001",), "error_contract"),
     ("radix-evict-loops", EvictLoops, "never returns", ("sglang#36770",), "termination"),
     ("radix-free-front", FreesInFront, "another page is taken", ("mutant",), "agreement"),
     ("radix-reset-held", ResetKeepsHeld, "a reset forgets slots", ("seed 001",), "reset_complete"),
-    ("radix-reset-tree", ResetKeepsTree, "a reset keeps the tree", ("seed 001",), "reset_complete"),
+    (
+        "radix-reset-tree",
+        ResetKeepsTree,
+        "a reset keeps the tree",
+        ("seed 001", "transformers#31917"),
+        "reset_complete",
+    ),
+    ("radix-locks-run", with_tree(LocksTheRun), "a lock covers more", ("bytedance-iaas/sglang#508",), "refcount_exact"),
+    ("radix-lock-skips", with_tree(LocksWhatIsThere), "unlock and lock differ", ("sglang#27147",), "eviction_safety"),
+    ("radix-counts-locked", with_tree(CountsLocked), "what is skipped counts", ("xllm#55",), "conservation"),
+    ("radix-empty-node", with_tree(EmptyNode), "an empty node", ("sglang#28692",), "agreement"),
+    ("radix-empty-key", with_tree(EmptyKey), "an empty key is looked up", ("sglang#10637 (a)",), "error_contract"),
+    ("radix-other-request", with_tree(AnotherRequestsTokens), "other tokens", ("seed 001",), "prefix_completeness"),
+    ("radix-stale-order", StaleInOrder, "a list with what is gone", ("sglang#22592",), "eviction_order"),
+    ("radix-keeps-cached", KeepsWhatItCached, "one page in two nodes", ("sglang#35470",), "conservation"),
+    ("radix-matches-less", UnfinishedMatchesLess, "inserted, then rejected", ("sglang#29349",), "prefix_completeness"),
+    ("radix-allocates-negative", AllocatesNegative, "a negative number", ("seed 001",), "conservation"),
+    ("radix-evicts-negative", EvictsNegative, "nothing is evicted", ("seed 001",), "error_contract"),
+    ("radix-allocates-less", AllocatesWhatThereIs, "fewer than asked for", ("seed 001",), "conservation"),
+    ("radix-allocate-asserts", AllocateAsserts, "an assertion", ("seed 001",), "error_contract"),
+    ("radix-empty-asserts", EmptyRequestAsserts, "an assertion", ("seed 001",), "error_contract"),
+    ("radix-reset-missing", ResetIsMissing, "no reset", ("seed 001",), "error_contract"),
+    ("radix-render-cut", RenderIsCut, "the picture is cut", ("seed 001",), "agreement"),
 )

@@ -104,6 +104,32 @@ class AllocTakesHeld(SlotPool):
         return slot
 
 
+class OccupyTakesForeign(SlotPool):
+    """A slot outside the mask becomes a free one when it is occupied."""
+
+    def occupy(self, slot: int) -> None:
+        if slot not in self._slots:
+            self._free.add(slot)
+            return
+        super().occupy(slot)
+
+
+class FullIsMinusOne(SlotPool):
+    """With no slot free the answer is -1."""
+
+    def alloc(self) -> int:
+        return super().alloc() if self._free else -1
+
+
+class NegativeShift(SlotPool):
+    """Naming a slot below 0 fails in the arithmetic of the mask."""
+
+    def free(self, slot: int) -> None:
+        if slot < 0:
+            raise ValueError("negative shift count")
+        super().free(slot)
+
+
 FAULTS = faults_of(
     "slot_pool",
     ("pool-occupy-toggles", OccupyToggles, "occupying a held slot frees it", ("seed 000",), "no_aliasing"),
@@ -113,13 +139,16 @@ FAULTS = faults_of(
     ("pool-version-stands", AllocKeepsVersion, "a reallocated slot looks current", ("seed 000",), "version_monotone"),
     ("pool-highest-first", AllocHighest, "another policy than the contract's", ("mutant",), "agreement"),
     ("pool-keeps-one", KeepsOneBack, "refuses with a slot free", ("llama.cpp#10873",), "admission_honesty"),
-    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("xllm#829",), "accounting"),
+    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("mutant",), "accounting"),
     (
         "pool-refusal-frees",
         RefusedOccupyFrees,
         "a refused occupy frees the slot",
-        ("Megatron-LM#6091",),
+        ("mutant",),
         "conservation",
     ),
-    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("vllm#42571",), "agreement"),
+    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("mutant",), "agreement"),
+    ("pool-occupy-foreign", OccupyTakesForeign, "a foreign slot becomes free", ("seed 000",), "accounting"),
+    ("pool-full-minus-one", FullIsMinusOne, "full is answered with -1", ("seed 000",), "version_monotone"),
+    ("pool-negative-shift", NegativeShift, "an error of the arithmetic", ("seed 000",), "error_contract"),
 )

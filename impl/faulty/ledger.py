@@ -1,0 +1,46 @@
+"""What the faults leave out: bugs seen in the field that no contract can express yet.
+
+Ids are repository and thread. tests/data/field_bugs.txt has a line for every bug known: "D" if a machine without a GPU
+should catch it, "h" if it takes more (completions, tensors, a second tier), "o" if its cause is not established; then
+its ids, the first of which names it.
+"""
+
+from __future__ import annotations
+
+SOURCES = {
+    "mutant": "made up, not met",
+    "issue B": "the issue that asked for the contract",
+    "rule 12": "a rule of the request-level contract",
+    "lmdeploy": "met in that engine by this suite",
+    "imp#1115": "a report that was no bug: what it took for one",
+    "imp#1120": "a report that was no bug: what it took for one",
+    **{f"seed 00{n}": "a document that the contracts come from" for n in range(5)},
+}
+"""What a fault may name besides a bug."""
+
+WINDOW = "window groups"
+TIER = "second tier"
+EVENTS = "event stream, router index"
+
+INEXPRESSIBLE = {
+    "sglang#25805": WINDOW,
+    "sglang#27586": WINDOW,
+    "sglang#28161": WINDOW,
+    "sglang#29351": WINDOW,
+    "vllm#33270": "groups with a lookup of their own",
+    "vllm#53142": "groups of several block sizes, recurrent state",
+    "TensorRT-LLM#12834": TIER,
+    "TensorRT-LLM#3735": TIER,
+    "Mooncake#3421": "second tier, leases",
+    "vllm#5578": "second tier, a scheduler's bound on what is swapped out",
+    "llm-d-kv-cache#593": EVENTS,
+    "sglang#14934": EVENTS,
+    "sglang#24568": EVENTS,
+    "vllm#55092": EVENTS,
+    "dynamo#14652": EVENTS,
+    "llama.cpp#26004": "save and restore",
+    "vllm#55227": "the prefix common to a batch is not asked for",
+    "vllm#25780": "hit metrics of resumed requests",
+    "TensorRT-LLM#16037": "links between freed objects, which only a native destructor follows",
+}
+"""Bugs that a machine without a GPU should catch, by their first id, and what the contracts lack for them."""
