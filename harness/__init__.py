@@ -1,6 +1,7 @@
 """kvlockstep: executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
 
-`check(factory, contract=...)` checks a manager of your own. Importing this package, or `kvlockstep.reference`,
+`check(factory, contract=...)` checks a manager of your own; `record(manager, path)` writes what a live one is asked
+for, to be replayed. Importing this package, or `kvlockstep.reference`,
 imports neither torch nor hypothesis.
 """
 
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
     from kvlockstep.checking import check as check
     from kvlockstep.errors import UsageError as UsageError
     from kvlockstep.machines import machine as machine
+    from kvlockstep.recording import Recorder as Recorder
+    from kvlockstep.recording import record as record
 
 __version__ = "0.1.0"
-__all__ = ["CheckFailed", "UsageError", "check", "machine"]
+__all__ = ["CheckFailed", "Recorder", "UsageError", "check", "machine", "record"]
 
-_HOME = {"check": "checking", "CheckFailed": "checking", "UsageError": "errors", "machine": "machines"}
+_HOME = {
+    "CheckFailed": "checking",
+    "Recorder": "recording",
+    "UsageError": "errors",
+    "check": "checking",
+    "machine": "machines",
+    "record": "recording",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.drivers.episode import Outcome, common
+from kvlockstep.drivers.episode import Outcome, common, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
@@ -20,7 +20,7 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.profiles import Profile, profile_of
 from kvlockstep.properties.law import TERMINATION
 from kvlockstep.report import INCONCLUSIVE, VIOLATED, Report, Run, TargetReport, run_of
-from kvlockstep.targets import Target, from_factory
+from kvlockstep.targets import CPU, Target, from_factory
 from kvlockstep.trace import Trace, load_trace, save_trace
 from kvlockstep.watchdog import Watchdog
 
@@ -143,9 +143,16 @@ def replay_saved(target: Target, directory: Path, profile: Profile, report: Targ
 
 
 def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None:
-    """Plays a trace in a child, since it may take its process with it; answers the failure if there is one."""
+    """Plays a trace in a child, since it may take its process with it; answers the failure if there is one.
+
+    A target on a device plays in this process, whose device a forked child could not use.
+    """
     watchdog = Watchdog(profile.step_seconds)
-    return run_ops_isolated(model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog)
+    arguments = model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog
+    if target.device == CPU:
+        return run_ops_isolated(*arguments)
+    with watchdog.watching():
+        return run_ops(*arguments)
 
 
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
@@ -153,7 +160,7 @@ def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
     hangs = trace.law == TERMINATION.id
     limit = HANG_SECONDS_WHILE_SHRINKING if hangs else profile.step_seconds
     model_type = model_of(target.contract)
-    if profile.isolate:
+    if profile.isolate and target.device == CPU:
         watchdog = Watchdog(limit)
         return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds, run_ops_isolated)
     with Watchdog(limit).watching() as watchdog:
@@ -166,37 +173,45 @@ def _run_driver(
     def progress(steps: int) -> None:
         emit(Event("progress", target.contract, target.name, name, steps))
 
-    def drive(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
-        if name == "explore":
-            return _explore_all(model_type, target.factory, profile, watchdog, progress)
-        if name == "hypothesis":
-            return hypothesis_run(
-                model_type,
-                target.factory,
-                seed=seed,
-                watchdog=watchdog,
-                examples=profile.examples,
-                steps=profile.steps_per_example,
-            )
-        if name == "random":
-            return random_walk(
-                model_type,
-                target.factory,
-                seed=seed,
-                watchdog=watchdog,
-                steps=profile.random_steps,
-                progress=progress,
-            )
-        raise UsageError(f"unknown driver {name!r}; known: {', '.join(DRIVERS)}")
+    if not profile.isolate or target.device != CPU:  # a forked child cannot use the device of its parent
+        return drive(name, target, profile, seed, progress)
 
-    if profile.isolate:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot write to {directory}: {error.strerror}; choose another with --dir") from error
-        return isolated(name, model_type, drive, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
+    def work(_model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
+        return _drive(name, target, profile, seed, watchdog, progress)
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {directory}: {error.strerror}; choose another with --dir") from error
+    return isolated(name, model_type, work, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
+
+
+def drive(
+    name: str, target: Target, profile: Profile, seed: int, progress: Callable[[int], None] | None = None
+) -> Outcome:
+    """One driver on one target in this process, within the budget of the profile; the failure is not shrunk."""
     with Watchdog(profile.step_seconds).watching() as watchdog:
-        return drive(model_type, watchdog)
+        return _drive(name, target, profile, seed, watchdog, progress)
+
+
+def _drive(
+    name: str,
+    target: Target,
+    profile: Profile,
+    seed: int,
+    watchdog: Watchdog,
+    progress: Callable[[int], None] | None,
+) -> Outcome:
+    model_type, factory = model_of(target.contract), target.factory
+    if name == "explore":
+        return _explore_all(model_type, factory, profile, watchdog, progress)
+    if name == "hypothesis":
+        examples, steps = profile.examples, profile.steps_per_example
+        return hypothesis_run(model_type, factory, seed=seed, watchdog=watchdog, examples=examples, steps=steps)
+    if name == "random":
+        steps = profile.random_steps
+        return random_walk(model_type, factory, seed=seed, watchdog=watchdog, steps=steps, progress=progress)
+    raise UsageError(f"unknown driver {name!r}; known: {', '.join(DRIVERS)}")
 
 
 def _explore_all(
@@ -204,7 +219,7 @@ def _explore_all(
     factory: Factory,
     profile: Profile,
     watchdog: Watchdog,
-    progress: Callable[[int], None],
+    progress: Callable[[int], None] | None,
 ) -> Outcome:
     total = Outcome("explore", exhausted=True)
     left = profile.explore_seconds

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.progress import Progress
@@ -19,6 +18,7 @@ from kvlockstep.checking import DRIVERS, check_target, shrink_failure
 from kvlockstep.config import Config, load_config
 from kvlockstep.console import (
     CheckProgress,
+    complete_contract,
     print_campaign,
     print_summary,
     print_target,
@@ -26,48 +26,40 @@ from kvlockstep.console import (
     stderr,
     stdout,
 )
+from kvlockstep.differing import diff_command
 from kvlockstep.drivers.explore import explore as run_explore
+from kvlockstep.engines import engines_command
 from kvlockstep.errors import UsageError
+from kvlockstep.explaining import explain_command, list_command
+from kvlockstep.formats import (
+    machine_formats,
+    publish,
+    results_of,
+    results_of_campaign,
+    results_of_json,
+    results_of_runs,
+)
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.options import (
+    config_option,
+    dir_option,
+    json_option,
+    options,
+    parse_time,
+    profile_option,
+    seed_option,
+    target_option,
+)
 from kvlockstep.page import failure_page
-from kvlockstep.profiles import PROFILES, profile_of
+from kvlockstep.profiles import profile_of
+from kvlockstep.quality import quality_command
 from kvlockstep.replaying import replay_mooncake, replay_twice
 from kvlockstep.report import ERROR, EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED, Report, Run, run_of
-from kvlockstep.targets import ENGINES, Target, check_contract, known_faults, known_targets, resolve
+from kvlockstep.report_page import report_command
+from kvlockstep.scaffolding import new_target_command
+from kvlockstep.targets import CPU, ENGINES, Target, check_contract, known_faults, known_targets, on_device, resolve
 from kvlockstep.trace import load_trace, save_trace
 from kvlockstep.watchdog import Watchdog
-
-F = TypeVar("F", bound=Callable[..., Any])
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def parse_time(text: str) -> float:
-    """Seconds of `90`, `90s`, `10m` or `2h`. Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if match is None or not float(match[1]):
-        raise UsageError(f"--time {text!r}: give a positive number of seconds, or one with s, m or h, like 10m")
-    return float(match[1]) * UNITS[match[2]]
-
-
-def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def apply(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return apply
-
-
-target_option = click.option(
-    "--target", "targets", multiple=True, metavar="NAME|MODULE:FACTORY", help="What to run; may be repeated."
-)
-profile_option = click.option("--profile", metavar="|".join(PROFILES), help="How much to run (default quick).")
-seed_option = click.option("--seed", type=int, help="Seed of the random and Hypothesis drivers (default 0).")
-dir_option = click.option("--dir", "directory", help="Directory of failing traces (default .kvlockstep/failures).")
-json_option = click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")
-config_option = click.option(
-    "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,11 +72,12 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("contracts", nargs=-1)
-@_options(target_option, profile_option, seed_option, dir_option, json_option, config_option)
+@click.argument("contracts", nargs=-1, shell_complete=complete_contract)
+@options(target_option, profile_option, seed_option, dir_option, json_option, config_option, machine_formats)
 @click.option(
     "--driver", "drivers", multiple=True, metavar="|".join(DRIVERS), help="Only these drivers; may be repeated."
 )
+@click.option("--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Where targets keep tensors.")
 def check(
     contracts: Sequence[str],
     targets: Sequence[str],
@@ -94,6 +87,7 @@ def check(
     as_json: bool,
     config: str,
     drivers: Sequence[str],
+    device: str,
 ) -> None:
     """Saved failures, exhaustive exploration, Hypothesis, then random episodes.
 
@@ -105,7 +99,7 @@ def check(
     if unknown := [driver for driver in drivers if driver not in DRIVERS]:
         raise UsageError(f"unknown driver {unknown[0]!r}; known: {', '.join(DRIVERS)}")
     report = Report()
-    chosen = _chosen_targets(contracts, targets, settings, report)
+    chosen = _chosen_targets(contracts, targets, settings, report, device)
     require_writable(where)
     console = stderr() if as_json else stdout()
     for target in chosen:
@@ -125,10 +119,13 @@ def check(
         click.echo(json.dumps(report.to_json()))
     else:
         print_summary(console, report)
+    publish(results_of(report))
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def _chosen_targets(contracts: Sequence[str], specs: Sequence[str], settings: Config, report: Report) -> list[Target]:
+def _chosen_targets(
+    contracts: Sequence[str], specs: Sequence[str], settings: Config, report: Report, device: str = CPU
+) -> list[Target]:
     names = [check_contract(name) for name in contracts] or list(settings.contracts) or list(MODELS)
     if specs and len(names) != 1:
         raise UsageError("--target needs one CONTRACT, so that it is clear what the target implements")
@@ -137,17 +134,20 @@ def _chosen_targets(contracts: Sequence[str], specs: Sequence[str], settings: Co
         wanted = specs or settings.targets.get(contract, ())
         for spec in wanted or [name for name in known_targets(contract) if name != "reference"]:
             try:
-                chosen.append(resolve(contract, spec))
+                target = resolve(contract, spec)
+                chosen.append(target if device in (CPU, target.device) else on_device(target, device))
             except UsageError as error:
-                if wanted or spec not in ENGINES:
+                if wanted or (spec not in ENGINES and device == CPU):
                     raise
                 report.skipped[f"{contract} on {spec}"] = str(error)
+    if device != CPU and not chosen:
+        raise UsageError(f"nothing to check on {device}: {'; '.join(report.skipped.values())}")
     return chosen
 
 
 @cli.command()
-@click.argument("contract")
-@_options(target_option, dir_option, json_option)
+@click.argument("contract", shell_complete=complete_contract)
+@options(target_option, dir_option, json_option, machine_formats)
 @click.option("--time", "time_text", help="Stop after this time, like 60s.")
 @click.option("--depth", type=click.IntRange(min=1), help="Stop at this depth.")
 def explore(
@@ -195,8 +195,8 @@ def explore(
 
 
 @cli.command()
-@click.argument("contract")
-@_options(target_option, profile_option, dir_option, json_option)
+@click.argument("contract", shell_complete=complete_contract)
+@options(target_option, profile_option, dir_option, json_option, machine_formats)
 @click.option("--time", "time_text", default="60s", show_default=True, help="How long, like 90s, 10m or 8h.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Worker processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -250,12 +250,13 @@ def fuzz(
         click.echo(json.dumps({"verdict": verdict, "runs": runs, **extra}))
     else:
         print_campaign(stdout(), campaign)
+    publish(results_of_campaign(campaign, verdict))
     sys.exit(EXIT_CODES[verdict])
 
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_options(target_option, json_option)
+@options(target_option, json_option, machine_formats)
 @click.option("--format", "trace_format", type=click.Choice(["kvlockstep", "mooncake"]), default="kvlockstep")
 @click.option("--skip-bad", is_flag=True, help="mooncake: skip and count malformed lines.")
 @click.option("--limit", type=click.IntRange(min=1), help="mooncake: only the first requests.")
@@ -290,6 +291,7 @@ def replay(
         )
         if as_json:
             click.echo(json.dumps(result))
+        publish(results_of_json(result))
         sys.exit(EXIT_CODES[verdict])
     trace = load_trace(file)
     if len(targets) > 1:
@@ -304,33 +306,8 @@ def replay(
         console = stdout()
         console.print(page, markup=False)
         console.print(word)
+    publish(results_of_runs([run]))
     sys.exit(EXIT_CODES[verdict])
-
-
-@cli.command("list")
-@json_option
-def list_(as_json: bool) -> None:
-    """Contracts with their targets, laws, reach goals and faults."""
-    known = {
-        contract: {
-            "targets": known_targets(contract),
-            "laws": {law.id: law.statement for law in model.laws},
-            "goals": {goal.id: goal.statement for goal in model.goals},
-            "faults": known_faults(contract),
-        }
-        for contract, model in MODELS.items()
-    }
-    if as_json:
-        click.echo(json.dumps(known))
-        return
-    console = stdout()
-    for contract, parts in known.items():
-        console.print(f"[bold]{contract}[/bold]")
-        for kind, rows in parts.items():
-            console.print(f"  {kind}")
-            width = max(map(len, rows))
-            for name, text in rows.items():
-                console.print(f"    {name:<{width}}  {text}", markup=False)
 
 
 @cli.command()
@@ -353,6 +330,65 @@ def prove(names: Sequence[str], as_json: bool, time_text: str) -> None:
     else:
         print_proofs(stdout(), proofs)
     sys.exit(EXIT_CODES[verdict])
+
+
+@cli.command()
+@options(profile_option, json_option)
+@click.option("--contract", "contracts", multiple=True, help="Only the faults and twins of this contract.")
+@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, and no clean twins.")
+@click.option("--seed", "seeds", multiple=True, type=int, help="Every seed must catch a fault (default 0, 1 and 2).")
+@click.option(
+    "--clean-times",
+    type=click.FloatRange(min=0),
+    default=0.25,
+    show_default=True,
+    help="Clean twins' steps, in budgets of the profile.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
+@click.option("--traces", help="Directory for the shortest trace of each fault.")
+def score(
+    profile: str | None,
+    as_json: bool,
+    contracts: Sequence[str],
+    faults: Sequence[str],
+    seeds: Sequence[int],
+    clean_times: float,
+    jobs: int,
+    traces: str | None,
+) -> None:
+    """Every fault in impl/faulty under every driver, and the clean twins; default profile ci.
+
+    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a clean twin that
+    does not hold fail the score. Exploration gets a tenth of the profile's time on each fault.
+    """
+    from kvlockstep.score_text import print_score  # noqa: PLC0415
+    from kvlockstep.scoring import score as run_score  # noqa: PLC0415
+
+    names = [check_contract(name) for name in contracts] or list(MODELS)
+    known = {id_ for name in names for id_ in known_faults(name)}
+    if unknown := [id_ for id_ in faults if id_ not in known]:
+        raise UsageError(f"--fault {unknown[0]!r} is no fault of {', '.join(names)}; `kvlockstep list` shows them")
+    if traces:
+        require_writable(Path(traces))
+    with progress_bar(total=True) as progress:
+        task = progress.add_task("scoring")
+        result = run_score(
+            profile_of(profile or "ci"),
+            contracts=names,
+            faults=faults,
+            seeds=tuple(dict.fromkeys(seeds)) or (0, 1, 2),
+            clean_times=clean_times,
+            jobs=jobs,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    for fault in result.faults if traces else ():
+        if fault.trace is not None:
+            save_trace(fault.trace, Path(str(traces)), f"{fault.id}.jsonl")
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+    else:
+        print_score(stdout(), result)
+    sys.exit(EXIT_CODES[result.verdict])
 
 
 @cli.command()
@@ -380,6 +416,18 @@ def bench(what: Sequence[str], as_json: bool) -> None:
         click.echo(json.dumps(results))
 
 
+for extra in (
+    report_command,
+    list_command,
+    explain_command,
+    new_target_command,
+    engines_command,
+    diff_command,
+    quality_command,
+):
+    cli.add_command(extra)
+
+
 def _one_target(contract: str, specs: Sequence[str]) -> Target:
     check_contract(contract)
     if len(specs) > 1:
@@ -403,6 +451,7 @@ def _end_runs(runs: list[Run], as_json: bool) -> None:
             if run.failure is not None:
                 console.print(failure_page(run.failure, run.trace), markup=False)
         console.print(verdict.upper())
+    publish(results_of_runs(runs))
     sys.exit(EXIT_CODES[verdict])
 
 

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvlockstep.campaign import Campaign
 from kvlockstep.checking import Event
-from kvlockstep.models.registry import model_of
+from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
 from kvlockstep.reference.contracts import Traits
+from kvlockstep.reference.scheduler_contract import SchedulerTraits
 from kvlockstep.report import INCONCLUSIVE, Report, TargetReport
+
+PIPE_WIDTH = 120
 
 
 def stdout() -> Console:
     """For results."""
-    return Console(highlight=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def stderr() -> Console:
     """For progress and complaints."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def complete_contract(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: contracts that begin like this."""
+    return [name for name in MODELS if name.startswith(incomplete)]
 
 
 def progress_bar(total: bool = False) -> Progress:
@@ -56,7 +68,7 @@ def print_target(console: Console, report: TargetReport) -> None:
     """Header, one row per driver, reach, and the failure page if there is one."""
     console.print(f"[bold]{report.contract}[/bold] on [bold]{report.target}[/bold]{_engine(report.facts)}")
     if traits := report.facts.get("traits"):
-        console.print(f"  traits: {_traits(traits)}")
+        console.print(f"  traits: {traits_text(traits)}")
     for law, reason in report.not_checked.items():
         console.print(f"  not checked: {law} ({reason})")
     for note in report.notes:
@@ -114,8 +126,9 @@ def _engine(facts: dict[str, Any]) -> str:
     return f" ({facts['engine']} {facts.get('version', '')})" if "engine" in facts else ""
 
 
-def _traits(traits: Traits) -> str:
-    plain = asdict(Traits(block_size=0, total=0))
+def traits_text(traits: Traits | SchedulerTraits) -> str:
+    """The traits that differ from what an adapter has by default."""
+    plain = asdict(type(traits)(block_size=0, total=0))
     declared = {n: v for n, v in asdict(traits).items() if n not in ("block_size", "total") and v != plain[n]}
     return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
 

@@ -24,13 +24,19 @@ RadixCacheMachine = machine("radix_cache")
 BlockPoolMachine = machine("block_pool")
 PagedCacheMachine = machine("paged_cache")
 KvStoreMachine = machine("kv_store")
+DecodeGraphsMachine = machine("decode_graphs")
+KvStreamsMachine = machine("kv_streams")
 KvManagerMachine = machine("kv_manager")
+KvSchedulerMachine = machine("kv_scheduler")
 
 __all__ = [
     "BlockPoolMachine",
     "BlockStackMachine",
+    "DecodeGraphsMachine",
     "KvManagerMachine",
+    "KvSchedulerMachine",
     "KvStoreMachine",
+    "KvStreamsMachine",
     "LockstepMachine",
     "PagedCacheMachine",
     "RadixCacheMachine",

@@ -115,6 +115,8 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
     note = ""
     if outcome.driver == "explore":
         note = f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
+    elif outcome.sampled:
+        note = f"{outcome.novel / outcome.sampled:.0%} in new states"
     return Run(
         contract,
         target,

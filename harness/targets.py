@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import tomllib
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from kvlockstep.errors import UsageError
+from kvlockstep.impl.engines import loading
 from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.contracts import KV_OPTIONAL
+from kvlockstep.reference.scheduler_contract import SCHEDULER_OPTIONAL
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "slot_pool": {"reference": "kvlockstep.reference.slot_pool:SlotPool", "pool": "kvlockstep.impl.slot_pool:SlotPool"},
@@ -23,6 +29,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "block_stack": {
         "reference": "kvlockstep.reference.block_stack:BlockStack",
         "stack": "kvlockstep.impl.block_stack:BlockStack",
+        "sglang-pages": "kvlockstep.impl.engines.sglang_components:PagedBlockStack",
     },
     "radix_cache": {
         "reference": "kvlockstep.reference.radix_cache:RadixCache",
@@ -40,6 +47,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "reference": "kvlockstep.reference.kv_store:KVStore",
         "tensors": "kvlockstep.impl.kv_store:KVStore",
     },
+    "decode_graphs": {
+        "reference": "kvlockstep.reference.decode_graphs:DecodeGraphs",
+        "graphs": "kvlockstep.impl.decode_graphs:DecodeGraphs",
+    },
+    "kv_streams": {
+        "reference": "kvlockstep.reference.kv_streams:KVStreams",
+        "streams": "kvlockstep.impl.kv_streams:KVStreams",
+    },
     "kv_manager": {
         "reference": "kvlockstep.reference.kv_manager:KVManager",
         "blocks": "kvlockstep.impl.block_manager:BlockManager",
@@ -48,11 +63,49 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "pool": "kvlockstep.impl.pool_manager:PoolManager",
         "paged": "kvlockstep.impl.paged_manager:PagedManager",
         "transformers": "kvlockstep.impl.engines.transformers:make",
+        "vllm": "kvlockstep.impl.engines.vllm:make",
+        "vllm-uncached": "kvlockstep.impl.engines.vllm:make_uncached",
+        "vllm-lora": "kvlockstep.impl.engines.vllm:make_lora",
+        "sglang": "kvlockstep.impl.engines.sglang:make_unified_rust",
+        "sglang-python": "kvlockstep.impl.engines.sglang:make_unified_python",
+        "sglang-radix": "kvlockstep.impl.engines.sglang:make_radix",
+        "nano-vllm": "kvlockstep.impl.engines.nano_vllm:make",
+        "mini-sglang": "kvlockstep.impl.engines.mini_sglang:make",
+        "mini-sglang-repaired": "kvlockstep.impl.engines.mini_sglang:make_repaired",
+        "lightllm": "kvlockstep.impl.engines.lightllm:make",
+        "lmdeploy": "kvlockstep.impl.engines.lmdeploy:make",
+    },
+    "kv_scheduler": {
+        "reference": "kvlockstep.reference.kv_scheduler:KVScheduler",
+        "vllm": "kvlockstep.impl.engines.vllm_scheduler:make",
+        "vllm-priority": "kvlockstep.impl.engines.vllm_scheduler:make_priority",
+        "vllm-async": "kvlockstep.impl.engines.vllm_scheduler:make_async",
     },
 }
-ENGINES = ("transformers",)
+ENGINES = (
+    "transformers",
+    "vllm",
+    "vllm-uncached",
+    "vllm-lora",
+    "vllm-priority",
+    "vllm-async",
+    "sglang",
+    "sglang-python",
+    "sglang-radix",
+    "sglang-pages",
+    "nano-vllm",
+    "mini-sglang",
+    "mini-sglang-repaired",
+    "lightllm",
+    "lmdeploy",
+)
+OPTIONAL = {"kv_manager": KV_OPTIONAL, "kv_scheduler": SCHEDULER_OPTIONAL}
+ENGINE_PATH = loading.ENGINE_PATH
 ENTRY_POINTS = "kvlockstep.targets"
+KNOWN = Path(loading.__file__).with_name("known")
 FAULT_PREFIX = "fault:"
+HARMLESS_PREFIX = "harmless:"
+CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -62,6 +115,7 @@ class Target:
     contract: str
     name: str
     factory: Factory
+    device: str = CPU
 
 
 def known_targets(contract: str) -> dict[str, str]:
@@ -85,8 +139,15 @@ def check_contract(contract: str) -> str:
 
 
 def resolve(contract: str, spec: str) -> Target:
-    """The target named `spec`: a known name, `fault:ID`, or `module:factory`. Raises UsageError."""
+    """The target named `spec`: a known name, `fault:ID`, `harmless:ID` or `module:factory`; `@cuda` after it puts its
+    tensors there. Raises UsageError.
+    """
     check_contract(contract)
+    name, _, device = spec.rpartition("@")
+    if name and device != CPU:
+        return on_device(resolve(contract, name), device)
+    if spec.startswith(HARMLESS_PREFIX):
+        return _harmless(contract, spec)
     if spec.startswith(FAULT_PREFIX):
         return _fault(contract, spec)
     path = known_targets(contract).get(spec, spec)
@@ -96,11 +157,23 @@ def resolve(contract: str, spec: str) -> Target:
     return validate(Target(contract, spec, load(path)))
 
 
+def on_device(target: Target, device: str) -> Target:
+    """The target with its tensors on a device. Raises UsageError if it has none, or none can be made there."""
+    parameters = inspect.signature(target.factory).parameters
+    if "device" not in parameters:
+        raise UsageError(f"target {target.name!r} for {target.contract} keeps nothing on a device")
+    tensors = {"tensors": True} if "tensors" in parameters else {}
+    factory = partial(target.factory, device=device, **tensors)
+    return validate(Target(target.contract, f"{target.name}@{device}", factory, device))
+
+
 def load(path: str) -> Any:
     """What `module:attribute` names. Raises UsageError."""
     module_name, _, attribute = path.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
+    except loading.EngineMissing as error:
+        raise UsageError(str(error)) from error
     except Exception as error:
         raise UsageError(f"cannot import target {path!r}: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
@@ -134,10 +207,11 @@ def validate(target: Target) -> Target:
             f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         ) from error
     wanted = [name for name in vars(contract.protocol) if not name.startswith("_")]
-    if target.contract == "kv_manager":
+    if target.contract in OPTIONAL:
         wanted += ["block_size", "total"]
-        wanted += [method for method, trait in KV_OPTIONAL.items() if getattr(made, trait, False)]
-    missing = [name for name in wanted if not hasattr(made, name)]
+        wanted += [method for method, trait in OPTIONAL[target.contract].items() if getattr(made, trait, False)]
+    # A property that raises is there; hasattr would raise with it.
+    missing = [name for name in wanted if not (hasattr(type(made), name) or hasattr(made, name))]
     if missing:
         raise UsageError(
             f"target {target.name!r} ({type(made).__name__}) lacks for {target.contract}: {', '.join(missing)}"
@@ -145,11 +219,66 @@ def validate(target: Target) -> Target:
     return target
 
 
+@dataclass(frozen=True)
+class KnownDivergence:
+    """Where an engine is known to break a law: `kind` is bug, misuse or policy, `reason` the argument."""
+
+    id: str
+    kind: str
+    version: str
+    contract: str
+    target: str
+    law: str
+    trace: Path
+    reason: str
+
+
+def known_divergences() -> list[KnownDivergence]:
+    """Those listed beside the adapters, one file per engine."""
+    rows = [
+        (file.parent / row.pop("trace"), row)
+        for file in sorted(KNOWN.glob("*.toml"))
+        for row in tomllib.loads(file.read_text())["divergence"]
+    ]
+    return [KnownDivergence(kind=row.pop("class"), trace=trace, **row) for trace, row in rows]
+
+
+def faults() -> dict[str, Any]:
+    """Every fault by its id, with contract, factory, shape, where it was seen, and the law expected to catch it."""
+    from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
+
+    return dict(FAULTS)
+
+
 def known_faults(contract: str) -> dict[str, str]:
     """The faults of a contract: id to shape. Each is a target, `fault:ID`."""
     from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
 
     return {fault.id: fault.shape for fault in FAULTS.values() if fault.contract == contract}
+
+
+def expected_law(fault: str) -> str:
+    """The law that a fault is expected to violate."""
+    from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
+
+    return FAULTS[fault].law
+
+
+def clean_twins(contract: str) -> list[str]:
+    """Targets that are known to be right: the reference, our own implementations, harmless variations."""
+    from kvlockstep.impl.faulty.harmless import HARMLESS  # noqa: PLC0415
+
+    own = [name for name in BUILT_IN[contract] if name not in ENGINES]
+    return own + [HARMLESS_PREFIX + name for name in HARMLESS if contract == "kv_manager"]
+
+
+def _harmless(contract: str, spec: str) -> Target:
+    from kvlockstep.impl.faulty.harmless import HARMLESS  # noqa: PLC0415
+
+    manager = HARMLESS.get(spec.removeprefix(HARMLESS_PREFIX))
+    if manager is None or contract != "kv_manager":
+        raise UsageError(f"unknown target {spec!r} for {contract}; known for kv_manager: {', '.join(HARMLESS)}")
+    return Target(contract, spec, manager)
 
 
 def _fault(contract: str, spec: str) -> Target:

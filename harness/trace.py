@@ -70,8 +70,8 @@ class _Header:
     flaky: bool = False
 
 
-def save_trace(trace: Trace, directory: Path) -> Path:
-    """Writes the trace into the directory, whole or not at all, and returns its path. Raises UsageError."""
+def header_line(trace: Trace) -> str:
+    """The first line of a trace file."""
     header = _Header(
         trace.contract,
         trace.scope.to_json(),
@@ -84,13 +84,21 @@ def save_trace(trace: Trace, directory: Path) -> Path:
         trace.original,
         trace.flaky,
     )
-    lines = [json.dumps({"kvlockstep_trace": VERSION, **vars(header)})]
+    return json.dumps({"kvlockstep_trace": VERSION, **vars(header)})
+
+
+def save_trace(trace: Trace, directory: Path, name: str = "") -> Path:
+    """Writes the trace into the directory, whole or not at all, and returns its path. Raises UsageError.
+
+    Without `name` the file is named after what it violates, so that the same failure has one file.
+    """
+    lines = [header_line(trace)]
     answers: Sequence[str] = trace.answers + ("",) * (len(trace.ops) - len(trace.answers))
     for op, answer in zip(trace.ops, answers, strict=True):
         lines.append(json.dumps({"op": op.name, "args": op.args, **({"answer": answer} if answer else {})}))
     lines.append(json.dumps({"end": len(trace.ops)}))
-    path = directory / trace.file_name
-    unfinished = directory / f".{trace.file_name}.{os.getpid()}"
+    path = directory / (name or trace.file_name)
+    unfinished = directory / f".{path.name}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         unfinished.write_text("\n".join(lines) + "\n")

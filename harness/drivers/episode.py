@@ -12,10 +12,15 @@ from kvlockstep.models.op import NotEnabled, Op
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
+SAMPLED_STEPS = 5_000
+
 
 @dataclass
 class Outcome:
-    """What a driver did. `states` counts distinct abstract states where the driver keeps them, else episodes."""
+    """What a driver did. `states` counts distinct abstract states where the driver keeps them, else episodes.
+
+    Of the first `sampled` steps (5,000 at most), `novel` ended in a state that no earlier one had ended in.
+    """
 
     driver: str
     steps: int = 0
@@ -28,6 +33,18 @@ class Outcome:
     unreachable: set[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     failure: Trace | None = None
+    sampled: int = 0
+    seen: set[int] = field(default_factory=set, repr=False)
+
+    @property
+    def novel(self) -> int:
+        return len(self.seen)
+
+    def sample(self, model: Model[Any]) -> None:
+        """Notes the state of the model, until enough steps are sampled."""
+        if self.sampled < SAMPLED_STEPS:
+            self.sampled += 1
+            self.seen.add(hash((model.scope, model.fingerprint())))
 
     def absorb(self, model: Model[Any]) -> None:
         """Takes over what one episode reached and what it could not look at."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kvlockstep.drivers.episode import Outcome, answer_text, failed
+from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
 from kvlockstep.models.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.op import NotEnabled, Op, Pick
 from kvlockstep.trace import Trace
@@ -92,6 +92,7 @@ def walk(
         watchdog.beat += 1
         model = model_type(scope, factory)
         misses = 0
+        sampling = outcome.sampled < SAMPLED_STEPS
         while len(ops) < length and misses < STUCK_AFTER:
             try:
                 op = pick(table).propose(model, pick)
@@ -105,6 +106,8 @@ def walk(
             try:
                 answers.append(model.step(op))
                 misses = 0
+                if sampling:
+                    outcome.sample(model)
             except NotEnabled:
                 ops.pop()
                 misses += 1

@@ -63,13 +63,16 @@ class LockstepMachine(RuleBasedStateMachine):
         """One lockstep step."""
         assert self.model is not None
         model = self.model
+        outcome = type(self).outcome
         self.ops.append(op)
+        outcome.steps += 1
         try:
             self._judge(lambda: self.answers.append(answer_text(model.step(op))))
         except NotEnabled:
             self.ops.pop()
+            outcome.steps -= 1
             return
-        type(self).outcome.steps += 1
+        outcome.sample(model)
 
     def enabled(self, command: Command) -> bool:
         """Whether the command proposes anything in this state."""

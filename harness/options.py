@@ -1,0 +1,68 @@
+"""Options that several verbs share, and how their values are read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from kvlockstep.errors import UsageError
+from kvlockstep.profiles import PROFILES
+from kvlockstep.targets import ENGINE_PATH
+
+F = TypeVar("F", bound=Callable[..., Any])
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def parse_time(text: str) -> float:
+    """Seconds of `90`, `90s`, `10m` or `2h`. Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if match is None or not float(match[1]):
+        raise UsageError(f"--time {text!r}: give a positive number of seconds, or one with s, m or h, like 10m")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+def _set_engine_path(_context: click.Context, _option: click.Parameter, folders: Sequence[str]) -> None:
+    if missing := [folder for folder in folders if not os.path.isdir(folder)]:
+        raise UsageError(f"--engine-path {missing[0]}: no such folder")
+    if folders:
+        os.environ[ENGINE_PATH] = os.pathsep.join(map(os.path.abspath, folders))
+
+
+engine_path_option = click.option(
+    "--engine-path",
+    multiple=True,
+    metavar="DIR",
+    expose_value=False,
+    callback=_set_engine_path,
+    help="Folder with an unpacked engine, or with several; may be repeated (default $KVLOCKSTEP_ENGINE_PATH).",
+)
+
+
+def target_option(function: F) -> F:
+    """--target and --engine-path."""
+    option = click.option(
+        "--target", "targets", multiple=True, metavar="NAME|MODULE:FACTORY", help="What to run; may be repeated."
+    )
+    return option(engine_path_option(function))
+
+
+profile_option = click.option("--profile", metavar="|".join(PROFILES), help="How much to run (default quick).")
+seed_option = click.option("--seed", type=int, help="Seed of the random and Hypothesis drivers (default 0).")
+dir_option = click.option("--dir", "directory", help="Directory of failing traces (default .kvlockstep/failures).")
+json_option = click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")
+config_option = click.option(
+    "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
+)

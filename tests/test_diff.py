@@ -1,0 +1,73 @@
+"""Two engines on one trace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kvlockstep.cli import cli
+from kvlockstep.differing import common_traits, diff
+from kvlockstep.reference.contracts import Traits
+from kvlockstep.targets import resolve
+
+
+def found(a, b, **options):
+    return diff(resolve("kv_manager", a), resolve("kv_manager", b), steps=3_000, seed=1, **options)
+
+
+def test_engines_that_do_the_same_agree():
+    assert found("blocks", "pool") is None
+
+
+def test_a_policy_shows_in_a_few_steps():
+    """A manager that drops what an aborted request had cached, beside one that keeps it."""
+    trace = found("reference", "harmless:caches-nothing-on-abort")
+    assert [op.name for op in trace.ops] == ["admit", "forward", "abort", "admit"]
+    assert trace.law == "difference"
+    assert trace.details[0].startswith("reference: cached ")
+
+
+def test_an_operation_can_be_left_out():
+    trace = found("reference", "harmless:caches-nothing-on-abort", without=["abort", "forward"])
+    assert trace is None, "without a forward nothing is cached"
+
+
+def test_a_fault_of_either_engine_is_reported_with_its_name():
+    trace = found("fault:kv-abort-leaks", "reference")
+    assert trace.message.startswith("fault:kv-abort-leaks: ")
+
+
+def test_chunks_are_common_only_where_blocks_are():
+    small = Traits(block_size=2, total=16, chunk=True, chunk_align=2, tokens_per_decode=3, can_fork=True)
+    large = Traits(block_size=4, total=16, chunk=True, chunk_align=3, max_length=9)
+    assert not common_traits(small, large).chunk
+    both = common_traits(small, Traits(block_size=2, total=16, chunk=True, chunk_align=3, max_length=9))
+    assert (both.chunk, both.chunk_align, both.tokens_per_decode, both.max_length, both.can_fork) == (
+        True,
+        6,
+        3,
+        9,
+        False,
+    )
+
+
+def test_the_command_answers_in_json():
+    arguments = ["diff", "--target", "reference", "--target", "harmless:caches-nothing-on-abort", "--json"]
+    done = CliRunner().invoke(cli, arguments)
+    document = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert document["agree"] is False
+    assert document["difference"]["law"] == "difference"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "blocks"], "give --target twice, not 1 times"),
+        (["--target", "blocks", "--target", "pool", "--without", "sleep"], "no operation of kv_manager"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    assert message in str(CliRunner().invoke(cli, ["diff", *arguments]).exception)

@@ -1,0 +1,54 @@
+"""The shortest trace of each fault shows it, and the law named with the fault is one of those that see it.
+
+`kvlockstep score --traces tests/data/faults` writes the traces.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvlockstep.drivers.episode import run_ops
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.models.registry import model_of
+from kvlockstep.scoring import LONGEST, laws_that_see
+from kvlockstep.targets import resolve
+from kvlockstep.trace import load_trace
+from kvlockstep.watchdog import Watchdog
+
+TRACES = Path(__file__).parent / "data" / "faults"
+
+
+@pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")
+def fault(request):
+    return request.param
+
+
+@pytest.fixture
+def trace(fault):
+    return load_trace(TRACES / f"{fault.id}.jsonl", fault.contract)
+
+
+@pytest.fixture
+def target(fault):
+    return resolve(fault.contract, f"fault:{fault.id}")
+
+
+def test_shows_the_fault(fault, trace, target):
+    with Watchdog(1.0).watching() as watchdog:
+        again = run_ops(model_of(fault.contract), target.factory, trace.scope, trace.ops, watchdog)
+    assert again is not None
+    assert again.law == trace.law
+    assert len(trace.ops) <= LONGEST
+    assert fault.law in laws_that_see(target, trace)
+
+
+def test_the_reference_passes_it(fault, trace):
+    with Watchdog(1.0).watching() as watchdog:
+        clean = resolve(fault.contract, "reference").factory
+        assert run_ops(model_of(fault.contract), clean, trace.scope, trace.ops, watchdog) is None
+
+
+def test_every_trace_belongs_to_a_fault():
+    assert {path.stem for path in TRACES.glob("*.jsonl")} == set(FAULTS)

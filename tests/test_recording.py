@@ -1,0 +1,116 @@
+"""A recorded run replays: on the manager that it was recorded on, and on another."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvlockstep
+from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.random_walk import run_episode
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.targets import resolve
+from kvlockstep.trace import load_trace
+from kvlockstep.watchdog import Watchdog
+
+
+def serve(manager):
+    """A scheduler as a user has it: a prompt in two chunks, a decode with drafts, an abort in flight."""
+    assert manager.admit("alice", [1, 2, 3, 4], None, 3) == 0
+    manager.launch()
+    manager.commit("alice", 3)
+    assert manager.reserve("alice", 1)
+    assert manager.admit("bob", [1, 2, 9], None, 3) == 2
+    manager.launch()
+    manager.commit("bob", 1)
+    manager.commit("alice", 1)
+    manager.append("alice", 5)
+    assert manager.reserve("alice", 3)
+    manager.launch()
+    manager.append("alice", 6)
+    manager.commit("alice", 2)
+    manager.append("bob", 7)
+    assert manager.reserve("bob", 1)
+    manager.launch()
+    manager.abort("bob")
+    manager.finish("alice")
+
+
+def test_a_schedule_becomes_operations(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with kvlockstep.record(KVManager(8, 2), path) as manager:
+        serve(manager)
+        assert manager.avail() == 16, "what only asks is passed on"
+    trace = load_trace(path, "kv_manager")
+    assert [str(op) for op in trace.ops] == [
+        "admit request=r0 tokens=[1,2,3,4] n=3",
+        "forward",
+        "decode request=r0 token=4",
+        "admit request=r1 tokens=[1,2,9] n=3",
+        "forward reverse=True",
+        "decode request=r0 token=5 drafts=[6,0]",
+        "forward accept={'r0': 1}",
+        "decode request=r1 token=7",
+        "forward abort=['r1']",
+        "finish request=r0",
+    ]
+    assert trace.answers[0] == "cached 0"
+    assert trace.answers[3] == "cached 2"
+
+
+@pytest.mark.parametrize("name", ["reference", "blocks", "slots"])
+def test_what_was_recorded_replays_under_the_oracle(tmp_path, name):
+    path = tmp_path / "run.jsonl"
+    with kvlockstep.record(KVManager(8, 2), path) as manager:
+        serve(manager)
+    trace, watchdog = load_trace(path), Watchdog(5.0)
+    assert run_ops(KVManagerModel, resolve("kv_manager", name).factory, trace.scope, trace.ops, watchdog) is None
+    wrong = run_ops(
+        KVManagerModel, resolve("kv_manager", "fault:kv-finish-by-tokens").factory, trace.scope, trace.ops, watchdog
+    )
+    assert wrong is not None
+
+
+def test_random_episodes_are_recorded_operation_by_operation(tmp_path):
+    class Noted(KVManagerModel):
+        def step(self, op):
+            answer = super().step(op)
+            ops.append(op)
+            return answer
+
+    for episode in range(60):
+        ops, path = [], tmp_path / f"{episode}.jsonl"
+        recorders = []
+
+        def recorded(blocks, block_size, path=path, recorders=recorders):
+            recorders.append(kvlockstep.record(KVManager(blocks, block_size), path))
+            return recorders[-1]
+
+        assert run_episode(Noted, recorded, 3, episode, Watchdog(5.0), Outcome("random")) is None
+        recorders[-1].close()
+        trace = load_trace(path)
+        last = max((i for i, op in enumerate(ops) if op.name == "forward"), default=-1)
+        assert kinds(trace.ops)[: last + 1] == kinds(ops)[: last + 1]
+        again = run_ops(KVManagerModel, KVManager, trace.scope, trace.ops, Watchdog(5.0))
+        assert again is None, again
+        assert len(again_answers(trace)) == len(trace.ops)
+
+
+def kinds(ops):
+    """A last chunk of one token and a decode of one that waits are the same calls."""
+    return [op.name.replace("chunk", "decode") for op in ops]
+
+
+def again_answers(trace):
+    """The answers of a second run, equal to the recorded ones where an operation was answered at all."""
+    model = KVManagerModel(trace.scope, KVManager)
+    answers = [model.step(op) for op in trace.ops]
+    assert [
+        a for a, b in zip(answers, trace.answers, strict=True) if b.startswith(("cached", "refused")) and a != b
+    ] == []
+    return answers
+
+
+def test_a_path_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(kvlockstep.UsageError, match="record to another path"):
+        kvlockstep.record(KVManager(2, 1), tmp_path / "none" / "run.jsonl")

@@ -1,0 +1,103 @@
+"""The score: what is caught, by which law, and what fails the gate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kvlockstep.cli import cli
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty.fault import Fault
+from kvlockstep.profiles import profile_of
+from kvlockstep.reference.slot_pool import SlotPool
+from kvlockstep.scoring import FaultScore, Score, Sighting, score
+from kvlockstep.targets import BUILT_IN, resolve
+
+QUICK = profile_of("quick")
+
+
+def test_a_contract_is_scored_with_every_driver_and_seed():
+    result = score(QUICK, contracts=["block_stack"], jobs=1)
+    assert result.verdict == "holds"
+    assert {fault.id for fault in result.faults} == {f.id for f in FAULTS.values() if f.contract == "block_stack"}
+    for fault in result.faults:
+        assert {s.driver for s in fault.sightings} == {"explore", "hypothesis", "random"}
+        assert fault.seeds == [0, 1, 2]
+        assert len(fault.trace.ops) <= fault.first.steps
+    assert [twin.verdict for twin in result.clean] == ["holds", "holds"]
+
+
+def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):
+    right = Fault("pool-is-right", "slot_pool", SlotPool, "none", ("mutant",), "accounting")
+    monkeypatch.setitem(FAULTS, right.id, right)
+    result = score(QUICK, contracts=["slot_pool"], faults=["pool-is-right", "pool-keeps-one"], jobs=1)
+    assert result.verdict == "violated"
+    assert [fault.id for fault in result.missed] == ["pool-is-right"]
+    assert not result.missed[0].by_luck
+    assert len(result.missed[0].sightings) == 3 + 2 + 2
+
+
+def test_a_false_alarm_fails_the_score(monkeypatch):
+    wrong = resolve("slot_pool", "fault:pool-keeps-one").factory
+    monkeypatch.setitem(BUILT_IN["slot_pool"], "wrong", f"{wrong.__module__}:{wrong.__qualname__}")
+    result = score(QUICK, contracts=["slot_pool"], jobs=1)
+    assert [(twin.target, twin.law) for twin in result.clean if twin.verdict != "holds"] == [
+        ("wrong", "admission_honesty")
+    ]
+    assert not result.missed
+    assert result.verdict == "violated"
+
+
+def test_a_fault_that_one_seed_misses_is_caught_by_luck():
+    sightings = [Sighting("random", seed, law, 10, 0.1) for seed, law in ((0, "accounting"), (1, None))]
+    lucky = FaultScore("x", "slot_pool", "accounting", sightings)
+    assert lucky.by_luck
+    assert Score([lucky]).verdict == "violated"
+    found = FaultScore("x", "slot_pool", "accounting", [*sightings, Sighting("explore", 0, "accounting", 10, 0.1)])
+    assert found.caught, "exploration knows no seed"
+
+
+def test_laws_are_alone_or_have_company():
+    seen = {
+        "a": ("conservation", "agreement"),
+        "b": ("accounting", "conservation"),
+        "c": ("accounting", "conservation"),
+    }
+    result = Score([FaultScore(id_, "slot_pool", "", [], None, laws) for id_, laws in seen.items()])
+    laws = {law.id: law for law in result.laws()}
+    assert (laws["conservation"].first, laws["conservation"].sees, laws["conservation"].alone) == (1, 3, ("a",))
+    assert (laws["accounting"].first, laws["accounting"].alone, laws["accounting"].company) == (
+        2,
+        (),
+        ("conservation",),
+    )
+    assert laws["no_aliasing"].sees == 0
+
+
+def test_the_command_writes_traces_and_json(tmp_path):
+    arguments = ["score", "--fault", "pool-keeps-one", "--json", "--traces", str(tmp_path)]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    (fault,) = document["faults"]
+    assert (document["caught"], document["total"], document["clean"]) == (1, 1, [])
+    assert fault["id"] == "pool-keeps-one"
+    assert {"contract", "caught", "law", "driver", "steps", "trace_length", "seconds"} <= fault.keys()
+    assert [path.name for path in tmp_path.iterdir()] == ["pool-keeps-one.jsonl"]
+
+
+def test_the_command_prints_the_matrix():
+    done = CliRunner().invoke(cli, ["score", "--contract", "slot_pool"])
+    assert done.exit_code == 0
+    assert "pool-keeps-one" in done.stdout
+    assert "admission_honesty" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("HOLDS: ")
+
+
+@pytest.mark.parametrize("arguments", [["--fault", "nonsense"], ["--contract", "nonsense"], ["--profile", "nonsense"]])
+def test_bad_arguments_are_named(arguments):
+    done = CliRunner().invoke(cli, ["score", *arguments])
+    assert done.exit_code != 0
+    assert "nonsense" in str(done.exception)
