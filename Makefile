@@ -4,14 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # An editable install in strict mode lists the files, so it is repeated when a directory gains or loses one.
-PACKAGES := harness harness/drivers reference properties models impl impl/engines impl/faulty
+PACKAGES := harness harness/drivers harness/templates reference properties models impl impl/engines impl/engines/known \
+	impl/faulty
 
-.PHONY: check test lint tests bench symbolic clean
+.PHONY: check test lint tests gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-test: $(READY) lint tests
+test: $(READY) lint tests gate
+
+# Every fault is caught, with three seeds, and nothing that is right is blamed.
+gate: $(READY)
+	$(BIN)/kvlockstep score
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -25,6 +30,36 @@ tests: $(READY)
 bench: $(READY)
 	$(BIN)/kvlockstep bench
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/bench
+
+# Needs a card, and a PYTHON with the CUDA build of torch and the packages of pyproject.toml; writes docs/gpu.md.
+gpu:
+	$(PYTHON) -m pip install -qq --no-deps --no-build-isolation --upgrade --target build/gpu .
+	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -l mark.gpu tests/*.py)
+	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.gpu_report
+
+# Clean twins at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes under five minutes.
+score: $(READY)
+	$(BIN)/kvlockstep score --clean-times 10
+
+# Some ten thousand mutants; SAMPLE=8 takes eight of each file.
+SAMPLE ?= 0
+mutation: $(READY)
+	$(BIN)/python -m pip install -qq 'cosmic-ray>=8.3'
+	$(BIN)/python tests/mutation/mutate.py --sample $(SAMPLE)
+
+# Engines that the package index has, unpacked and not installed. Clone the others into .engines by hand.
+engines: $(READY) .engines/.ready
+	$(BIN)/kvlockstep engines --profile ci --engine-path .engines -o docs/engines.md
+
+.engines/.ready:
+	mkdir -p .engines
+	$(BIN)/python -m pip install -qq --constraint constraints.txt '.[engine-sources]'
+	VLLM_VERSION_OVERRIDE=0.33.0 VLLM_TARGET_DEVICE=empty $(BIN)/python -m pip download -qq --no-deps \
+		--no-build-isolation --no-binary vllm --dest .engines vllm==0.33.0
+	tar -xzf .engines/vllm-0.33.0.tar.gz -C .engines
+	$(BIN)/python -m pip download -qq --no-deps --dest .engines sglang==0.5.23
+	$(BIN)/python -m zipfile -e .engines/sglang-0.5.23-*.whl .engines/sglang
+	touch $@
 
 # Hypothesis with CrossHair's symbolic values as its backend; it gates nothing.
 symbolic: $(READY)
@@ -42,4 +77,4 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .kvlockstep .hypothesis
+	rm -rf $(VENV) .engines build dist *.egg-info .kvlockstep .hypothesis
