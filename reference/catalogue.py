@@ -11,8 +11,10 @@ from kvlockstep.reference.contracts import (
     SlotPoolTarget,
     SlotPrefixCacheTarget,
 )
+from kvlockstep.reference.gpu_contract import DecodeGraphsTarget, KVStreamsTarget
 from kvlockstep.reference.paged_contract import KVShape, KVStoreTarget, PagedCacheTarget
 from kvlockstep.reference.radix_contract import RadixCacheTarget
+from kvlockstep.reference.scheduler_contract import KVSchedulerTarget
 
 SHAPE = KVShape(2, 1, 2, "int8")
 
@@ -40,6 +42,9 @@ CONTRACTS = {
             KVStoreTarget,
             {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
         ),
+        Contract("decode_graphs", DecodeGraphsTarget, {"rows": 2, "width": 2, "blocks": 4, "block_size": 2}),
+        Contract("kv_streams", KVStreamsTarget, {"blocks": 4, "host_blocks": 2}),
         Contract("kv_manager", KVManagerTarget, {"blocks": 8, "block_size": 4}),
+        Contract("kv_scheduler", KVSchedulerTarget, {"blocks": 8, "block_size": 4, "budget": 8, "running": 4}),
     )
 }

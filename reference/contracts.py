@@ -135,8 +135,9 @@ class Traits:
     `total` counts slots and excludes null blocks. `max_length`: longest request in tokens, None without
     a limit. `chunk`: prefill may be split, at multiples of `chunk_align`. `tokens_per_decode`: most
     tokens one reserve of a decode may ask for, None for any. `whole_prompt`: admit owns the whole prompt.
-    `output_reserve`: slots kept for the output at admission. `prefix_cache`: False for an engine that
-    never shares prefixes, so that a run without a hit is not inconclusive.
+    `output_reserve`: slots kept for the output at admission, for each request admitted in the step.
+    `prefix_cache`: False for an engine that never shares prefixes, so that a run without a hit is not
+    inconclusive.
     """
 
     block_size: int

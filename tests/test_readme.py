@@ -47,7 +47,7 @@ def test_the_machine_example_passes(my_manager, tmp_path):
 
 
 def test_the_failure_page_is_what_the_command_prints(run_cli):
-    page: str = next(block for block in blocks("") if "VIOLATED write_isolation" in block)
+    page: str = next(block for block in blocks("") if "on fault:kv-fork-no-copy - VIOLATED" in block)
     _, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random")
     assert page.strip() in out
 
