@@ -108,6 +108,15 @@ def save_trace(trace: Trace, directory: Path, name: str = "") -> Path:
     return path
 
 
+def _as_proposed(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as a model proposes them: lists of plain values or of tuples, which JSON has not."""
+    return {k: [_tuples(v) for v in value] if isinstance(value, list) else value for k, value in args.items()}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 def load_trace(path: Path, contract: str | None = None) -> Trace:
     """Reads a trace. Raises UsageError if it is truncated, of another version, malformed or for another contract."""
     try:
@@ -136,7 +145,7 @@ def load_trace(path: Path, contract: str | None = None) -> Trace:
     try:
         known = _Header(**header)
         scope = model_of(known.contract).scope_type.from_json(known.scope)
-        ops = tuple(Op(record["op"], **record["args"]) for record in records[1:-1])
+        ops = tuple(Op(record["op"], **_as_proposed(record["args"])) for record in records[1:-1])
         answers = tuple(str(record.get("answer", "")) for record in records[1:-1])
     except (TypeError, KeyError) as error:
         raise UsageError(f"{path}: malformed trace: {error}") from error

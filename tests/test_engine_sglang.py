@@ -228,7 +228,7 @@ match_prefix = target.UnifiedRadixCache.match_prefix
     ("owner", "name", "broken", "law"),
     [
         (target.UnifiedRadixCache, "lock", locks_nothing, UNLOCKED),
-        (target.UnifiedRadixCache, "free_kv_row", forgets_the_output, "leak_freedom"),
+        (target.UnifiedRadixCache, "free_kv_row", forgets_the_output, "leak_freedom accounting"),
         (target.UnifiedRadixCache, "_apply_cache_action", keeps_its_own_copies, "leak_freedom accounting"),
         (target.UnifiedRadixCache, "match_prefix", matches_any_key, "prefix_soundness write_isolation"),
         (

@@ -225,7 +225,13 @@ def matches_without_a_reference(original: Any, trie: Any, seq: Any) -> None:
     [
         ("nano_vllm", f"{NANO}:BlockManager", "_allocate_block", keeps_the_hash_of_a_reused_block, "prefix_soundness"),
         ("nano_vllm", f"{NANO}:BlockManager", "allocate", counts_no_second_owner, "accounting"),
-        ("mini_sglang", f"{MINI}:RadixPrefixCache", "lock_handle", locks_from_the_parent, "accounting"),
+        (
+            "mini_sglang",
+            f"{MINI}:RadixPrefixCache",
+            "lock_handle",
+            locks_from_the_parent,
+            "accounting content_equality",
+        ),
         (
             "mini_sglang",
             f"{MINI}:RadixTreeNode",

@@ -50,7 +50,7 @@ def by_random(fault, watchdog):
 
 def by_hypothesis(fault, watchdog):
     model_type = model_of(fault.contract)
-    return hypothesis_run(model_type, fault.make, seed=1, watchdog=watchdog, examples=150, steps=50)
+    return hypothesis_run(model_type, fault.make, seed=1, watchdog=watchdog, examples=400, steps=50)
 
 
 def by_explore(fault, watchdog):

@@ -116,7 +116,7 @@ FAULTS = faults_of(
         NegativeAcquire,
         "a negative count raises the free count",
         ("seed 003",),
-        "conservation",
+        "accounting",
     ),
     (
         "stack-double-release",
@@ -125,7 +125,7 @@ FAULTS = faults_of(
         ("seed 003",),
         "no_double_free",
     ),
-    ("stack-releases-part", ReleasesPart, "a refused release is half done", ("mutant",), "atomicity"),
+    ("stack-releases-part", ReleasesPart, "a refused release is half done", ("mutant",), "graph_contract"),
     ("stack-acquires-part", AcquiresPart, "a refused acquire is half done", ("Megatron-LM#6091",), "atomicity"),
     ("stack-repeat-in-release", RepeatInOneRelease, "free([b, b]) is accepted", ("vllm#42571",), "no_double_free"),
     ("stack-acquire-in-capture", AcquireInCapture, "allocation inside a capture", ("seed 003",), "graph_contract"),

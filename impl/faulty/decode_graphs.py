@@ -276,7 +276,7 @@ class KeepsOneBack(DecodeGraphs):
 FAULTS = faults_of(
     "decode_graphs",
     ("graph-table-by-value", TableByValue, "a table captured by value", ("Megatron-LM#6852",), "content_equality"),
-    ("graph-lengths-by-value", LengthsByValue, "lengths captured by value", ("mutant",), "padding_isolation"),
+    ("graph-lengths-by-value", LengthsByValue, "lengths captured by value", ("mutant",), "graph_contract"),
     ("graph-stale-pointer", StalePointer, "the table's old address", ("imp#1648",), "no_stale_graph"),
     ("graph-no-recapture", NeverRecaptures, "an old graph is kept", ("Megatron-LM#6852",), "no_stale_graph"),
     ("graph-stale-for-ever", StaleForEver, "a new graph is taken for stale", ("mutant",), "no_stale_graph"),

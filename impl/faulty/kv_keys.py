@@ -22,7 +22,7 @@ class Keyed(KVManager):
 class OneBit(Keyed):
     @staticmethod
     def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
-        return len(tokens), hash((extra_key, tokens)) & 1
+        return len(tokens), (sum(tokens) + (0 if extra_key is None else extra_key + 1)) & 1
 
 
 class SortedTokens(Keyed):

@@ -250,7 +250,7 @@ FAULTS = faults_of(
         ResumeKeepsTable,
         "a resumed request gets freed blocks",
         ("vllm-rbln#676",),
-        "eviction_safety",
+        "leak_freedom",
     ),
     (
         "kv-resume-short-key",

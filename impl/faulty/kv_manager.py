@@ -172,7 +172,7 @@ FAULTS = faults_of(
     ),
     ("kv-hit-plus-one", HitOneTooMany, "a hit counts one token too many", ("vllm#11186",), "prefix_soundness"),
     ("kv-double-release", DoubleRelease, "one block, two releases", ("vllm#42571",), "leak_freedom"),
-    ("kv-ghost-key", GhostKey, "the index outlives the content", ("nano-vllm#163",), "prefix_soundness"),
+    ("kv-ghost-key", GhostKey, "the index outlives the content", ("nano-vllm#163",), "write_isolation"),
     (
         "kv-self-evicted-hit",
         SelfEvictedHit,
@@ -191,7 +191,7 @@ FAULTS = faults_of(
         PublishesDrafts,
         "a rejected draft counts as computed",
         ("sglang#24745",),
-        "prefix_soundness",
+        "admission_honesty",
     ),
     ("kv-hangs-when-full", HangsWhenFull, "admission never returns", ("FastDeploy#5544",), "termination"),
 )

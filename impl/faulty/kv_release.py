@@ -265,10 +265,10 @@ FAULTS = faults_of(
     ("kv-hit-held-twice", HitHeldTwice, "the lookup's own reference stays", ("LMCache#3884",), "leak_freedom"),
     ("kv-withdraw-keeps-hit", WithdrawKeepsHit, "a withdrawn hit stays pinned", ("LMCache#2785",), "leak_freedom"),
     ("kv-deferred-by-name", DeferredByName, "a deferred free resolves late", ("sglang#36135",), "accounting"),
-    ("kv-reset-keeps-queue", ResetKeepsQueue, "a release from before the reset", ("sglang#26009",), "accounting"),
+    ("kv-reset-keeps-queue", ResetKeepsQueue, "a release from before the reset", ("sglang#26009",), "no_double_free"),
     ("kv-key-of-stays", KeyOfStays, "a reused block has its old key", ("kvcached#362",), "error_contract"),
     ("kv-evict-drops-twin", EvictDropsTwin, "the reference is the twin's", ("atlas#373 (c)",), "accounting"),
-    ("kv-published-only", PublishedOnly, "ended before it was stored", ("TensorRT-LLM#15018",), "leak_freedom"),
+    ("kv-published-only", PublishedOnly, "ended before it was stored", ("TensorRT-LLM#15018",), "accounting"),
     ("kv-short-finish-leaks", ShortFinishLeaks, "done in its first chunk", ("sglang#10871",), "leak_freedom"),
     ("kv-commit-evicts-own", CommitEvictsOwn, "commit evicts its own", ("TensorRT-LLM#17926",), "accounting"),
     (

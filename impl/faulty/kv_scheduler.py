@@ -249,7 +249,7 @@ FAULTS = faults_of(
         PreemptedNeverResumes,
         "a preempted request is never taken up again",
         ("sglang-jax#1400",),
-        "admission_order",
+        "progress",
     ),
     ("sched-two-queues", PreemptedTwice, "a request stands in two queues", ("sglang#21632",), "one_queue"),
     (
@@ -278,6 +278,6 @@ FAULTS = faults_of(
         DropsScheduledPublished,
         "what was published for a batch stays so when preemption takes it out",
         ("vllm#57580", "vllm 0.33.0, impl/engines/known/vllm.toml"),
-        "prefix_soundness",
+        "admission_order",
     ),
 )

@@ -294,7 +294,7 @@ FAULTS = faults_of(
     ("store-padding-wraps", PaddingWraps, "padding wraps to the last slot", ("vllm#43810",), "write_isolation"),
     ("store-padding-shifts", PaddingShifts, "padding shifts the rows", ("vllm#13418",), "content_equality"),
     ("store-both-keys", WritesBothInK, "V is written from K", ("LMCache#4463",), "content_equality"),
-    ("store-first-layer", TakesFirstLayer, "another layer is written too", ("LMCache#4463",), "write_isolation"),
+    ("store-first-layer", TakesFirstLayer, "another layer is written too", ("LMCache#4463",), "content_equality"),
     ("store-gather-order", GatherInOrder, "gathered in another order", ("llama.cpp#3840",), "gather_exact"),
     ("store-host-planes", GatherSwapsPlanes, "K and V mixed up on the host", ("LMCache#4463",), "content_equality"),
     ("store-duplicates", DuplicatesWin, "duplicate targets are accepted", ("vllm#42571",), "no_aliasing"),

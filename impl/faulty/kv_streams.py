@@ -159,7 +159,7 @@ class RefusedFrees(KVStreams):
 FAULTS = faults_of(
     "kv_streams",
     ("streams-no-wait", NoWait, "no event is waited for", ("TensorRT-LLM#10060",), "content_equality"),
-    ("streams-in-unawaited", SwapInUnawaited, "a load that nobody waits for", ("vllm#45704",), "content_equality"),
+    ("streams-in-unawaited", SwapInUnawaited, "a load that nobody waits for", ("vllm#45704",), "stream_order"),
     ("streams-wrong-stream", WrongStream, "an event on the wrong stream", ("TensorRT-LLM#10060",), "content_equality"),
     ("streams-event-early", EventBeforeWork, "an event before the work", ("vllm#45704",), "content_equality"),
     ("streams-wait-late", WaitAfterUse, "a wait after the use", ("TensorRT-LLM#10060",), "content_equality"),

@@ -148,7 +148,7 @@ class ResumeNeverRefused(KVManager):
 
 FAULTS = faults_of(
     "kv_manager",
-    ("kv-mirror-extends", MirrorExtends, "a mirror keeps freed blocks", ("LMCache#1361",), "eviction_safety"),
+    ("kv-mirror-extends", MirrorExtends, "a mirror keeps freed blocks", ("LMCache#1361",), "accounting"),
     ("kv-mirror-replaces", MirrorReplaces, "a mirror loses the table", ("vllm#46595",), "coverage"),
     ("kv-boundary-page", BoundaryPageTwice, "a page of two parts, freed twice", ("sglang#38840",), "leak_freedom"),
     ("kv-page-again", MapsAPageAgain, "a page is mapped again", ("sglang#28754",), "no_aliasing"),

@@ -12,11 +12,14 @@ SOURCES = {
     "issue B": "the issue that asked for the contract",
     "rule 12": "a rule of the request-level contract",
     "lmdeploy": "met in that engine by this suite",
+    "vllm#57580": "reported for recurrent states, met by this suite for windows",
+    "vllm 0.33.0, impl/engines/known/vllm.toml": "met in that engine by this suite",
+    "sglang#21632": "a wish: one request in one queue",
     "imp#1115": "a report that was no bug: what it took for one",
     "imp#1120": "a report that was no bug: what it took for one",
     **{f"seed 00{n}": "a document that the contracts come from" for n in range(5)},
 }
-"""What a fault may name besides a bug."""
+"""What a fault may name besides a bug. "shape: ..." is made up, too, after a kind of bug."""
 
 WINDOW = "window groups"
 TIER = "second tier"

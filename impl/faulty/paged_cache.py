@@ -717,7 +717,7 @@ FAULTS = faults_of(
     ("paged-reset-lengths", ResetKeepsLengths, "a reset leaves lengths", ("transformers#48509",), "structure"),
     ("paged-rollback-counts", RollbackCounts, "what is given back counts", ("seed 004",), "atomicity"),
     ("paged-evict-uncounted", EvictionFreesNothing, "an eviction frees nothing", ("seed 004",), "accounting"),
-    ("paged-lookup-counts", LookupCounts, "a look counts as a hit", ("seed 004",), "atomicity"),
+    ("paged-lookup-counts", LookupCounts, "a look counts as a hit", ("seed 004",), "accounting"),
     ("paged-partial-blocks", FragmentationInBlocks, "blocks taken for tokens", ("seed 004",), "accounting"),
     ("paged-frees-head-first", FreesHeadFirst, "freed in another order", ("seed 004",), "agreement"),
 )

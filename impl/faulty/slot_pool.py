@@ -149,6 +149,6 @@ FAULTS = faults_of(
     ),
     ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("mutant",), "agreement"),
     ("pool-occupy-foreign", OccupyTakesForeign, "a foreign slot becomes free", ("seed 000",), "accounting"),
-    ("pool-full-minus-one", FullIsMinusOne, "full is answered with -1", ("seed 000",), "version_monotone"),
+    ("pool-full-minus-one", FullIsMinusOne, "full is answered with -1", ("seed 000",), "agreement"),
     ("pool-negative-shift", NegativeShift, "an error of the arithmetic", ("seed 000",), "error_contract"),
 )
