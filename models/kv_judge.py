@@ -374,8 +374,11 @@ class KVJudge:
         return self.traits.total // self.traits.block_size - len(held) - owed
 
     def _copy_sources(self) -> int:
-        """Blocks that may be kept until the copies that are due in this step have run."""
-        return len(self.scheduled) if self.traits.copies_at_admit or self.traits.copies_at_reserve else 0
+        """Blocks that may be kept until the copies that are due in this step have run: of a hit all that it has."""
+        if not self.traits.copies_at_admit:
+            return len(self.scheduled) if self.traits.copies_at_reserve else 0
+        hits = (self.live[name].hit if self.live[name].admitted else 0 for name in self.scheduled)
+        return sum(max(1, self._blocks_for(hit)) for hit in hits)
 
     def _write_and_read(self) -> None:
         size, span = self.traits.block_size, self._span

@@ -256,6 +256,12 @@ class KVManagerModel(Model[KVScope]):
         step = (judge.admitting, len(judge.withdrawable()))
         return requests, scheduled, preempted, step, judge.memory.contents(), tuple(judge.idle_blocks)
 
+    def sketch(self) -> Any:
+        judge = self.judge
+        requests = tuple((tuple(r.tokens), r.extra_key, r.computed, r.pending) for r in judge.live.values())
+        preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
+        return requests, preempted, judge.admitting, judge.memory.contents(), tuple(judge.idle_blocks)
+
     def not_checked(self) -> dict[str, str]:
         judge, traits = self.judge, self.judge.traits
         reasons = {

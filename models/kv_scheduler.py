@@ -141,6 +141,10 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def redo(self, op: Op) -> None:
         self._execute(op)
 
+    def sketch(self) -> Any:
+        live = self.judge.live.values()
+        return tuple((tuple(j.request.tokens), j.request.extra_key, j.request.computed, j.delivered) for j in live)
+
     def fingerprint(self) -> Any:
         """Requests by age and not by name, memory by history."""
         judge = self.judge

@@ -104,6 +104,10 @@ class Model(ABC, Generic[S]):
     def fingerprint(self) -> Hashable:
         """The abstract state: equal fingerprints need no second exploration."""
 
+    def sketch(self) -> Hashable:
+        """The abstract state as far as it is known without asking the target, whose answers may change it."""
+        return self.fingerprint()
+
     def not_checked(self) -> dict[str, str]:
         """Laws that this target does not expose enough for: id to reason."""
         return {}

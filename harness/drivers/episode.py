@@ -44,7 +44,7 @@ class Outcome:
         """Notes the state of the model, until enough steps are sampled."""
         if self.sampled < SAMPLED_STEPS:
             self.sampled += 1
-            self.seen.add(hash((model.scope, model.fingerprint())))
+            self.seen.add(hash((model.scope, model.sketch())))
 
     def absorb(self, model: Model[Any]) -> None:
         """Takes over what one episode reached and what it could not look at."""
