@@ -383,7 +383,8 @@ def score(
         )
     for fault in result.faults if traces else ():
         if fault.trace is not None:
-            save_trace(fault.trace, Path(str(traces)), f"{fault.id}.jsonl")
+            # An error's details are a traceback with paths of this machine; a replay makes them anew.
+            save_trace(fault.trace.but(details=()), Path(str(traces)), f"{fault.id}.jsonl")
     if as_json:
         click.echo(json.dumps(result.to_json()))
     else:
