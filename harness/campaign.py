@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.checking import shrink_failure
-from kvlockstep.drivers.episode import Outcome, common
+from kvlockstep.drivers.episode import Outcome, common, missed_goals
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.errors import UsageError
 from kvlockstep.isolation import FORK, SharedWatchdog, how_it_died, isolated
@@ -54,8 +54,7 @@ class Campaign:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        goals = model_of(self.target.contract).goals
-        return tuple(g.id for g in goals if not self.reach[g.id] and g.id not in (self.unreachable or ()))
+        return missed_goals(model_of(self.target.contract), self.reach, self.unreachable)
 
 
 @dataclass

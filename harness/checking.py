@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.drivers.episode import Outcome, common, run_ops
+from kvlockstep.drivers.episode import Outcome, common, missed_goals, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
@@ -110,8 +110,7 @@ def check_target(
         report.facts = report.facts or outcome.facts
         report.not_checked = outcome.not_checked or report.not_checked
         emit(Event("end", target.contract, target.name, name, run.steps, run))
-    missed = (g.id for g in model_type.goals if not reach[g.id])
-    report.missed = tuple(goal for goal in missed if goal not in (unreachable or ()))
+    report.missed = missed_goals(model_type, reach, unreachable)
     if report.failures:
         report.missed = ()
     elif report.missed and report.runs:

@@ -69,7 +69,8 @@ def _row(report: TargetReport) -> EngineRow:
     """A violation of a law that a known divergence of the target names is KNOWN, and fails nothing."""
     facts, failed = report.facts, next(iter(report.failures), None)
     law = failed.failure.law if failed is not None and failed.failure is not None else ""
-    same = [d.id for d in known_divergences() if (d.contract, d.target, d.law) == (report.contract, report.target, law)]
+    known = known_divergences() if law else []
+    same = [d.id for d in known if (d.contract, d.target, d.law) == (report.contract, report.target, law)]
     missed = f"never reached {', '.join(report.missed)}" if report.missed else ""
     return EngineRow(
         report.target,

@@ -18,6 +18,7 @@ from kvlockstep.checking import DRIVERS
 from kvlockstep.console import stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS
+from kvlockstep.options import json_option
 from kvlockstep.properties.law import Law
 from kvlockstep.reasons import WHY
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -39,10 +40,6 @@ def bugs() -> dict[str, dict[str, str]]:
     text = files("kvlockstep").joinpath("bugs.json").read_text("utf-8")
     known: dict[str, dict[str, str]] = json.loads(text)
     return known
-
-
-def _json_flag(function: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")(function)
 
 
 def catalogue() -> dict[str, dict[str, dict[str, str]]]:
@@ -78,7 +75,7 @@ def ignored_entry_points() -> list[str]:
 
 
 @click.command("list")
-@_json_flag
+@json_option
 def list_command(as_json: bool) -> None:
     """Contracts with their targets, laws, reach goals and faults; and the drivers."""
     known = catalogue()
@@ -118,7 +115,7 @@ def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: 
 
 @click.command("explain")
 @click.argument("name", metavar="LAW|FAULT|CONTRACT", shell_complete=_complete)
-@_json_flag
+@json_option
 def explain_command(name: str, as_json: bool) -> None:
     """What a law, a fault or a contract says, why it matters, and the real bugs behind it.
 

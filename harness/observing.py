@@ -18,7 +18,7 @@ from kvlockstep.models.model import Divergence, LockstepModel, Model, fields, sh
 from kvlockstep.models.op import NotEnabled, Op
 from kvlockstep.models.registry import model_of
 from kvlockstep.pictures import NOTHING, Picture, picture_of
-from kvlockstep.properties.law import Law, Refused
+from kvlockstep.properties.law import Law, Refused, checked_by
 from kvlockstep.reference.contracts import ContractError
 from kvlockstep.targets import Target
 from kvlockstep.trace import Trace
@@ -177,11 +177,8 @@ def _watched(law: Law[Any] | None) -> Iterator[list[tuple[Any, ...]]]:
             violations.append(observed)
         return wrong
 
-    object.__setattr__(law, "check", watching)
-    try:
+    with checked_by(law, watching):
         yield violations
-    finally:
-        object.__setattr__(law, "check", check)
 
 
 def _sides(

@@ -17,6 +17,7 @@ from typing import Any, Self
 from kvlockstep.errors import UsageError
 from kvlockstep.models.kv_judge import read_traits
 from kvlockstep.models.kv_manager import KVScope
+from kvlockstep.reference.contracts import Traits
 from kvlockstep.trace import Trace, header_line
 
 UNKNOWN_DRAFT = 0
@@ -36,7 +37,7 @@ class Recorder:
         self._preempted: set[str] = set()
         self._step = _StepSoFar()
         self._written = 0
-        traits = read_traits(manager)
+        traits = read_traits(manager, Traits)
         blocks = traits.total // traits.block_size
         scope = KVScope(blocks, traits.block_size, live=blocks, max_tokens=traits.total)
         try:

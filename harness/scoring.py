@@ -7,20 +7,20 @@ Hypothesis helps out if random finds nothing. Clean twins run under the random d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from kvlockstep.checking import DRIVERS, drive, shrink_failure
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import missed_goals, run_ops
 from kvlockstep.isolation import FORK
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.profiles import Profile
 from kvlockstep.properties.law import EVERYWHERE, Law, muted
 from kvlockstep.report import HOLDS, INCONCLUSIVE, VIOLATED, worst
-from kvlockstep.targets import FAULT_PREFIX, Target, clean_twins, expected_law, known_faults, resolve
+from kvlockstep.targets import FAULT_PREFIX, Target, clean_twins, faults, known_faults, resolve
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
@@ -221,7 +221,7 @@ def score(
 
 def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ...]) -> FaultScore:
     target = resolve(contract, FAULT_PREFIX + id_)
-    result = FaultScore(id_, contract, expected_law(id_))
+    result = FaultScore(id_, contract, faults()[id_].law)
     budget = replace(
         profile, explore_seconds=profile.explore_seconds * EXPLORE_SHARE, step_seconds=STEP_SECONDS, isolate=False
     )
@@ -283,12 +283,7 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
     target = resolve(contract, name)
     outcome = drive("random", target, replace(profile, random_steps=steps, isolate=False), seed)
-    missed = _missed(contract, outcome)
+    missed = missed_goals(model_of(contract), outcome.reach, outcome.unreachable)
     verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
     law = outcome.failure.law if outcome.failure is not None else None
     return Clean(contract, name, verdict, outcome.steps, round(outcome.seconds, 1), law, missed)
-
-
-def _missed(contract: str, outcome: Outcome) -> tuple[str, ...]:
-    goals: Iterable[str] = (goal.id for goal in model_of(contract).goals)
-    return tuple(goal for goal in goals if not outcome.reach[goal] and goal not in (outcome.unreachable or ()))

@@ -252,16 +252,7 @@ def faults() -> dict[str, Any]:
 
 def known_faults(contract: str) -> dict[str, str]:
     """The faults of a contract: id to shape. Each is a target, `fault:ID`."""
-    from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
-
-    return {fault.id: fault.shape for fault in FAULTS.values() if fault.contract == contract}
-
-
-def expected_law(fault: str) -> str:
-    """The law that a fault is expected to violate."""
-    from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
-
-    return FAULTS[fault].law
+    return {fault.id: fault.shape for fault in faults().values() if fault.contract == contract}
 
 
 def clean_twins(contract: str) -> list[str]:
@@ -282,10 +273,8 @@ def _harmless(contract: str, spec: str) -> Target:
 
 
 def _fault(contract: str, spec: str) -> Target:
-    from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
-
-    fault = FAULTS.get(spec.removeprefix(FAULT_PREFIX))
+    fault = faults().get(spec.removeprefix(FAULT_PREFIX))
     if fault is None or fault.contract != contract:
-        known = ", ".join(f.id for f in FAULTS.values() if f.contract == contract)
+        known = ", ".join(known_faults(contract))
         raise UsageError(f"unknown fault {spec!r} for {contract}; known: {known}")
     return Target(contract, spec, fault.make)

@@ -11,13 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import index
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kvlockstep.models.model import Divergence, Factory, guarded
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
 from kvlockstep.reference.contracts import Traits
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 ASK_ORDERS = ("avail", "free_now", "slots", "late")
 
@@ -59,9 +64,24 @@ class Memory(Protocol):
     def contents(self) -> Any: ...
 
 
-def read_traits(adapter: Any) -> Traits:
-    """The traits an adapter declares; what it does not declare has its default."""
-    return Traits(**{f.name: getattr(adapter, f.name) for f in fields(Traits) if hasattr(adapter, f.name)})
+def read_traits(adapter: Any, kind: type[T]) -> T:
+    """The traits of this kind that an adapter declares; what it does not declare has its default."""
+    return kind(**{f.name: getattr(adapter, f.name) for f in fields(kind) if hasattr(adapter, f.name)})
+
+
+def answered(method: Callable[..., Any], *args: Any) -> Any:
+    """Calls the adapter, none of whose calls may raise an error of a contract."""
+    answer = guarded(method, *args)
+    if isinstance(answer, Refused):
+        raise Divergence(ERROR_CONTRACT.id, f"{getattr(method, '__name__', method)} raised {answer.error}")
+    return answer
+
+
+def require_right(request: Request, cell: laws.Cell, content_laws: Sequence[Law[[laws.Cell]]]) -> None:
+    """Raises the violation of the first of the contract's laws that finds the cell wrong."""
+    for law in content_laws:
+        if wrong := law.check(cell):
+            raise Divergence(law.id, f"{request.name} {wrong}")
 
 
 class KVJudge:
@@ -77,9 +97,11 @@ class KVJudge:
     request gave back.
     """
 
+    _call = staticmethod(answered)
+
     def __init__(self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail") -> None:
         self.adapter = adapter
-        self.traits = read_traits(adapter)
+        self.traits = read_traits(adapter, Traits)
         self.ask = ask
         self.reach: Counter[str] = Counter()
         self.memory = memory(adapter, self.traits, self.reach)
@@ -405,9 +427,7 @@ class KVJudge:
         if cell is None:
             self.evaluated.update(("prefix_soundness", "write_isolation", "content_equality"))
             return
-        for law in (laws.prefix_soundness, laws.write_isolation, laws.content_equality):
-            if wrong := law(cell):
-                raise Divergence(law.id, f"{request.name} {wrong}")
+        require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
 
     def _commit(self, request: Request, accept: int) -> None:
         accepted = request.drafts[:accept]
@@ -540,12 +560,6 @@ class KVJudge:
         self.evaluated.add(law.id)
         if (wrong := law.check(*observed)) is not None:
             raise Divergence(law.id, wrong)
-
-    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
-        answer = guarded(method, *args)
-        if isinstance(answer, Refused):
-            raise Divergence(ERROR_CONTRACT.id, f"{getattr(method, '__name__', method)} raised {answer.error}")
-        return answer
 
     def _blocks_of(self, table: Iterable[int]) -> set[int]:
         return {slot // self.traits.block_size for slot in table}

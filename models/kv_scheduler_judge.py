@@ -7,16 +7,16 @@ sampled then; the scheduler hears of them in `update`. Whatever else it does mea
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvlockstep.models.kv_cells import SlotMemory
-from kvlockstep.models.kv_judge import Request
-from kvlockstep.models.model import Divergence, guarded
+from kvlockstep.models.kv_judge import Request, answered, read_traits, require_right
+from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
+from kvlockstep.properties.law import Law
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item, SchedulerTraits
 
@@ -54,9 +54,11 @@ class SchedulerJudge:
     the operation is not legal now.
     """
 
+    _call = staticmethod(answered)
+
     def __init__(self, adapter: Any, budget: int, running: int) -> None:
         self.adapter = adapter
-        self.traits = read_traits(adapter)
+        self.traits = read_traits(adapter, SchedulerTraits)
         self.reach: Counter[str] = Counter()
         self.memory = SlotMemory(adapter, Traits(self.traits.block_size, self.traits.total), self.reach)
         self.live: dict[str, Job] = {}
@@ -251,11 +253,8 @@ class SchedulerJudge:
 
     def _read(self, request: Request, slots: Sequence[int], stop: int) -> None:
         cell = self.memory.first_wrong(request, slots, stop)
-        if cell is None:
-            return
-        for law in (laws.prefix_soundness, laws.write_isolation, laws.content_equality):
-            if wrong := law.check(cell):
-                raise Divergence(law.id, f"{request.name} {wrong}")
+        if cell is not None:
+            require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
 
     def _settle(self) -> None:
         """Checks everything that holds between the operations."""
@@ -302,19 +301,6 @@ class SchedulerJudge:
     def _check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
         if (wrong := law.check(*observed)) is not None:
             raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
-
-    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
-        answer = guarded(method, *args)
-        if isinstance(answer, Refused):
-            raise Divergence(ERROR_CONTRACT.id, f"{getattr(method, '__name__', method)} raised {answer.error}")
-        return answer
-
-
-def read_traits(adapter: Any) -> SchedulerTraits:
-    """The traits an adapter declares; what it does not declare has its default."""
-    return SchedulerTraits(
-        **{f.name: getattr(adapter, f.name) for f in fields(SchedulerTraits) if hasattr(adapter, f.name)}
-    )
 
 
 def _shown(items: Sequence[Item], preempted: Sequence[str]) -> str:

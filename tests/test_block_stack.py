@@ -17,15 +17,6 @@ from kvlockstep.reference.block_stack import BlockStack as Reference
 from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
 from kvlockstep.watchdog import Watchdog
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
-
 
 def test_agrees_with_the_reference(device):
     steps = 20_000 if device == "cpu" else 2_000

@@ -23,13 +23,6 @@ from kvlockstep.watchdog import Watchdog
 BOTH = pytest.mark.parametrize("make", [Reference, DecodeGraphs], ids=["reference", "optimised"])
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
-
-
 def walk(factory, steps, seed=1):
     return random_walk(DecodeGraphsModel, factory, seed=seed, watchdog=Watchdog(30.0), steps=steps)
 

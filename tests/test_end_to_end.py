@@ -24,13 +24,6 @@ units apart, and one wrong block moves them by more than PLANTED."""
 PLANTED = 1e-1
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
-
-
 @pytest.fixture
 def model(device):
     torch.manual_seed(5)

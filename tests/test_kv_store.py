@@ -20,15 +20,7 @@ from kvlockstep.reference.kv_store import KVStore as Reference
 from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, PADDING, KVShape, KVStoreTarget, blocks_within
 from kvlockstep.watchdog import Watchdog
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 BOTH = pytest.mark.parametrize("make", [Reference, KVStore], ids=["reference", "optimised"])
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
 
 
 def walk(factory, steps, model_type=KVStoreModel):

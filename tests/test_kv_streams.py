@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import torch
 
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.stateful import machine_for
@@ -19,13 +18,6 @@ from kvlockstep.reference.streams import Streams
 from kvlockstep.watchdog import Watchdog
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStreams], ids=["reference", "optimised"])
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
 
 
 def walk(factory, steps, seed=1):

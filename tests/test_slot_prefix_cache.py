@@ -23,15 +23,6 @@ from kvlockstep.reference.contracts import MISS, ContractError, InvalidArgument,
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache as Reference
 from kvlockstep.watchdog import Watchdog
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
-
 
 def test_agrees_with_the_reference(device):
     steps = 15_000 if device == "cpu" else 2_000

@@ -54,6 +54,11 @@ class Outcome:
         self.facts = self.facts or model.describe()
 
 
+def missed_goals(model_type: type[Model[Any]], reach: Counter[str], unreachable: set[str] | None) -> tuple[str, ...]:
+    """The goals of a contract that were not reached, and could have been."""
+    return tuple(g.id for g in model_type.goals if not reach[g.id] and g.id not in (unreachable or ()))
+
+
 def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:
     """Goals that are out of reach in both runs; None stands for a run that has not happened."""
     return b if a is None else a if b is None else a & b
