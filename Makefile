@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # An editable install in strict mode lists the files, so it is repeated when a directory gains or loses one.
-PACKAGES := harness harness/drivers harness/templates reference properties models impl impl/engines impl/engines/known \
-	impl/faulty
+PACKAGES := harness harness/campaign harness/drivers harness/templates reference properties models impl impl/engines \
+	impl/engines/known impl/faulty
 
-.PHONY: check test lint tests gate bench gpu score mutation engines symbolic clean
+.PHONY: check test lint tests cluster gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-test: $(READY) lint tests gate
+test: $(READY) lint tests cluster gate
 
 # Every fault is caught, with three seeds, and nothing that is right is blamed.
 gate: $(READY)
@@ -25,7 +25,13 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 tests: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# Campaigns on a Ray cluster of two nodes and a Redis server, both started by the tests: under a minute with installing.
+cluster: $(READY)
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation \
+		--config-settings editable_mode=strict --editable '.[cluster,cluster-test]'
+	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/cluster
 
 bench: $(READY)
 	$(BIN)/kvlockstep bench
@@ -34,7 +40,7 @@ bench: $(READY)
 # Needs a card, and a PYTHON with the CUDA build of torch and the packages of pyproject.toml; writes docs/gpu.md.
 gpu:
 	$(PYTHON) -m pip install -qq --no-deps --no-build-isolation --upgrade --target build/gpu .
-	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -l mark.gpu tests/*.py)
+	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -lE 'mark\.gpu|[(, ]device\)' tests/test_*.py)
 	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.gpu_report
 
 # Clean twins at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes under five minutes.
@@ -49,7 +55,7 @@ mutation: $(READY)
 
 # Engines that the package index has, unpacked and not installed. Clone the others into .engines by hand.
 engines: $(READY) .engines/.ready
-	$(BIN)/kvlockstep engines --profile ci --engine-path .engines -o docs/engines.md
+	$(BIN)/kvlockstep engines --profile ci --misuse --engine-path .engines -o docs/engines.md
 
 .engines/.ready:
 	mkdir -p .engines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from rich.table import Table
 from kvlockstep.bench_block_pool import bench_block_pool
 from kvlockstep.bench_kv_store import bench_prefix_copy
 from kvlockstep.bench_radix import bench_radix
+from kvlockstep.bench_record import bench_record
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.stateful import hypothesis_run
+from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets import load, resolve
 from kvlockstep.timing import Speed
@@ -70,10 +73,19 @@ def _block_pool() -> list[Speed]:
     return bench_block_pool(load("kvlockstep.impl.free_queue:FreeQueue"), resolve("block_pool", "pool").factory)
 
 
+def _record() -> list[Speed]:
+    """On our own manager, and on vLLM's if it is here."""
+    targets = {"blocks": resolve("kv_manager", "blocks").factory}
+    with contextlib.suppress(UsageError):
+        targets["vllm"] = resolve("kv_manager", "vllm").factory
+    return bench_record(targets)
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": lambda: bench_radix(resolve("radix_cache", "radix").factory),
     "kv_store": lambda: bench_prefix_copy(resolve("kv_store", "tensors").factory),
+    "record": _record,
 }
 
 
@@ -104,6 +116,7 @@ def print_speeds(console: Console, name: str, rows: list[Speed]) -> None:
         floor, ratio = (f"{row.floor:,.3g}", f"{row.ratio:.2f}x") if row.floor else ("", "")
         table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal)
     console.print(table)
-    console.print("peers, on another machine, for orientation:")
-    for line in PEERS[name]:
+    if name in PEERS:
+        console.print("peers, on another machine, for orientation:")
+    for line in PEERS.get(name, ()):
         console.print(f"  {line}", markup=False)

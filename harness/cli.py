@@ -12,14 +12,12 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from kvlockstep.campaign import fuzz as run_campaign
-from kvlockstep.campaign import require_writable
+from kvlockstep.campaign.store import require_writable
 from kvlockstep.checking import DRIVERS, check_target, shrink_failure
 from kvlockstep.config import Config, load_config
 from kvlockstep.console import (
     CheckProgress,
     complete_contract,
-    print_campaign,
     print_summary,
     print_target,
     progress_bar,
@@ -35,10 +33,10 @@ from kvlockstep.formats import (
     machine_formats,
     publish,
     results_of,
-    results_of_campaign,
     results_of_json,
     results_of_runs,
 )
+from kvlockstep.fuzzing import fuzz_command, status_command
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.options import (
     config_option,
@@ -195,66 +193,6 @@ def explore(
 
 
 @cli.command()
-@click.argument("contract", shell_complete=complete_contract)
-@options(target_option, profile_option, dir_option, json_option, machine_formats)
-@click.option("--time", "time_text", default="60s", show_default=True, help="How long, like 90s, 10m or 8h.")
-@click.option("--jobs", type=int, default=1, show_default=True, help="Worker processes.")
-@click.option("--seed", type=int, default=0, show_default=True)
-def fuzz(
-    contract: str,
-    targets: Sequence[str],
-    profile: str | None,
-    directory: str | None,
-    as_json: bool,
-    time_text: str,
-    jobs: int,
-    seed: int,
-) -> None:
-    """Random episodes in worker processes until the time is up; Ctrl-C ends it early and loses nothing."""
-    target = _one_target(contract, targets)
-    seconds = parse_time(time_text)
-    with progress_bar() as progress:
-        task = progress.add_task("starting")
-        campaign = run_campaign(
-            target,
-            profile_of(profile or "quick"),
-            seconds=seconds,
-            jobs=jobs,
-            seed=seed,
-            directory=Path(directory or Config.dir),
-            progress=lambda c: progress.update(
-                task, description=f"{c.steps:,} steps, {c.failures} failures, {len(c.findings)} findings"
-            ),
-        )
-    verdict = VIOLATED if campaign.findings else INCONCLUSIVE if campaign.missed else HOLDS
-    if as_json:
-        laws = {law.id: "held" for law in model_of(contract).laws}
-        laws.update(dict.fromkeys(campaign.not_checked, "not_checked"))
-        laws.update({trace.law: "violated" for trace, _ in campaign.findings.values()})
-        runs = [
-            {
-                "contract": contract,
-                "target": target.name,
-                "driver": "random",
-                "verdict": verdict,
-                "steps": campaign.steps,
-                "states": campaign.episodes,
-                "seconds": round(campaign.seconds, 3),
-                "laws": laws,
-                "reach": dict(sorted(campaign.reach.items())),
-                "trace": next((str(path) for _, path in campaign.findings.values()), None),
-            }
-        ]
-        traces = [str(path) for _, path in campaign.findings.values()]
-        extra = {"traces": traces, "failures": campaign.failures, "lost_workers": campaign.lost_workers}
-        click.echo(json.dumps({"verdict": verdict, "runs": runs, **extra}))
-    else:
-        print_campaign(stdout(), campaign)
-    publish(results_of_campaign(campaign, verdict))
-    sys.exit(EXIT_CODES[verdict])
-
-
-@cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @options(target_option, json_option, machine_formats)
 @click.option("--format", "trace_format", type=click.Choice(["kvlockstep", "mooncake"]), default="kvlockstep")
@@ -393,10 +331,14 @@ def score(
 
 
 @cli.command()
-@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store]...")
+@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store|record]...")
+@click.option("--contract", "contracts", multiple=True, help="For guided episodes against uniform ones (repeatable).")
+@click.option("--steps", type=click.IntRange(min=1), help="For these: steps of a run at most (default 10,000).")
+@click.option("--seeds", type=click.IntRange(min=1), help="For these: runs for each fault (default 3).")
 @json_option
-def bench(what: Sequence[str], as_json: bool) -> None:
+def bench(what: Sequence[str], contracts: Sequence[str], steps: int | None, seeds: int | None, as_json: bool) -> None:
     """Speed as ratios inside one run: drivers against each other, implementations against their floors."""
+    from kvlockstep.bench_guided import CONTRACTS, SEEDS, STEPS, bench_guided, print_guided  # noqa: PLC0415
     from kvlockstep.benching import BENCHES, bench_drivers, print_drivers, print_speeds  # noqa: PLC0415
 
     if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
@@ -408,6 +350,12 @@ def bench(what: Sequence[str], as_json: bool) -> None:
             results[name] = [vars(row) for row in drivers]
             if not as_json:
                 print_drivers(stdout(), drivers)
+            for contract in contracts:
+                check_contract(contract)
+            guided = list(bench_guided(contracts or CONTRACTS, steps or STEPS, seeds or SEEDS))
+            results["guided"] = [row.to_json() for row in guided]
+            if not as_json:
+                print_guided(stdout(), guided)
         else:
             speeds = BENCHES[name]()
             results[name] = [{**vars(row), "ratio": row.ratio} for row in speeds]
@@ -425,6 +373,8 @@ for extra in (
     engines_command,
     diff_command,
     quality_command,
+    fuzz_command,
+    status_command,
 ):
     cli.add_command(extra)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvlockstep.campaign import Campaign
+from kvlockstep.campaign.summary import Campaign, yardstick
 from kvlockstep.checking import Event
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
@@ -112,11 +112,16 @@ def print_campaign(console: Console, campaign: Campaign) -> None:
         console.print()
     for lost in campaign.lost_workers:
         console.print(f"lost {lost}", markup=False)
-    rate = campaign.steps / campaign.seconds if campaign.seconds else 0.0
+    for note in campaign.notes:
+        console.print(note, markup=False)
     console.print(
-        f"{campaign.steps:,} steps in {campaign.episodes:,} episodes, {campaign.seconds:.1f} s, {rate:,.0f} steps/s on "
-        f"{campaign.jobs} workers; {campaign.failures} failures, {len(campaign.findings)} findings"
+        f"{campaign.steps:,} steps in {campaign.episodes:,} episodes, {campaign.seconds:.1f} s; "
+        f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
         + ("; interrupted" if campaign.interrupted else "")
+    )
+    console.print(
+        f"this run: {campaign.run_steps:,} steps, {campaign.run_seconds:.1f} s, {campaign.rate:,.0f} steps/s on "
+        f"{campaign.jobs} workers; at this rate {yardstick(campaign.rate)}"
     )
     if campaign.missed:
         console.print(f"never reached: {', '.join(campaign.missed)}")

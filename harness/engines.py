@@ -17,11 +17,12 @@ from kvlockstep.console import progress_bar, stdout, traits_text
 from kvlockstep.errors import UsageError
 from kvlockstep.options import dir_option, engine_path_option, json_option, options, profile_option, seed_option
 from kvlockstep.profiles import Profile, profile_of
-from kvlockstep.report import EXIT_CODES, TargetReport, worst
-from kvlockstep.targets import BUILT_IN, ENGINES, known_divergences, resolve
+from kvlockstep.report import ERROR, EXIT_CODES, TargetReport, worst
+from kvlockstep.targets import BUILT_IN, ENGINES, EngineMissing, known_divergences, resolve
 from kvlockstep.trace import load_trace
 
 SKIPPED, KNOWN = "skipped", "known"
+MISUSE = "misuse"
 HEADINGS = ("target", "contract", "engine", "version", "verdict", "law", "steps", "traits")
 INTRODUCTION = """# Engines under the contracts
 
@@ -50,7 +51,10 @@ class EngineRow:
 def check_engines(
     profile: Profile, seed: int, directory: Path, progress: Callable[[str], None] | None = None
 ) -> Iterator[EngineRow]:
-    """Checks each engine of the registry under each of its contracts; a missing one is a skipped row."""
+    """Checks each engine of the registry under each of its contracts.
+
+    A missing one is a skipped row; one that is there and cannot be loaded is an error.
+    """
     for contract, targets in BUILT_IN.items():
         for name in targets:
             if name not in ENGINES:
@@ -60,7 +64,8 @@ def check_engines(
             try:
                 target = resolve(contract, name)
             except UsageError as error:
-                yield EngineRow(name, contract, "", "", SKIPPED, 0, "", reason=str(error))
+                missing = isinstance(error.__cause__, EngineMissing)
+                yield EngineRow(name, contract, "", "", SKIPPED if missing else ERROR, 0, "", reason=str(error))
                 continue
             yield _row(check_target(target, profile, seed=seed, directory=directory))
 
@@ -105,9 +110,11 @@ class KnownRow:
         return "still there" if self.found == self.law else f"now {self.found}" if self.found else "no longer occurs"
 
 
-def replay_known(profile: Profile) -> Iterator[KnownRow]:
-    """Replays the trace of each known divergence on its engine."""
+def replay_known(profile: Profile, misuse: bool = False) -> Iterator[KnownRow]:
+    """Replays the trace of each known divergence on its engine; with `misuse` also calls that no scheduler makes."""
     for known in known_divergences():
+        if known.kind == MISUSE and not misuse:
+            continue
         found: str | None = None
         with contextlib.suppress(UsageError):
             target = resolve(known.contract, known.target)
@@ -139,8 +146,11 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
 @click.command("engines")
 @options(profile_option, seed_option, dir_option, json_option, engine_path_option)
 @click.option("-o", "output", type=click.Path(dir_okay=False), help="Write the table to this file as Markdown.")
+@click.option(
+    "--misuse", is_flag=True, help="Also what engines do not guard against: calls their schedulers never make."
+)
 def engines_command(
-    profile: str | None, seed: int | None, directory: str | None, as_json: bool, output: str | None
+    profile: str | None, seed: int | None, directory: str | None, as_json: bool, output: str | None, misuse: bool
 ) -> None:
     """Check every engine that is installed or lies under --engine-path; the others are listed with the reason."""
     budget = profile_of(profile or "quick")
@@ -151,7 +161,7 @@ def engines_command(
                 budget, seed or 0, Path(directory or FAILURES), lambda text: bar.update(task, description=text)
             )
         )
-    known = list(replay_known(budget))
+    known = list(replay_known(budget, misuse))
     if output:
         try:
             Path(output).write_text(markdown(rows, known, budget.name))

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import click
 
-from kvlockstep.campaign import Campaign
+from kvlockstep.campaign.summary import Campaign
 from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
@@ -89,7 +89,9 @@ def results_of_campaign(campaign: Campaign, verdict: str) -> Results:
     laws = {law.id: "held" for law in model_of(contract).laws}
     laws.update(dict.fromkeys(campaign.not_checked, "not_checked"))
     laws.update({trace.law: "violated" for trace, _ in campaign.findings.values()})
-    run = Run(contract, target, "random", verdict, campaign.steps, campaign.episodes, campaign.seconds, laws)
+    run = Run(
+        contract, target, campaign.plan.driver, verdict, campaign.steps, campaign.episodes, campaign.seconds, laws
+    )
     results = Results([run], [finding_of(trace, path) for trace, path in campaign.findings.values()])
     results.not_checked[contract, target] = campaign.not_checked
     if campaign.missed and not campaign.findings:

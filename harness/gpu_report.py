@@ -1,4 +1,4 @@
-"""`python -m kvlockstep.gpu_report [FILE]`: what the GPU side does on this card, with its ceilings."""
+"""`python -m kvlockstep.gpu_report [FILE [PART ...]]`: what the GPU side does on this card, with its ceilings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ import triton
 import triton.language as tl
 
 from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.errors import UsageError
+from kvlockstep.gpu_sanitizing import sanitized
 from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.impl.decode_graphs import DecodeGraphs
+from kvlockstep.impl.faulty.narrow_offsets import NarrowOffsets
+from kvlockstep.impl.kv_far import FarStore
 from kvlockstep.impl.kv_kernels import acquire, stamp_verify
 from kvlockstep.impl.kv_store import KVStore
+from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.paged_contract import LAYOUTS, KVShape
-from kvlockstep.targets import BUILT_IN, on_device, resolve
+from kvlockstep.targets import BUILT_IN, ENGINES, on_device, resolve
 from kvlockstep.watchdog import Watchdog
 
 SHAPE = KVShape(32, 8, 128, "bfloat16")
@@ -32,10 +37,22 @@ BLOCK_BYTES = BLOCK_SIZE * SHAPE.token_bytes
 PAIRS = (64, 256, 2048)
 REQUESTS = 256
 ROUNDS = 15
-MACHINES = ("kv_store", "block_stack", "decode_graphs", "kv_streams", "paged_cache", "slot_prefix_cache", "kv_manager")
-MACHINE_STEPS = 3_000
-LONG_STEPS = 100_000
+MACHINE_STEPS = 100_000
+MACHINE_SECONDS = 100
+FAR_STEPS = 3_000
+FAR_BYTES = 8 * ((1 << 32) + (1 << 30))
 DEVICE = torch.device("cuda")
+FIGURES_SAY = f"""\
+KV of {SHAPE.layers} layers x {SHAPE.heads} heads x {SHAPE.head_dim} {SHAPE.dtype}, blocks of {BLOCK_SIZE} tokens.
+Device times are medians of graph replays, in turn over blocks that no cache holds; bytes count as read and as written.
+Every ceiling was measured in the same run. The blocks of a copy are scattered unless they are called neighbours. "its
+reads, then its writes" are the same blocks, read by one kernel and written by another: what the memory gives that
+pattern when it never turns from reads to writes.
+"""
+SANITIZERS_SAY = """\
+The errors that each tool finds where one is planted, and in the kernels' tests. racecheck looks at shared memory, the
+sanitizer of torch at what its own operations do on streams, not at Triton's launches.
+"""
 
 Call = Callable[[], object]
 
@@ -57,6 +74,22 @@ def _read(words, total, never, size: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     found = tl.load(words + at, mask=at < total, other=0)
     tl.store(words + at, found, mask=(found == never) & (at < total))
+
+
+@triton.jit
+def _half_copy(
+    words, pairs, plane_stride, block_stride, chunks, count, never, target: tl.constexpr, size: tl.constexpr
+):
+    program = tl.program_id(0)
+    pair = program // chunks % count
+    block = tl.load(pairs + 2 * pair + target)
+    at = (program // chunks // count).to(tl.int64) * plane_stride + block * block_stride
+    at += program % chunks * size + tl.arange(0, size)
+    if target:
+        tl.store(words + at, at)
+    else:
+        found = tl.load(words + at)
+        tl.store(words + at, found, mask=found == never)
 
 
 @triton.jit
@@ -145,11 +178,38 @@ def read_gbs(size: int) -> float:
     return gbs(size, device_us([lambda: _read[grid](words, len(words), -(1 << 62) - 12345, size=4096, num_warps=8)]))
 
 
-def copies(store: KVStore, pairs: int, blocks: int) -> Iterator[list[tuple[int, int]]]:
-    """Lists of scattered pairs without a common block, so that no cache holds what the next one needs."""
-    order = torch.randperm(blocks, generator=torch.Generator().manual_seed(7)).tolist()
-    for first in range(0, min(blocks, 16 * pairs) - 2 * pairs + 1, 2 * pairs):
+def copies(pairs: int, blocks: int, scattered: bool = True) -> Iterator[list[tuple[int, int]]]:
+    """Lists of pairs that use every block once, so that no cache holds what the next one needs."""
+    order = list(range(blocks))
+    if scattered:
+        order = torch.randperm(blocks, generator=torch.Generator().manual_seed(7)).tolist()
+    for first in range(0, blocks - 2 * pairs + 1, 2 * pairs):
         yield list(zip(order[first : first + pairs], order[first + pairs : first + 2 * pairs], strict=True))
+
+
+def halves_gbs(store: KVStore, lists: Sequence[torch.Tensor]) -> float:
+    """Bytes per second if the reads of these copies, alone, and then their writes, alone, went as fast as they go.
+
+    Memory that turns from reads to writes, and back, does not beat it.
+    """
+    moves = store.moves
+    assert moves is not None
+    words, plane, block = moves._device
+    size, us = 512, 0.0
+    chunks, never = moves._width // size, -(1 << 62) - 12345
+    for target in (0, 1):
+        calls = [
+            partial(
+                _half_copy[(len(pairs) * moves._count * chunks,)],
+                *(words, pairs, plane, block, chunks, len(pairs), never),
+                target=target,
+                size=size,
+                num_warps=2,
+            )
+            for pairs in lists
+        ]
+        us += device_us(calls)
+    return gbs(2 * len(lists[0]) * BLOCK_BYTES, us)
 
 
 def copy_rows(blocks: int = 4096) -> Iterator[Row]:
@@ -163,17 +223,22 @@ def copy_rows(blocks: int = 4096) -> Iterator[Row]:
         moves = store.moves
         assert moves is not None
         for pairs in PAIRS:
-            lists = list(copies(store, pairs, blocks))
+            lists = list(copies(pairs, blocks))
             sent = [torch.tensor(chosen, device=DEVICE) for chosen in lists]
             kernel = device_us([partial(moves._within.many, each) for each in sent])
+            halves = halves_gbs(store, sent)
+            sent = [torch.tensor(chosen, device=DEVICE) for chosen in copies(pairs, blocks, scattered=False)]
+            straight = device_us([partial(moves._within.many, each) for each in sent])
             moved = 2 * pairs * BLOCK_BYTES
             label = f"copy_blocks, {pairs} pairs, {layout}"
             yield Row(label, "GB/s", gbs(moved, kernel), whole, "memcpy of 1 GiB", 0.95)
             yield Row(label, "GB/s", gbs(moved, kernel), ceilings[pairs], "memcpy of the same bytes")
+            yield Row(label, "GB/s", gbs(moved, kernel), halves, "its reads, then its writes")
+            yield Row(f"{label}, neighbours", "GB/s", gbs(moved, straight), whole, "memcpy of 1 GiB")
             called = host_us(_in_turn(store.copy_blocks, lists), repeats=10)
             yield Row(f"{label}, called from Python", "GB/s", gbs(moved, called), whole, "memcpy of 1 GiB")
         plain = _without_kernels(store)
-        lists = list(copies(store, 64, blocks))
+        lists = list(copies(64, blocks))
         us = host_us(_in_turn(plain.copy_blocks, lists), repeats=10)
         yield Row(f"index_copy_ of 64 pairs, {layout}", "GB/s", gbs(128 * BLOCK_BYTES, us), whole, "memcpy of 1 GiB")
         del store, moves, plain, sent
@@ -296,42 +361,73 @@ def graph_rows() -> Iterator[Row]:
     )
 
 
-def machine_rows() -> Iterator[tuple[str, str, int, float, str]]:
-    """Each component's machine on the device."""
-    for contract in MACHINES:
-        name = next(name for name in BUILT_IN[contract] if name not in ("reference", "transformers"))
-        target = on_device(resolve(contract, name), "cuda")
-        steps = LONG_STEPS if contract in ("decode_graphs", "kv_streams") else MACHINE_STEPS
-        with Watchdog(60.0).watching() as watchdog:
-            done = random_walk(model_of(contract), target.factory, seed=11, watchdog=watchdog, steps=steps, seconds=240)
-        verdict = f"VIOLATED {done.failure.law}" if done.failure else "holds"
-        yield contract, target.name, done.steps, done.steps / done.seconds, verdict
+def machines() -> Iterator[tuple[str, str, Factory, int]]:
+    """What runs on the device: contract, name, factory and steps. Last a store of more than 2**32 words."""
+    for contract, targets in BUILT_IN.items():
+        for name in targets:
+            if name == "reference" or name in ENGINES:
+                continue
+            try:
+                target = on_device(resolve(contract, name), "cuda")
+            except UsageError:  # it keeps nothing on a device
+                continue
+            yield contract, target.name, target.factory, MACHINE_STEPS
+    far = partial(FarStore, least_bytes=FAR_BYTES, device="cuda")
+    yield "kv_store", f"far apart in {FAR_BYTES >> 30} GiB", far, FAR_STEPS
+    narrow = partial(NarrowOffsets, bits=32, least_bytes=FAR_BYTES, device="cuda")
+    yield "kv_store", "the same, planted: offsets in 32 bits", narrow, FAR_STEPS
 
 
-def report() -> str:
-    """The page."""
-    card = torch.cuda.get_device_name()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    lines = [
-        "# On a GPU",
-        "",
-        f"Written by `make gpu` on {today}: {card}, torch {torch.__version__}, Triton {triton.__version__}.",
-        f"KV of {SHAPE.layers} layers x {SHAPE.heads} heads x {SHAPE.head_dim} {SHAPE.dtype}, blocks of {BLOCK_SIZE}",
-        "tokens. Device times are medians of graph replays, in turn over blocks that no cache holds; bytes count as",
-        "read and as written. Every ceiling was measured in the same run.",
-        "",
-        "| figure | measured | ceiling | ratio | goal |",
-        "|---|---|---|---|---|",
-    ]
+def figures() -> Iterator[str]:
+    """Lines of the table of figures."""
+    yield FIGURES_SAY
+    yield "| figure | measured | ceiling | ratio | goal |"
+    yield "|---|---|---|---|---|"
     for rows in (copy_rows, prefix_rows, row_rows, swap_rows, graph_rows):
         for row in rows():
-            lines.append(_line(row))
-            print(lines[-1], flush=True)
-    lines += ["", "| machine | target | steps | steps/s | verdict |", "|---|---|---|---|---|"]
-    for contract, name, steps, speed, verdict in machine_rows():
-        lines.append(f"| {contract} | {name} | {steps:,} | {speed:,.0f} | {verdict} |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines) + "\n"
+            yield _line(row)
+
+
+def sanitizers() -> Iterator[str]:
+    """Lines of the table of sanitizers."""
+    yield SANITIZERS_SAY
+    yield "| tool | found of what is planted | tests passed | errors in them |"
+    yield "|---|---|---|---|"
+    for tool in sanitized():
+        yield f"| {' | '.join(tool)} |"
+
+
+def machine_runs() -> Iterator[str]:
+    """Lines of the table of machines."""
+    runs = list(machines())
+    held = {contract for contract, *_ in runs}
+    bare = [contract for contract in BUILT_IN if contract not in held]
+    yield f"Random episodes in lockstep with the reference.\n{', '.join(bare)} keep nothing on a device."
+    yield ""
+    yield "| machine | target | steps | steps/s | verdict |"
+    yield "|---|---|---|---|---|"
+    for contract, name, factory, steps in runs:
+        with Watchdog(60.0).watching() as watchdog:
+            done = random_walk(
+                model_of(contract), factory, seed=11, watchdog=watchdog, steps=steps, seconds=MACHINE_SECONDS
+            )
+        verdict = f"violates {done.failure.law}" if done.failure else "holds"
+        yield f"| {contract} | {name} | {done.steps:,} | {done.steps / done.seconds:,.0f} | {verdict} |"
+
+
+PARTS = {"Figures": figures, "Sanitizers": sanitizers, "Machines": machine_runs}
+
+
+def report(old: str, name: str) -> Iterator[str]:
+    """The page after every line of this part, which is written anew; all others stay as they stand in the old one."""
+    parts = dict.fromkeys(PARTS, "") | {part.partition("\n")[0]: part.strip() for part in old.split("\n## ")[1:]}
+    card, today = torch.cuda.get_device_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
+    lines = [name, "", f"{today}: {card}, torch {torch.__version__}, Triton {triton.__version__}.", ""]
+    for line in PARTS[name]():
+        lines.append(line)
+        parts[name] = "\n".join(lines)
+        print(line, flush=True)
+        yield "# On a GPU\n\nWritten by `make gpu`.\n" + "".join(f"\n## {part}\n" for part in parts.values() if part)
 
 
 def _line(row: Row) -> str:
@@ -343,16 +439,21 @@ def _line(row: Row) -> str:
     if row.goal is not None:
         met = ratio >= row.goal if row.more else ratio <= row.goal
         goal = f"{'>=' if row.more else '<='} {row.goal:g}, {'met' if met else 'missed'}"
-    return f"| {row.figure} | {measured} | {row.ceiling:,.4g} {row.unit}, {row.of} | {ratio:.3g} | {goal} |"
+    return f"| {row.figure} | {measured} | {row.ceiling:,.4g} {row.unit}, {row.of} | {ratio:.4g} | {goal} |"
 
 
 def main() -> None:
-    """Writes the page to the file named, docs/gpu.md if none is."""
+    """Writes the page to the file named, docs/gpu.md if none is; only the parts named, if any are."""
     if not torch.cuda.is_available():
         sys.exit("kvlockstep.gpu_report: no CUDA device")
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/gpu.md")
-    path.write_text(report())
-    print(f"written to {path}")
+    names = sys.argv[2:] or list(PARTS)
+    if unknown := [name for name in names if name not in PARTS]:
+        sys.exit(f"kvlockstep.gpu_report: no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    for name in names:
+        for page in report(path.read_text() if path.exists() else "", name):
+            path.write_text(page)
+        print(f"{name} written to {path}")
 
 
 if __name__ == "__main__":

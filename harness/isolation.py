@@ -8,9 +8,12 @@ holds the operations of the current episode, and the journal becomes the trace.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import multiprocessing
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -27,6 +30,7 @@ from kvlockstep.watchdog import Watchdog
 R = TypeVar("R")
 
 POLL_SECONDS = 0.05
+PR_SET_PDEATHSIG = 1
 FORK = multiprocessing.get_context("fork")
 
 
@@ -55,7 +59,7 @@ def in_child(work: Callable[[Watchdog], R], step_seconds: float) -> R:
     """Answers `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised."""
     shared = FORK.RawValue("Q", 0)
     receive, send = FORK.Pipe(duplex=False)
-    child = FORK.Process(target=_serve, args=(work, step_seconds, shared, send), daemon=True)
+    child = FORK.Process(target=_serve, args=(work, step_seconds, shared, send, os.getpid()), daemon=True)
     child.start()
     send.close()
     try:
@@ -69,8 +73,9 @@ def in_child(work: Callable[[Watchdog], R], step_seconds: float) -> R:
     return result
 
 
-def _serve(work: Callable[[Watchdog], Any], step_seconds: float, shared: Any, send: Connection) -> None:
+def _serve(work: Callable[[Watchdog], Any], step_seconds: float, shared: Any, send: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(parent)
     watchdog = SharedWatchdog(step_seconds, shared)
     try:
         with watchdog.watching():
@@ -94,6 +99,15 @@ def _await(receive: Connection, child: Any, shared: Any, step_seconds: float) ->
     except EOFError:
         child.join()
         raise ChildLost(how_it_died(child.exitcode), hung=False) from None
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel end this process when its parent is gone, however that ended; does nothing but on Linux."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def how_it_died(exit_code: int | None) -> str:

@@ -95,7 +95,7 @@ def _kv_scheduler(model: Any) -> Picture:
     ]
     queues = _answer(judge.adapter.queues)
     waiting = queues.items() if isinstance(queues, Mapping) else [("error", [queues])]
-    flights = tuple((str(n), _text(sampled)) for n, sampled in enumerate(judge.flights))
+    flights = tuple((str(n), _text(flight.sampled)) for n, flight in enumerate(judge.flights))
     extra = (
         Table("queues", ("queue", "requests"), tuple((str(queue), _numbers(rids)) for queue, rids in waiting)),
         Table("batches in flight", ("batch", "tokens sampled in it"), flights),

@@ -107,6 +107,11 @@ WHY = {
         "Memory that one stream frees while another still reads it is reused too early. It depends on timing, so "
         "tests on an idle machine pass."
     ),
+    "event_consistency": (
+        "Routers send a request to the engine that has its prefix, by the events they hear. One that misses an event "
+        "sends it where everything is computed again, or keeps sending to a cache that is long gone; both show only "
+        "as a hit rate."
+    ),
     "hit_bounds": (
         "If everything is said to be cached, nothing is computed and there is no logit to sample from; a negative "
         "or huge hit indexes outside the table."

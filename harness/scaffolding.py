@@ -64,6 +64,7 @@ KV_TRAITS = {
     "copies_at_admit": "admit can make copies due",
     "copies_at_reserve": "reserve can make copies due: copy-on-write",
     "prefix_cache": "False if prefixes are never shared",
+    "event_listener": 'there is events() for a listener that keeps a "set" of keys, or one "counting" copies',
 }
 SCHEDULER_METHODS = {
     "add": "A request arrives. It ends by END_TOKEN or by its `max_tokens`-th sampled token.",
@@ -83,6 +84,9 @@ SCHEDULER_TRAITS = {
     "prefix_cache": "False if prefixes are never shared",
     "extra_key": "add looks at extra_key: adapter, salt",
     "can_reset": "there is reset(): drops every content, live requests wait anew",
+    "max_length": "longest request in tokens with its output, None for the pool",
+    "drafts": "most drafts of a request in a batch; there is draft(rid, tokens), and update has a second argument",
+    "aborts": '"any" time; "before_schedule" if messages are read there; None without an abort',
 }
 METHODS = {"kv_manager": KV_METHODS, "kv_scheduler": SCHEDULER_METHODS}
 TRAITS: dict[str, tuple[type[Any], dict[str, str]]] = {

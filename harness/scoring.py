@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from kvlockstep.checking import DRIVERS, drive, shrink_failure
+from kvlockstep.company import reason_for
 from kvlockstep.drivers.episode import missed_goals, run_ops
 from kvlockstep.isolation import FORK
 from kvlockstep.models.registry import MODELS, model_of
@@ -26,7 +27,7 @@ from kvlockstep.watchdog import Watchdog
 
 STEP_SECONDS = 1.0
 SHRINK_SECONDS = 6.0
-EXPLORE_SHARE = 0.1
+EXPLORE_SHARE = 0.06
 MEDIAN_LENGTH = 6
 LONGEST = 12
 
@@ -114,7 +115,7 @@ class LawScore:
     """`first`: faults that this law reports; `sees`: faults that it would; `alone`: those that no other law sees.
 
     `company` are the laws that see whatever this one sees. The laws of every contract (agreement with the reference,
-    errors, time) do not count as others.
+    errors, time) do not count as others. `reason`: why it need not be alone, where it is not.
     """
 
     contract: str
@@ -123,6 +124,7 @@ class LawScore:
     sees: int
     alone: tuple[str, ...]
     company: tuple[str, ...]
+    reason: str | None = None
 
 
 @dataclass
@@ -151,8 +153,13 @@ class Score:
         return median(self.lengths) if self.lengths else 0.0
 
     @property
+    def blind(self) -> list[LawScore]:
+        """The laws that see nothing, for no stated reason. Which law is alone hangs on the traces; see the tests."""
+        return [law for law in self.laws() if not law.sees and law.reason is None] if self.whole else []
+
+    @property
     def verdict(self) -> str:
-        wrong = self.missed or self.too_long or (self.whole and self.median_length > MEDIAN_LENGTH)
+        wrong = self.missed or self.too_long or self.blind or (self.whole and self.median_length > MEDIAN_LENGTH)
         return worst([VIOLATED if wrong else HOLDS, *(twin.verdict for twin in self.clean)])
 
     def laws(self) -> list[LawScore]:
@@ -167,7 +174,8 @@ class Score:
         alone = tuple(f.id for f, other in zip(faults, others, strict=True) if not other)
         company = sorted(set.intersection(*others)) if others else ()
         first = sum(f.laws[0] == law.id for f in faults)
-        return LawScore(contract, law.id, first, len(faults), alone, tuple(company))
+        reason = None if alone else reason_for(contract, law.id)
+        return LawScore(contract, law.id, first, len(faults), alone, tuple(company), reason and reason.why)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -17,8 +17,8 @@ from kvlockstep.impl.engines import loading
 from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.reference.contracts import KV_OPTIONAL
-from kvlockstep.reference.scheduler_contract import SCHEDULER_OPTIONAL
+from kvlockstep.reference.contracts import KV_OPTIONAL, Traits
+from kvlockstep.reference.scheduler_contract import SCHEDULER_OPTIONAL, SchedulerTraits
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "slot_pool": {"reference": "kvlockstep.reference.slot_pool:SlotPool", "pool": "kvlockstep.impl.slot_pool:SlotPool"},
@@ -38,6 +38,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "block_pool": {
         "reference": "kvlockstep.reference.block_pool:BlockPool",
         "pool": "kvlockstep.impl.block_pool:BlockPool",
+        "vllm-pool": "kvlockstep.impl.engines.vllm_components:VllmBlockPool",
     },
     "paged_cache": {
         "reference": "kvlockstep.reference.paged_cache:PagedCache",
@@ -80,6 +81,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "vllm": "kvlockstep.impl.engines.vllm_scheduler:make",
         "vllm-priority": "kvlockstep.impl.engines.vllm_scheduler:make_priority",
         "vllm-async": "kvlockstep.impl.engines.vllm_scheduler:make_async",
+        "vllm-ngram": "kvlockstep.impl.engines.vllm_scheduler:make_ngram",
+        "nano-vllm": "kvlockstep.impl.engines.nano_vllm_scheduler:make",
+        "mini-sglang": "kvlockstep.impl.engines.mini_sglang_scheduler:make",
+        "mini-sglang-repaired": "kvlockstep.impl.engines.mini_sglang_scheduler:make_repaired",
     },
 }
 ENGINES = (
@@ -87,8 +92,10 @@ ENGINES = (
     "vllm",
     "vllm-uncached",
     "vllm-lora",
+    "vllm-pool",
     "vllm-priority",
     "vllm-async",
+    "vllm-ngram",
     "sglang",
     "sglang-python",
     "sglang-radix",
@@ -99,8 +106,9 @@ ENGINES = (
     "lightllm",
     "lmdeploy",
 )
-OPTIONAL = {"kv_manager": KV_OPTIONAL, "kv_scheduler": SCHEDULER_OPTIONAL}
+OPTIONAL = {"kv_manager": (Traits, KV_OPTIONAL), "kv_scheduler": (SchedulerTraits, SCHEDULER_OPTIONAL)}
 ENGINE_PATH = loading.ENGINE_PATH
+EngineMissing = loading.EngineMissing
 ENTRY_POINTS = "kvlockstep.targets"
 KNOWN = Path(loading.__file__).with_name("known")
 FAULT_PREFIX = "fault:"
@@ -209,7 +217,9 @@ def validate(target: Target) -> Target:
     wanted = [name for name in vars(contract.protocol) if not name.startswith("_")]
     if target.contract in OPTIONAL:
         wanted += ["block_size", "total"]
-        wanted += [method for method, trait in OPTIONAL[target.contract].items() if getattr(made, trait, False)]
+        traits, optional = OPTIONAL[target.contract]
+        declared = {method: getattr(made, trait, getattr(traits, trait)) for method, trait in optional.items()}
+        wanted = [name for name in dict.fromkeys([*wanted, *declared]) if declared.get(name, True)]
     # A property that raises is there; hasattr would raise with it.
     missing = [name for name in wanted if not (hasattr(type(made), name) or hasattr(made, name))]
     if missing:

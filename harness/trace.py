@@ -87,21 +87,26 @@ def header_line(trace: Trace) -> str:
     return json.dumps({"kvlockstep_trace": VERSION, **vars(header)})
 
 
-def save_trace(trace: Trace, directory: Path, name: str = "") -> Path:
-    """Writes the trace into the directory, whole or not at all, and returns its path. Raises UsageError.
-
-    Without `name` the file is named after what it violates, so that the same failure has one file.
-    """
+def trace_text(trace: Trace) -> str:
+    """The contents of a trace file."""
     lines = [header_line(trace)]
     answers: Sequence[str] = trace.answers + ("",) * (len(trace.ops) - len(trace.answers))
     for op, answer in zip(trace.ops, answers, strict=True):
         lines.append(json.dumps({"op": op.name, "args": op.args, **({"answer": answer} if answer else {})}))
     lines.append(json.dumps({"end": len(trace.ops)}))
+    return "\n".join(lines) + "\n"
+
+
+def save_trace(trace: Trace, directory: Path, name: str = "") -> Path:
+    """Writes the trace into the directory, whole or not at all, and returns its path. Raises UsageError.
+
+    Without `name` the file is named after what it violates, so that the same failure has one file.
+    """
     path = directory / (name or trace.file_name)
     unfinished = directory / f".{path.name}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text("\n".join(lines) + "\n")
+        unfinished.write_text(trace_text(trace))
         unfinished.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write trace {path}: {error.strerror}; choose another directory with --dir") from error
@@ -124,6 +129,11 @@ def load_trace(path: Path, contract: str | None = None) -> Trace:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise UsageError(f"cannot read trace {path}: {reason}") from error
+    return parse_trace(text, path, contract)
+
+
+def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Trace:
+    """The trace that a text holds; `path` is what messages call it. Raises UsageError as `load_trace` does."""
     records = []
     for number, line in enumerate(text.splitlines(), 1):
         try:

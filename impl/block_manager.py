@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from kvlockstep.impl.kv_tensors import KVTensors
+from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 HashFunction = Callable[[int, bytes], int]
 
@@ -71,12 +72,13 @@ class BlockManager:
 
     Free blocks are a stack of blank ones and, least recently released first, an OrderedDict of cached ones: a linked
     list threaded through a hash table, so both ends and the middle (a hit takes a block out) cost O(1), some 0.1 us.
-    With `tensors` the KV lies in `memory`, a KVTensors on `device`.
+    With `tensors` the KV lies in `memory`, a KVTensors on `device`. Events are kept from the first call of `events` on.
     """
 
     chunk = extra_key = copies_at_reserve = True
     can_withdraw = can_fork = can_reset = can_evict_all = True
     hash_trust = "tokens+parent"
+    event_listener = "counting"
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class BlockManager:
         self.evictions = 0
         self._blocks = blocks
         self._hash = hash_function
+        self._events: list[Event] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -104,6 +107,8 @@ class BlockManager:
         self._buckets: dict[int, list[CachedBlock]] = {}
         self._due: list[DueCopy] = []
         self._live: dict[str, Request] = {}
+        if self._events is not None:
+            self._events.append(AllBlocksCleared())
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Pins the longest published prefix that leaves a token to compute, and owns blocks for `n` tokens more."""
@@ -230,6 +235,33 @@ class BlockManager:
         """The blank blocks."""
         return self._blank.copy()
 
+    def events(self) -> list[Event]:
+        """What was published and evicted since the last call, in order, each block under its number.
+
+        The first call answers what is published now.
+        """
+        events = list(self._snapshot()) if self._events is None else self._events
+        self._events = []
+        return events
+
+    def _snapshot(self) -> Iterator[Event]:
+        """Every published block, parents first."""
+        told: set[int] = set()
+        for published in self._published:
+            cached: CachedBlock | int | None = published
+            chain = []
+            while isinstance(cached, CachedBlock) and cached.block not in told:
+                told.add(cached.block)
+                chain.append(cached)
+                cached = cached.parent
+            yield from map(self._stored, reversed(chain))
+
+    def _stored(self, cached: CachedBlock) -> Event:
+        parent, tokens = cached.parent, tuple(array("q", cached.tokens))
+        if isinstance(parent, CachedBlock):
+            return BlockStored((cached.block,), parent.block, tokens, self.block_size)
+        return BlockStored((cached.block,), None, tokens, self.block_size, parent)
+
     def _lookup(self, tokens: array[int], extra_key: int | None) -> list[CachedBlock]:
         """The longest chain of published blocks that is a prefix of `tokens` and not all of it."""
         data, width = tokens.tobytes(), self.block_size * tokens.itemsize
@@ -265,6 +297,8 @@ class BlockManager:
             cached = CachedBlock(block, key, parent, tokens)
             self._buckets.setdefault(key, []).append(cached)
             self._published[block] = cached
+            if self._events is not None:
+                self._events.append(self._stored(cached))
         elif cached.block != block:
             self._hold(cached.block)
             request.table[index] = cached.block
@@ -304,5 +338,7 @@ class BlockManager:
         if not bucket:
             del self._buckets[cached.hash]
         self._published[block] = None
+        if self._events is not None:
+            self._events.append(BlockRemoved((block,)))
         self.evictions += 1
         return block

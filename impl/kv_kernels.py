@@ -20,7 +20,7 @@ import triton.language as tl
 STAMP_FACTOR = tl.constexpr(0x1E3779B97F4A7C15)
 PLANE_FACTOR = tl.constexpr(0x5851F42D4C957F2D)
 WORD_FACTOR = tl.constexpr(0x2545F4914F6CDD1D)
-COPY_WORDS = 512
+COPY_WORDS = 256
 TILE_WORDS = 512
 WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
@@ -60,37 +60,36 @@ def _copy(
     origin,
     goal,
     pairs,
-    source,
-    target,
+    source: tl.int64,
+    target: tl.int64,
     origin_plane,
     origin_block,
     goal_plane,
     goal_block,
-    planes,
     width,
     tail,
     last,
-    chunks,
+    chunks: tl.constexpr,
     single: tl.constexpr,
     whole: tl.constexpr,
     words: tl.constexpr,
 ):
-    program = tl.program_id(0)
-    chunk = program % chunks
-    plane = (program // chunks % planes).to(tl.int64)
-    pair = program // chunks // planes
+    chunk = tl.program_id(0) % chunks
+    pair = tl.program_id(0) // chunks
+    plane = tl.program_id(1).to(tl.int64)  # outermost: what runs at once lies in few
     if not single:
         source = tl.load(pairs + 2 * pair)
         target = tl.load(pairs + 2 * pair + 1)
-    start = plane * origin_plane + source.to(tl.int64) * origin_block
-    end = plane * goal_plane + target.to(tl.int64) * goal_block
+    start = plane * origin_plane + source * origin_block
+    end = plane * goal_plane + target * goal_block
     at = chunk * words + tl.arange(0, words)
     if whole:  # noqa: SIM108  (a branch of the compiler)
         inside = at < width
     else:
         inside = at < tl.where(pair == last, tail, width)
-    found = tl.load(origin + start + at, mask=inside, eviction_policy="evict_first")
-    tl.store(goal + end + at, found, mask=inside, eviction_policy="evict_first")
+    # With the sources evicted last it is 2 % faster than with no hint, see docs/gpu.md.
+    found = tl.load(origin + start + at, mask=inside, eviction_policy="evict_last")
+    tl.store(goal + end + at, found, mask=inside)
 
 
 class BlockCopy:
@@ -100,11 +99,13 @@ class BlockCopy:
     than the copy of a block.
     """
 
+    kernel: Any = _copy
+
     def __init__(self, origin: Blocks, goal: Blocks, planes: int, width: int) -> None:
         self._words = min(COPY_WORDS, triton.next_power_of_2(width))
         self._chunks = triton.cdiv(width, self._words)
         self._origin, self._goal, self._planes, self._width = origin, goal, planes, width
-        self._strides = (*origin[1:], *goal[1:], planes, width)
+        self._strides = (*origin[1:], *goal[1:], width)
         self._compiled: dict[tuple[bool, bool], Any] = {}
 
     def one(self, source: int, target: int, tail: int = 0) -> None:
@@ -119,17 +120,18 @@ class BlockCopy:
         self._launch(len(pairs), pairs, 0, 0, tail, False)
 
     def _launch(self, count: int, pairs: torch.Tensor, source: int, target: int, tail: int, single: bool) -> None:
-        grid = (count * self._planes * self._chunks, 1, 1)
+        grid = (count * self._chunks, self._planes, 1)
         arguments = (
             *(self._origin.words, self._goal.words, pairs, source, target, *self._strides),
-            *(tail or self._width, count - 1, self._chunks),
+            *(tail or self._width, count - 1),
         )
         whole = not tail  # with a tail the compiler cannot prove that the words come in pairs
         compiled = self._compiled.get((single, whole))
         if compiled is not None:
-            compiled[grid](*arguments, single, whole, self._words)
+            compiled[grid](*arguments, self._chunks, single, whole, self._words)
             return
-        launched = _copy[grid](*arguments, single=single, whole=whole, words=self._words, num_warps=2)
+        constants = {"chunks": self._chunks, "single": single, "whole": whole, "words": self._words}
+        launched = self.kernel[grid](*arguments, **constants, num_warps=1)
         if launched is not None:  # the interpreter compiles nothing
             self._compiled[single, whole] = launched
 

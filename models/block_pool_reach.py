@@ -189,7 +189,7 @@ def _collides(step: Step, hash_function: HashFunction) -> bool:
     return any(known.get(_hash_of(hash_function, prefix, size), prefix) != prefix for prefix in asked)
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=4_096)
 def _hash_of(hash_function: HashFunction, prefix: Prefix, size: int) -> int:
     key = 0
     for i, extra_key in enumerate(prefix.extra_keys):

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from kvlockstep.models.model import Divergence, Factory, guarded
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_manager as laws
+from kvlockstep.properties.kv_events import Hit, Listener, Room
 from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
-from kvlockstep.reference.contracts import Traits
+from kvlockstep.reference.contracts import BlockRemoved, Traits
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -92,9 +93,9 @@ class KVJudge:
     the operation now.
 
     Where the memory keeps one stamp per block, tables come from the adapter's `blocks(rid)`, the free list from its
-    `free_blocks()` if it has one. After a Divergence `subject` is the request that it concerns, if it concerns one.
-    `evicted_blocks` counts what must have been evicted: of the blocks that were taken or became free, those that no
-    request gave back.
+    `free_blocks()` if it has one, and nobody listens to events, which would take memory for every prefix ever seen.
+    After a Divergence `subject` is the request that it concerns, if it concerns one. `evicted_blocks` counts what must
+    have been evicted: of the blocks that were taken or became free, those that no request gave back.
     """
 
     _call = staticmethod(answered)
@@ -127,6 +128,8 @@ class KVJudge:
         self.evaluated: set[str] = set()
         self.saw_evictable = False
         self.exposes_free_slots = not self._by_block or hasattr(adapter, "free_blocks")
+        listener = Listener(self.traits.block_size, self.traits.event_listener == "counting")
+        self.listener = listener if self.traits.event_listener and not self._by_block else None
         self._settle()
 
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> str:
@@ -329,6 +332,7 @@ class KVJudge:
 
     def _admit(self, request: Request, n: int) -> str:
         before = self._avail_before()
+        self._listen()
         cached = self._call(self.adapter.admit, request.name, list(request.tokens), request.extra_key, n)
         self.reach["admit_into_step"] += any(not self.live[s].admitted for s in self.scheduled)
         self.admitting = True
@@ -339,6 +343,9 @@ class KVJudge:
         if hasattr(cached, "__index__") and not isinstance(cached, bool):
             cached = index(cached)
         self._check(laws.hit_bounds, cached, len(request.tokens))
+        if self.listener is not None:
+            self._check(laws.event_consistency, self.listener, Hit(request.tokens, request.extra_key, cached))
+            self.reach["announced_hit"] += cached > 0
         request.computed = request.hit = cached
         request.pending = min(n, len(request.tokens) - cached)
         request.admitted = True
@@ -476,19 +483,31 @@ class KVJudge:
         before = self._held
         self._check_tables(tables, free_now)
         held = len(self._held) * self.traits.block_size
-        self._check(laws.leak_freedom, avail, held, self.traits.total)
-        self._check(laws.accounting, avail, held, self.traits.total)
-        self._check(laws.free_count, free_now, avail)
         if free is not self._free_checked or self._held is not before:
             self._check(laws.no_double_free, free)
             self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
+        self._check(laws.leak_freedom, avail, held, self.traits.total)
+        self._check(laws.accounting, avail, held, self.traits.total)
+        self._check(laws.free_count, free_now, avail)
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed)
+        self._listen(Room(self._blocks_for(self.traits.total - free_now)))
         self._poison(free)
         self._free_checked = free
         self._free_before = free_now
         self.saw_evictable = self.saw_evictable or avail > free_now
         self.subject = None
+
+    def _listen(self, room: Room | None = None) -> None:
+        """Takes in the events since the last time, each checked against those before it, then all against `room`."""
+        if self.listener is None:
+            return
+        for event in self._call(self.adapter.events):
+            self._check(laws.event_consistency, self.listener, event)
+            self.listener.apply(event)
+            self.reach["announced_removal"] += isinstance(event, BlockRemoved)
+        if room is not None:
+            self._check(laws.event_consistency, self.listener, room)
 
     def _check_tables(self, tables: dict[str, Sequence[int]], free_now: int) -> None:
         size = self.traits.block_size

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge, Request, make_adapter
+from kvlockstep.models.kv_shrinking import smaller_pools, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
@@ -103,6 +104,8 @@ class KVManagerModel(Model[KVScope]):
         Goal("reset_live", "a reset ends live requests", "can_reset"),
         Goal("evict_all", "everything cached is evicted", "can_evict_all"),
         Goal("extra_key", "a request has an extra key", "extra_key"),
+        Goal("announced_hit", "a request hits what events have announced", "event_listener"),
+        Goal("announced_removal", "an event says that a block is gone", "event_listener"),
         Goal("length_0_mod_block", "a prompt fills its last block"),
         Goal("length_1_mod_block", "a prompt has one token in its last block"),
         Goal("length_-1_mod_block", "a prompt lacks one token of filling its last block"),
@@ -275,6 +278,7 @@ class KVManagerModel(Model[KVScope]):
         has = {
             **{f: getattr(traits, f) for f in ("chunk", "can_withdraw", "can_fork", "can_reset", "can_evict_all")},
             "extra_key": traits.extra_key,
+            "event_listener": self.judge.listener is not None,
             "prefix_cache": traits.prefix_cache,
             "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
             "copies": traits.copies_at_admit
@@ -303,12 +307,7 @@ class KVManagerModel(Model[KVScope]):
     def simpler_scopes(cls, scope: KVScope) -> Iterable[KVScope]:
         if scope.ask != "avail":
             yield replace(scope, ask="avail")
-        for blocks in sorted({1, 2, 3, 4, scope.blocks // 2, scope.blocks - 1}):
-            if 0 < blocks < scope.blocks:
-                yield replace(scope, blocks=blocks)
-        for size in (1, 2, 4):
-            if size < scope.block_size:
-                yield replace(scope, block_size=size)
+        yield from smaller_pools(scope)
 
     @classmethod
     def simpler(cls, op: Op) -> Iterable[Op]:
@@ -329,25 +328,11 @@ class KVManagerModel(Model[KVScope]):
     @classmethod
     def smaller(cls, scope: KVScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
         yield from super().smaller(scope, ops)
-        for size in (1, 2, 4):
-            if size < scope.block_size:
-                ratio = scope.block_size // size
-                yield replace(scope, block_size=size), [_thinned(op, ratio) for op in ops]
+        yield from thinned_blocks(scope, ops)
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
-        names: dict[str, str] = {}
-        tokens: dict[int, int] = {}
-        for op in ops:
-            for name in (op.args.get("request"), op.args.get("child")):
-                if name is not None:
-                    names.setdefault(name, f"r{len(names)}")
-            for token in (*op.args.get("tokens", ()), *op.args.get("drafts", ()), op.args.get("token")):
-                if token is not None:
-                    tokens.setdefault(token, len(tokens))
-        renamed = [_renamed(op, names) for op in ops]
-        yield renamed
-        yield [_renumbered(op, tokens) for op in renamed]
+        return tidied(ops)
 
     def _require(self, enabled: bool) -> None:
         if not enabled:
@@ -413,28 +398,6 @@ class KVManagerModel(Model[KVScope]):
         blocks = most // self._size
         k = pick((0, 1, 1, 2, 2, 3, blocks, 9)) if blocks > 3 else pick(range(blocks + 1))
         return max(1, min(most, k * self._size + pick((-1, 0, 0, 1))))
-
-
-def _thinned(op: Op, ratio: int) -> Op:
-    """The operation with one token for every `ratio`; what was a prefix of another prompt still is."""
-    changes: dict[str, Any] = {"tokens": op.args["tokens"][::ratio]} if "tokens" in op.args else {}
-    if "n" in op.args:
-        changes["n"] = -(-op.args["n"] // ratio)
-    return op.but(**changes)
-
-
-def _renamed(op: Op, names: dict[str, str]) -> Op:
-    changes: dict[str, Any] = {k: names[op.args[k]] for k in ("request", "child") if k in op.args}
-    if "abort" in op.args:
-        changes["abort"] = [names.get(name, name) for name in op.args["abort"]]
-    return op.but(**changes)
-
-
-def _renumbered(op: Op, tokens: dict[int, int]) -> Op:
-    changes: dict[str, Any] = {k: [tokens[t] for t in op.args[k]] for k in ("tokens", "drafts") if k in op.args}
-    if "token" in op.args:
-        changes["token"] = tokens[op.args["token"]]
-    return op.but(**changes)
 
 
 def _all_prompts(tokens: tuple[int, ...], longest: int) -> list[tuple[int, ...]]:

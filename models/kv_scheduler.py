@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
+from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Divergence, Factory, Goal, Model, Scope, guarded
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_scheduler as laws
@@ -66,12 +67,15 @@ class KVSchedulerModel(Model[SchedulerScope]):
         Goal("resume_with_output", "a preempted request comes back with tokens that it has sampled", "preempts"),
         Goal("overlap", "a batch is scheduled while another is in flight", "overlap"),
         Goal("preempt_in_flight", "a request is preempted before its token has arrived", "overlap_preempts"),
-        Goal("late_token", "a token arrives for a request that has ended"),
+        Goal("late_token", "a token arrives for a request that has ended", "ends_in_flight"),
         Goal("ended_by_token", "a request ends by its token"),
         Goal("ended_by_length", "a request ends by its length"),
-        Goal("abort_waiting", "a request is aborted before it starts"),
-        Goal("abort_in_flight", "a request is aborted with its batch in flight"),
-        Goal("abort_preempted", "a preempted request is aborted", "preempts"),
+        Goal("abort_waiting", "a request is aborted before it starts", "aborts"),
+        Goal("abort_in_flight", "a request is aborted with its batch in flight", "aborts_in_flight"),
+        Goal("abort_preempted", "a preempted request is aborted", "aborts_preempted"),
+        Goal("drafts", "a batch has drafts", "drafts"),
+        Goal("accepted_drafts", "some drafts are accepted", "drafts"),
+        Goal("rejected_drafts", "some drafts are rejected", "drafts"),
         Goal("reset_live", "a reset sends requests back", "can_reset"),
         Goal("extra_key", "a request has an extra key", "extra_key"),
         Goal("drain", "every request is run to its end"),
@@ -92,9 +96,9 @@ class KVSchedulerModel(Model[SchedulerScope]):
         """A request arrives."""
         scope, traits = self.scope, self.judge.traits
         self._require(len(self.judge.live) < scope.live)
-        room = traits.total - 1
-        tokens = self._prompt(pick, room)
-        most = min(scope.outputs, traits.total - len(tokens))
+        longest = self.judge.longest
+        tokens = self._prompt(pick, longest - 1)
+        most = min(scope.outputs, longest - len(tokens))
         return Op(
             "add",
             request=f"r{self._named}",
@@ -108,7 +112,9 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def schedule(self, pick: Pick) -> Op:
         """A batch is decided and launched."""
         self._require(len(self.judge.flights) < self.judge.traits.overlap and bool(self.judge.live))
-        return Op("schedule", tokens=self._samples(pick))
+        tokens = self._samples(pick)
+        offered = max(len(job.offered) for job in self.judge.live.values())
+        return Op("schedule", tokens=tokens, **({"accept": pick(range(offered + 1))} if offered else {}))
 
     @command(8)
     def update(self, pick: Pick) -> Op:
@@ -119,7 +125,15 @@ class KVSchedulerModel(Model[SchedulerScope]):
     @command(1)
     def abort(self, pick: Pick) -> Op:
         """A request is aborted wherever it is."""
+        self._require(self.judge.may_abort())
         return Op("abort", request=pick(list(self.judge.live)))
+
+    @command(2)
+    def draft(self, pick: Pick) -> Op:
+        """Drafts are offered for a request that decodes."""
+        name = pick(self.judge.may_draft())
+        n = 1 if self.scope.exhaustive else pick(range(1, self.judge.traits.drafts + 1))
+        return Op("draft", request=name, tokens=[pick(self.scope.tokens) for _ in range(n)])
 
     @command(1)
     def reset(self, pick: Pick) -> Op:
@@ -151,11 +165,11 @@ class KVSchedulerModel(Model[SchedulerScope]):
         names = {name: i for i, name in enumerate(judge.live)}
         jobs = tuple(
             (tuple(j.request.tokens), j.request.extra_key, j.max_tokens, j.rank[0], j.request.computed, j.delivered,
-             j.fresh, j.preempted, tuple(judge.adapter.slots(name)))
+             j.fresh, j.preempted, tuple(j.offered), tuple(judge.adapter.slots(name)))
             for name, j in judge.live.items()
         )  # fmt: skip
-        flights = tuple(tuple((names.get(n, -1), t) for n, t in sampled.items()) for sampled in judge.flights)
-        queues = tuple((q, tuple(names[n] for n in rids)) for q, rids in judge.adapter.queues().items())
+        flights = tuple(tuple((names.get(n, -1), *t) for n, t in flight.gained.items()) for flight in judge.flights)
+        queues = tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
         return jobs, flights, queues, judge.memory.contents()
 
     def not_checked(self) -> dict[str, str]:
@@ -178,6 +192,9 @@ class KVSchedulerModel(Model[SchedulerScope]):
             "overlap_preempts": traits.overlap > 1 and traits.preempts,
             "prefix_cache": traits.prefix_cache,
             "extra_key": traits.extra_key,
+            "ends_in_flight": traits.overlap > 1 or traits.aborts == "any",
+            "aborts_in_flight": traits.aborts == "any" or (traits.aborts and traits.overlap > 1),
+            "aborts_preempted": traits.aborts and traits.preempts,
             **{trait: getattr(traits, trait) for trait in SCHEDULER_OPTIONAL.values()},
         }
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
@@ -192,12 +209,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
 
     @classmethod
     def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[SchedulerScope]:
-        for blocks in sorted({1, 2, 3, 4, scope.blocks // 2, scope.blocks - 1}):
-            if 0 < blocks < scope.blocks:
-                yield replace(scope, blocks=blocks)
-        for size in (1, 2, 4):
-            if size < scope.block_size:
-                yield replace(scope, block_size=size)
+        yield from smaller_pools(scope)
         for running in range(1, scope.running):
             yield replace(scope, running=running)
         for budget in sorted({scope.running, scope.budget // 2, scope.budget - 1}):
@@ -205,17 +217,16 @@ class KVSchedulerModel(Model[SchedulerScope]):
                 yield replace(scope, budget=budget)
 
     @classmethod
+    def smaller(cls, scope: SchedulerScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        yield from super().smaller(scope, ops)
+        yield from thinned_blocks(scope, ops)
+        for ratio in (8, 4, 2):
+            if scope.blocks >= 2 * ratio:
+                yield replace(scope, blocks=-(-scope.blocks // ratio)), thinned(ops, ratio)
+
+    @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
-        names: dict[str, str] = {}
-        tokens: dict[int, int] = {END_TOKEN: END_TOKEN}
-        for op in ops:
-            if "request" in op.args:
-                names.setdefault(op.args["request"], f"r{len(names)}")
-            for token in op.args.get("tokens", ()):
-                tokens.setdefault(token, len(tokens))
-        renamed = [op.but(request=names[op.args["request"]]) if "request" in op.args else op for op in ops]
-        yield renamed
-        yield [op.but(tokens=[tokens[t] for t in op.args["tokens"]]) if "tokens" in op.args else op for op in renamed]
+        return tidied(ops, kept=(END_TOKEN,))
 
     def _execute(self, op: Op) -> str:
         args = dict(op.args)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_judge import Request, answered, read_traits, require_right
@@ -18,7 +19,7 @@ from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.contracts import Traits
-from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item, SchedulerTraits
+from kvlockstep.reference.scheduler_contract import END_TOKEN, PADDING, Batch, Item, SchedulerTraits
 
 SHOWN_BATCHES = 8
 
@@ -28,6 +29,7 @@ class Job:
     """A live request. `request` has its true tokens, those in flight included; `delivered` the scheduler knows.
 
     `rank` orders it under the policy; it is `fresh` while it holds nothing, before its start or after a preemption.
+    `offered` are drafts for its next batch.
     """
 
     request: Request
@@ -37,14 +39,32 @@ class Job:
     delivered: int = 0
     fresh: bool = True
     preempted: bool = False
+    offered: list[int] = field(default_factory=list)
 
     @property
     def undelivered(self) -> int:
         return len(self.request.tokens) - self.prompt - self.delivered
 
+    def cut(self, tokens: list[int]) -> list[int]:
+        """The tokens that it gains of these: none behind its end."""
+        left = tokens[: self.max_tokens + self.prompt - len(self.request.tokens)]
+        return left[: left.index(END_TOKEN) + 1] if END_TOKEN in left else left
+
     @property
     def work(self) -> int:
         return self.prompt + self.max_tokens
+
+
+class Flight(NamedTuple):
+    """A batch in flight: who is in it, the token sampled for each that samples, and how many drafts were right.
+
+    `gained` are the tokens that a request has by it: accepted drafts and the sampled one, up to the request's end.
+    """
+
+    names: set[str]
+    sampled: dict[str, int]
+    accepted: dict[str, int]
+    gained: dict[str, list[int]]
 
 
 class SchedulerJudge:
@@ -62,8 +82,10 @@ class SchedulerJudge:
         self.reach: Counter[str] = Counter()
         self.memory = SlotMemory(adapter, Traits(self.traits.block_size, self.traits.total), self.reach)
         self.live: dict[str, Job] = {}
-        self.flights: deque[dict[str, int]] = deque()
+        self.flights: deque[Flight] = deque()
         self.used_names: set[str] = set()
+        self.longest = self.traits.max_length or self.traits.total
+        self._aborted: set[str] = set()
         self.exposes_free_slots = True
         self.saw_evictable = False
         self._limits = budget, running
@@ -77,7 +99,7 @@ class SchedulerJudge:
         self, name: str, tokens: Sequence[int], extra_key: int | None, max_tokens: int, priority: int | None
     ) -> str:
         """A request arrives."""
-        if name in self.used_names or not tokens or max_tokens < 1 or len(tokens) + max_tokens > self.traits.total:
+        if name in self.used_names or not tokens or max_tokens < 1 or len(tokens) + max_tokens > self.longest:
             raise NotEnabled
         if (extra_key is not None and not self.traits.extra_key) or (priority and self.traits.policy != "priority"):
             raise NotEnabled
@@ -90,9 +112,32 @@ class SchedulerJudge:
         self._settle()
         return "done"
 
-    def schedule(self, tokens: Sequence[int]) -> str:
-        """A batch is decided and launched; its n-th request that samples gets the n-th of `tokens`, cyclically."""
-        if len(self.flights) >= self.traits.overlap or not tokens:
+    def may_abort(self) -> bool:
+        """Whether an abort can come now."""
+        when = self.traits.aborts
+        return when == "any" or (when == "before_schedule" and len(self.flights) < self.traits.overlap)
+
+    def may_draft(self) -> list[str]:
+        """The requests that drafts can be offered for."""
+        if not self.traits.drafts or self.flights:
+            return []
+        return [name for name, job in self.live.items() if not job.fresh and job.request.remaining == 1]
+
+    def draft(self, name: str, tokens: Sequence[int]) -> str:
+        """Drafts are offered for the next batch of a request that decodes."""
+        if name not in self.may_draft() or not 0 < len(tokens) <= self.traits.drafts:
+            raise NotEnabled
+        self.live[name].offered = list(tokens)
+        self._call(self.adapter.draft, name, list(tokens))
+        self._settle()
+        return "done"
+
+    def schedule(self, tokens: Sequence[int], accept: int = 0) -> str:
+        """A batch is decided and launched; its n-th request that samples gets the n-th of `tokens`, cyclically.
+
+        Of each request's drafts the first `accept` are right.
+        """
+        if len(self.flights) >= self.traits.overlap or not tokens or not self.live:
             raise NotEnabled
         batch = Batch(*self._call(self.adapter.schedule))
         self._check_preempted(batch.preempted)
@@ -101,10 +146,10 @@ class SchedulerJudge:
             self._check(laws.progress, len(items), list(self.live))
         self._check_items(items)
         self._forward(items, batch.copies)
-        sampled = self._sample(items, tokens)
-        self.flights.append(sampled)
+        flight = self._sample(items, tokens, accept)
+        self.flights.append(flight)
         self.reach["overlap"] += len(self.flights) > 1
-        self._batches_without_token = 0 if sampled or not items else self._batches_without_token + 1
+        self._batches_without_token = 0 if flight.sampled or not items else self._batches_without_token + 1
         self._check(laws.liveness, self._batches_without_token, sum(job.work for job in self.live.values()))
         self._settle()
         return _shown(items, batch.preempted)
@@ -113,18 +158,20 @@ class SchedulerJudge:
         """The scheduler hears of the tokens of the oldest batch."""
         if not self.flights:
             raise NotEnabled
-        sampled = self.flights.popleft()
+        flight = self.flights.popleft()
         expected = []
-        for name, token in sampled.items():
+        for name, gained in flight.gained.items():
             job = self.live.get(name)
             self.reach["late_token"] += job is None
             if job is not None:
-                job.delivered += 1
-                if token == END_TOKEN or job.delivered == job.max_tokens:
+                job.delivered += len(gained)
+                if END_TOKEN in gained or job.delivered == job.max_tokens:
                     expected.append(name)
                     self.reach["ended_by_token"] += job.delivered < job.max_tokens
                     self.reach["ended_by_length"] += job.delivered == job.max_tokens
-        self._check(laws.ending, list(self._call(self.adapter.update, dict(sampled))), expected)
+        accepted = [dict(flight.accepted)] if self.traits.drafts else []
+        ended = self._call(self.adapter.update, dict(flight.sampled), *accepted)
+        self._check(laws.ending, [name for name in ended if name not in self._aborted], expected)
         for name in expected:
             del self.live[name]
         self._settle()
@@ -132,12 +179,13 @@ class SchedulerJudge:
 
     def abort(self, name: str) -> str:
         """A request ends wherever it is."""
-        job = self.live.pop(name, None)
-        if job is None:
+        if name not in self.live or not self.may_abort():
             raise NotEnabled
+        job = self.live.pop(name)
+        self._aborted.add(name)
         self.reach["abort_waiting"] += job.fresh and not job.preempted
         self.reach["abort_preempted"] += job.preempted
-        self.reach["abort_in_flight"] += any(name in sampled for sampled in self.flights)
+        self.reach["abort_in_flight"] += any(name in flight.names for flight in self.flights)
         self._call(self.adapter.abort, name)
         self._settle()
         return "done"
@@ -150,6 +198,7 @@ class SchedulerJudge:
         self.reach["reset_live"] += any(not job.fresh for job in self.live.values())
         for job in self.live.values():
             job.fresh = True
+            job.offered = []
         avail = self._call(self.adapter.avail)
         free = len(self._free_slots()) if self.exposes_free_slots else avail
         self._check(laws.reset_complete, avail, free, self.traits.total)
@@ -182,6 +231,7 @@ class SchedulerJudge:
             slots = self._call(self.adapter.slots, name) if name in self.live else []
             self._check(laws.preemption_frees, [name], self.live, slots)
             self.live[name].fresh = self.live[name].preempted = True
+            self.live[name].offered = []
             self.reach["preempt"] += 1
             self.reach["preempt_in_flight"] += self.live[name].undelivered > 0
 
@@ -206,11 +256,19 @@ class SchedulerJudge:
 
     def _check_item(self, item: Item, job: Job) -> None:
         stop, known = item.start + item.n, len(job.request.tokens)
-        self._check(laws.continuity, item.start, stop, job.request.computed, known, job.fresh, name=item.rid)
-        self._check(laws.input_tokens, item.tokens, job.request.tokens, item.start, name=item.rid)
-        self._check(laws.sampling, item.samples, stop, known, name=item.rid)
+        known_and_drafts = known + item.drafts
+        self._check(laws.continuity, item.start, stop, job.request.computed, known_and_drafts, job.fresh, name=item.rid)
+        tokens = job.request.tokens + self._guesses(item, job)
+        self._check(laws.input_tokens, item.tokens, tokens, item.start, name=item.rid)
+        self._check(laws.sampling, item.samples, stop - item.drafts, known, item.drafts, name=item.rid)
         self._check(laws.coverage, len(item.slots), stop, name=item.rid)
         self._check(laws.held_tables, item.slots, self._call(self.adapter.slots, item.rid), name=item.rid)
+
+    def _guesses(self, item: Item, job: Job) -> list[int]:
+        """The drafts that an item has if it is right: those that were offered, with padding where it has padding."""
+        fed = [*item.tokens[item.n - item.drafts :], *[PADDING] * item.drafts]
+        offered = [*job.offered, *[PADDING] * item.drafts]
+        return [PADDING if fed[i] == PADDING else offered[i] for i in range(item.drafts)]
 
     def _forward(self, items: Sequence[Item], copies: Sequence[tuple[int, int]]) -> None:
         self.memory.copy(copies)
@@ -224,6 +282,8 @@ class SchedulerJudge:
                 job.request.hit = item.start
                 job.fresh = job.preempted = False
             job.request.computed = item.start
+            job.request.drafts = self._guesses(item, job)
+            job.offered = []
             conflict = self.memory.write(job.request, item.slots, item.start, stop)
             if conflict is not None:
                 slot, other = conflict
@@ -232,7 +292,7 @@ class SchedulerJudge:
         for item in items:
             self._read(self.live[item.rid].request, item.slots, item.start + item.n)
         for item in items:
-            self.live[item.rid].request.computed = item.start + item.n
+            self.live[item.rid].request.computed = item.start + item.n - item.drafts
         self.memory.end_forward()
         if self._free_before is not None:
             fresh = len(written - self._held) * self.traits.block_size
@@ -243,13 +303,24 @@ class SchedulerJudge:
         self.reach["resume"] += job.preempted
         self.reach["resume_with_output"] += job.preempted and job.delivered > 0
 
-    def _sample(self, items: Sequence[Item], tokens: Sequence[int]) -> dict[str, int]:
-        sampled: dict[str, int] = {}
+    def _sample(self, items: Sequence[Item], tokens: Sequence[int], accept: int) -> Flight:
+        flight = Flight({item.rid for item in items}, {}, {}, {})
         for item in items:
-            if item.samples:
-                sampled[item.rid] = tokens[len(sampled) % len(tokens)]
-                self.live[item.rid].request.tokens.append(sampled[item.rid])
-        return sampled
+            job = self.live[item.rid]
+            drafts, job.request.drafts = job.request.drafts, []
+            if not item.samples:
+                continue
+            token = flight.sampled[item.rid] = tokens[len(flight.sampled) % len(tokens)]
+            right = list(takewhile(lambda draft: draft != PADDING, drafts))[:accept]
+            if item.drafts:
+                flight.accepted[item.rid] = len(right)
+                self.reach["drafts"] += 1
+                self.reach["accepted_drafts"] += len(right) > 0
+                self.reach["rejected_drafts"] += len(right) < item.drafts
+            gained = flight.gained[item.rid] = job.cut([*right, token])
+            job.request.tokens += gained
+            job.request.computed += min(len(right), len(gained))
+        return flight
 
     def _read(self, request: Request, slots: Sequence[int], stop: int) -> None:
         cell = self.memory.first_wrong(request, slots, stop)
@@ -259,15 +330,19 @@ class SchedulerJudge:
     def _settle(self) -> None:
         """Checks everything that holds between the operations."""
         size, total = self.traits.block_size, self.traits.total
-        self._check(laws.one_queue, self._call(self.adapter.queues), self.live)
-        tables = {name: self._call(self.adapter.slots, name) for name in self.live}
+        leaving = {name for flight in self.flights for name in flight.names if name not in self.live}
+        queues = self._call(self.adapter.queues)
+        if leaving:
+            queues = {queue: [name for name in names if name not in leaving] for queue, names in queues.items()}
+        self._check(laws.one_queue, queues, self.live)
+        tables = {name: self._call(self.adapter.slots, name) for name in (*self.live, *leaving)}
         self._check_tables(tables)
         avail, free = self._call(self.adapter.avail), self._free_slots()
         held = len(self._held) * size
-        self._check(laws.leak_freedom, avail, held, total)
-        self._check(laws.accounting, avail, held, total)
         self._check(laws.no_double_free, free)
         self._check(laws.eviction_safety, free, self._held, size)
+        self._check(laws.leak_freedom, avail, held, total)
+        self._check(laws.accounting, avail, held, total)
         for name, job in self.live.items():
             if not job.fresh:
                 self._check(

@@ -55,13 +55,13 @@ class PagedMemory:
         return [slot for slot in slots if 0 <= slot < self._slots]
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=4_096)
 def _rows(stamp: int, elements: int, bits: int) -> tuple[list[int], list[int]]:
     """A stamp as the elements of K and of V, 32 bits each."""
     digits = [stamp >> (bits * i) & ((1 << bits) - 1) for i in range(2 * elements)]
     return digits[:elements], digits[elements:]
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=4_096)
 def _stamp(key: tuple[int, ...], value: tuple[int, ...], bits: int) -> int:
     return sum(digit << (bits * i) for i, digit in enumerate(key + value))

@@ -5,7 +5,7 @@ A refused operation raises one of these errors and changes nothing observable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -125,7 +125,39 @@ class KVManagerTarget(Protocol):
     def free_slots(self) -> Iterable[int] | None: ...
 
 
-KV_OPTIONAL = {"withdraw": "can_withdraw", "fork": "can_fork", "reset": "can_reset", "evict_all": "can_evict_all"}
+class BlockStored(NamedTuple):
+    """Blocks can be hit from now on, named by `keys`, in the order of the sequence.
+
+    `tokens` are those of all these blocks, `block_size` to a block. `parent` is the key of the block before the first,
+    None at the start of a sequence. `extra_key` is the sequence's; behind a parent it may be left out.
+    """
+
+    keys: tuple[Hashable, ...]
+    parent: Hashable | None
+    tokens: tuple[int, ...]
+    block_size: int
+    extra_key: int | None = None
+
+
+class BlockRemoved(NamedTuple):
+    """Blocks cannot be hit any more; with a counting listener, one copy of each."""
+
+    keys: tuple[Hashable, ...]
+
+
+class AllBlocksCleared(NamedTuple):
+    """No block can be hit any more."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared
+
+KV_OPTIONAL = {
+    "withdraw": "can_withdraw",
+    "fork": "can_fork",
+    "reset": "can_reset",
+    "evict_all": "can_evict_all",
+    "events": "event_listener",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +169,8 @@ class Traits:
     tokens one reserve of a decode may ask for, None for any. `whole_prompt`: admit owns the whole prompt.
     `output_reserve`: slots kept for the output at admission, for each request admitted in the step.
     `prefix_cache`: False for an engine that never shares prefixes, so that a run without a hit is not
-    inconclusive.
+    inconclusive. `event_listener`: whom the events of `events` are for: "set", whoever keeps a set of keys, in which
+    equal blocks are one; "counting", whoever counts a store and a removal for each copy of a block.
     """
 
     block_size: int
@@ -158,3 +191,4 @@ class Traits:
     copies_at_admit: bool = False
     copies_at_reserve: bool = False
     prefix_cache: bool = True
+    event_listener: str | None = None

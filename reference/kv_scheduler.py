@@ -7,21 +7,22 @@ that wait are admitted in order while slots and budget last, in a step that has 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item
+from kvlockstep.reference.scheduler_contract import END_TOKEN, NO_DRAFTS, Batch, Item
 
 
 @dataclass
 class Job:
-    """A live request: its known tokens, of which `computed` have KV and the first `prompt` were given."""
+    """A live request: its known tokens, of which `computed` have KV, and drafts behind them. It ends at `last`."""
 
     rid: str
     tokens: list[int]
     extra_key: int | None
     last: int
     computed: int = 0
+    drafts: list[int] = field(default_factory=list)
 
 
 class KVScheduler:
@@ -29,6 +30,7 @@ class KVScheduler:
 
     policy: str | None = "fcfs"
     extra_key = can_reset = True
+    drafts = 3
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         self.block_size = block_size
@@ -53,18 +55,23 @@ class KVScheduler:
         self._launched = [self._item(job, n) for job, n in planned]
         return Batch(self._launched, preempted, copies)
 
-    def update(self, sampled: Mapping[str, int]) -> Collection[str]:
+    def draft(self, rid: str, tokens: list[int]) -> None:
+        job = next(job for job in self._running if job.rid == rid)
+        job.drafts = tokens[: job.last - len(job.tokens) - 1]
+
+    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         ended = []
         for item in self._launched:
             job = next((job for job in self._running if job.rid == item.rid), None)
             if job is None:
                 continue
-            self._kv.commit(job.rid, item.n)
-            job.computed += item.n
+            right = job.drafts[: accepted.get(job.rid, 0)]
+            self._learn(job, right)
+            self._commit(job, item.n - item.drafts + len(right))
+            job.drafts = []
             if item.samples:
-                job.tokens.append(sampled[job.rid])
-                self._kv.append(job.rid, sampled[job.rid])
-                if sampled[job.rid] == END_TOKEN or len(job.tokens) == job.last:
+                self._learn(job, [sampled[job.rid]])
+                if END_TOKEN in (*right, sampled[job.rid]) or len(job.tokens) == job.last:
                     self.abort(job.rid)
                     ended.append(job.rid)
         self._launched = []
@@ -78,6 +85,8 @@ class KVScheduler:
 
     def reset(self) -> None:
         self._kv.reset()
+        for job in self._running:
+            job.drafts = []
         self._waiting = self._running + self._waiting
         self._running = []
 
@@ -93,21 +102,32 @@ class KVScheduler:
     def free_slots(self) -> Iterable[int] | None:
         return self._kv.free_slots()
 
+    def _learn(self, job: Job, tokens: list[int]) -> None:
+        for token in tokens:
+            job.tokens.append(token)
+            self._kv.append(job.rid, token)
+
+    def _commit(self, job: Job, n: int) -> None:
+        self._kv.commit(job.rid, n)
+        job.computed += n
+
     def _continue(self, preempted: list[str]) -> list[tuple[Job, int]]:
         """The running requests that get their next tokens, and how many."""
         planned: list[tuple[Job, int]] = []
         left = self._budget
         for job in list(self._running):
-            n = min(len(job.tokens) - job.computed, left)
+            n = min(len(job.tokens) + len(job.drafts) - job.computed, left)
             while n and job in self._running and not self._kv.reserve(job.rid, n):
                 self._preempt(self._running[-1], preempted)
             if n and job in self._running:
+                job.drafts = job.drafts[: n - 1]
                 planned.append((job, n))
                 left -= n
         return planned
 
     def _preempt(self, job: Job, preempted: list[str]) -> None:
         self._kv.preempt(job.rid)
+        job.drafts = []
         self._running.remove(job)
         self._waiting.insert(0, job)
         preempted.append(job.rid)
@@ -134,6 +154,7 @@ class KVScheduler:
             job.computed,
             n,
             self._kv.slots(job.rid)[:end],
-            job.tokens[job.computed : end],
-            end == len(job.tokens),
+            (job.tokens + job.drafts)[job.computed : end],
+            end >= len(job.tokens),
+            len(job.drafts),
         )

@@ -31,11 +31,6 @@ class RadixSizes(NamedTuple):
     evictable: int
     protected: int
 
-    @property
-    def cached(self) -> int:
-        """Slots in the tree."""
-        return self.evictable + self.protected
-
 
 @runtime_checkable
 class RadixCacheTarget(Protocol):

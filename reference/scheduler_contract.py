@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 END_TOKEN = 0
 """A sampled token that ends its request."""
+
+PADDING = -1
+"""A draft that stands for none."""
+
+NO_DRAFTS: Mapping[str, int] = MappingProxyType({})
+"""What `update` hears of accepted drafts where there are none."""
 
 
 class Item(NamedTuple):
@@ -15,7 +22,8 @@ class Item(NamedTuple):
 
     `slots` are the physical slots of [0, start + n), as the engine's worker knows them: it reads all of them and
     writes the last n. `tokens` are the ids that it feeds at [start, start + n), as many of them as the scheduler
-    knows. `samples`: a token is expected of it.
+    knows. `samples`: a token is expected of it. The last `drafts` of the n tokens are guesses: those that were drafted
+    for the request, or PADDING, which is never accepted.
     """
 
     rid: str
@@ -24,6 +32,7 @@ class Item(NamedTuple):
     slots: Sequence[int]
     tokens: Sequence[int]
     samples: bool
+    drafts: int = 0
 
 
 class Batch(NamedTuple):
@@ -46,9 +55,12 @@ class KVSchedulerTarget(Protocol):
 
     `schedule` is called with at most `overlap` - 1 batches in flight, and its batch is launched at once: it writes
     its KV whatever comes after. `update` brings the sampled tokens of the oldest batch, also of requests that ended or
-    were aborted meanwhile, and answers those that have ended now. `abort` may come at any time. `queues` names every
-    queue with the requests in it. `slots` are those a request holds now; none if it waits. `free_slots` as in
-    kv_manager.
+    were aborted meanwhile, and answers those that have ended now. `abort` comes when the trait `aborts` says. `queues`
+    names every queue with the requests in it. `slots` are those a request holds now; none if it waits. What has ended
+    may hold its slots, and stand in a queue, until its last batch is back. `free_slots` as in kv_manager.
+
+    With `drafts`, `draft(rid, tokens)` offers guesses behind a request's last token, for its next batch, and `update`
+    has a second argument, the number of drafts that were right where there were any: the sampled token follows them.
     """
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None: ...
@@ -68,6 +80,9 @@ class SchedulerTraits:
     `overlap`: batches that may be in flight. `policy`: "fcfs" or "priority" (the smaller number first) if nobody is
     admitted before an older request that waits, else None. `preempts`: False for a scheduler that never takes slots
     back. `mixes`: False if prompts and decodes never share a batch.
+    `max_length`: longest request in tokens, prompt and output, None for the pool. `drafts`: most drafts that a
+    request may have in a batch. `aborts`: "any" time; "before_schedule", where a batch might be scheduled next, for
+    an engine that reads its messages there; None for one that has no `abort`.
     `can_reset`: it has `reset`, which drops every content; live requests wait anew.
     """
 
@@ -80,6 +95,9 @@ class SchedulerTraits:
     prefix_cache: bool = True
     extra_key: bool = False
     can_reset: bool = False
+    max_length: int | None = None
+    drafts: int = 0
+    aborts: str | None = "any"
 
 
-SCHEDULER_OPTIONAL = {"reset": "can_reset"}
+SCHEDULER_OPTIONAL = {"reset": "can_reset", "abort": "aborts", "draft": "drafts"}

@@ -15,6 +15,7 @@ PROGRAM = """
 import hashlib, sys
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.guided import Guide
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.models.registry import MODELS
@@ -37,13 +38,18 @@ def by_random():
     for episode in range(8):
         run_episode(Noted, factory, 5, episode, watchdog, Outcome("random"))
 
+def by_guided():
+    guide = Guide(Noted, seed=5)
+    for episode in range(8):
+        guide.run_episode(factory, episode, watchdog, Outcome("guided"))
+
 def by_hypothesis():
     hypothesis_run(Noted, factory, seed=5, watchdog=watchdog, examples=8, steps=20)
 
 def by_explore():
     explore(Noted, factory, base.small_scopes[-1], watchdog=watchdog, max_depth=2)
 
-for drive in (by_random, by_hypothesis, by_explore):
+for drive in (by_random, by_guided, by_hypothesis, by_explore):
     seen = hashlib.sha256()
     drive()
     print(drive.__name__, seen.hexdigest())
@@ -61,5 +67,5 @@ def steps(contract, hash_seed):
 def test_same_seed_same_steps_in_every_driver(contract):
     first, second = steps(contract, "0"), steps(contract, "12345")
     assert first == second
-    assert [line.split()[0] for line in first] == ["by_random", "by_hypothesis", "by_explore"]
+    assert [line.split()[0] for line in first] == ["by_random", "by_guided", "by_hypothesis", "by_explore"]
     assert not [line for line in first if NOTHING in line]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_random_episodes_hold_every_law(make: Any, options: dict[str, bool], ste
     assert steps < 10_000 or outcome.reach.keys() >= WANTED
 
 
-@pytest.mark.parametrize("known", ["sglang-prompt-near-pool", "sglang-starved-chunk"])
+@pytest.mark.parametrize("known", ["sglang-prompt-near-pool", "sglang-starved-chunk", "sglang-unnamed-extra-key"])
 def test_a_known_divergence_is_still_there(known: str) -> None:
     folder = Path(target.__file__).parent / "known"
     entries = {entry["id"]: entry for entry in tomllib.loads((folder / "sglang.toml").read_text())["divergence"]}
@@ -216,6 +217,7 @@ def finds_one_page_too_many(self: Any, params: Any) -> Any:
     return match_prefix(self, params)
 
 
+OTHERS = "event_consistency prefix_soundness write_isolation"
 SHIFTED = "eviction_safety no_double_free content_equality no_aliasing"
 UNLOCKED = "accounting leak_freedom eviction_safety content_equality error_contract"
 apply_cache_action = target.UnifiedRadixCache._apply_cache_action
@@ -230,7 +232,7 @@ match_prefix = target.UnifiedRadixCache.match_prefix
         (target.UnifiedRadixCache, "lock", locks_nothing, UNLOCKED),
         (target.UnifiedRadixCache, "free_kv_row", forgets_the_output, "leak_freedom accounting"),
         (target.UnifiedRadixCache, "_apply_cache_action", keeps_its_own_copies, "leak_freedom accounting"),
-        (target.UnifiedRadixCache, "match_prefix", matches_any_key, "prefix_soundness write_isolation"),
+        (target.UnifiedRadixCache, "match_prefix", matches_any_key, OTHERS),
         (
             target.PagedTokenToKVPoolAllocator,
             "free_segment",
@@ -247,6 +249,16 @@ def test_a_broken_engine_is_caught(
     failure = walk(make, 5_000).failure
     assert failure is not None
     assert failure.law in law.split()
+
+
+@pytest.mark.parametrize("make", [target.make_radix, target.make_unified_python])
+@pytest.mark.parametrize("silent", ["record_remove", "record_all_cleared"])
+def test_an_event_that_is_not_sent_is_missed(monkeypatch: pytest.MonkeyPatch, make: Any, silent: str) -> None:
+    recorder = import_module(target.KvEventLoraNames.__module__).KVCacheEventRecorder
+    monkeypatch.setattr(recorder, silent, lambda *_args, **_options: None)
+    failure = walk(make, 5_000).failure
+    assert failure is not None
+    assert failure.law == "event_consistency"
 
 
 def test_the_paged_allocator_is_a_stack_of_pages() -> None:

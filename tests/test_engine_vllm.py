@@ -12,6 +12,7 @@ import pytest
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import model_of
+from kvlockstep.targets import resolve
 from kvlockstep.trace import load_trace
 from kvlockstep.watchdog import Watchdog
 
@@ -130,6 +131,22 @@ def hashes_without_keys(_request: Any, _start: int, _end: int, index: int) -> An
     return None, index
 
 
+def removes_silently(_self: Any, _hashes: Any) -> None:
+    pass
+
+
+def stores_under_no_parent(self: Any, *args: Any, **options: Any) -> Any:
+    return build_block_stored_event(self, *args, **{**options, "parent_block_hash": None})
+
+
+def stores_the_tokens_before(self: Any, *args: Any, **options: Any) -> Any:
+    size, start, end = (options[name] for name in ("block_size", "start_token_idx", "end_token_idx"))
+    back = size if start >= size else 0
+    return build_block_stored_event(
+        self, *args, **{**options, "start_token_idx": start - back, "end_token_idx": end - back}
+    )
+
+
 def hits_the_last_token(self: Any, request: Any, most: Any = None) -> Any:
     return get_computed_blocks(self, request, request.num_tokens)
 
@@ -137,6 +154,7 @@ def hits_the_last_token(self: Any, request: Any, most: Any = None) -> Any:
 STALE = "prefix_soundness eviction_complete error_contract"
 free_blocks = vllm.pool.BlockPool.free_blocks
 hash_block_tokens = vllm.utils.hash_block_tokens
+build_block_stored_event = vllm.pool.BlockPool._build_block_stored_event
 get_computed_blocks = vllm.manager.KVCacheManager.get_computed_blocks
 
 
@@ -144,7 +162,7 @@ get_computed_blocks = vllm.manager.KVCacheManager.get_computed_blocks
     ("owner", "name", "broken", "law"),
     [
         (vllm.pool.BlockPool, "touch", touches_without_counting, "accounting eviction_safety error_contract"),
-        (vllm.pool.BlockPool, "_maybe_evict_cached_block", evicts_but_stays_findable, STALE),
+        (vllm.pool.BlockPool, "_maybe_evict_cached_block", evicts_but_stays_findable, STALE + " event_consistency"),
         (vllm.pool.BlockPool, "free_blocks", frees_once_too_often, "accounting"),
         (
             vllm.single_type.SingleTypeKVCacheManager,
@@ -152,8 +170,11 @@ get_computed_blocks = vllm.manager.KVCacheManager.get_computed_blocks
             classmethod(counts_no_evictable),
             "error_contract",
         ),
-        (vllm.utils, "hash_block_tokens", hashes_without_parent, "prefix_soundness write_isolation"),
-        (vllm.utils, "generate_block_hash_extra_keys", hashes_without_keys, "prefix_soundness write_isolation"),
+        (vllm.pool.BlockPool, "_emit_block_removed_events", removes_silently, "event_consistency"),
+        (vllm.pool.BlockPool, "_build_block_stored_event", stores_under_no_parent, "event_consistency"),
+        (vllm.pool.BlockPool, "_build_block_stored_event", stores_the_tokens_before, "event_consistency"),
+        (vllm.utils, "hash_block_tokens", hashes_without_parent, "event_consistency"),
+        (vllm.utils, "generate_block_hash_extra_keys", hashes_without_keys, STALE + " event_consistency"),
         (vllm.manager.KVCacheManager, "get_computed_blocks", hits_the_last_token, "hit_bounds error_contract"),
     ],
 )
@@ -162,6 +183,44 @@ def test_a_broken_manager_is_caught(
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
     failure = walk("kv_manager", partial(target.make), 20_000).failure
+    assert failure is not None
+    assert failure.law in law.split()
+
+
+components = pytest.importorskip("kvlockstep.impl.engines.vllm_components", exc_type=ImportError)
+
+
+def test_the_block_pool_holds_every_law() -> None:
+    outcome = walk("block_pool", components.VllmBlockPool, 15_000)
+    assert outcome.failure is None
+    assert {goal.id for goal in model_of("block_pool").goals} <= outcome.reach.keys()
+
+
+def frees_in_any_order(self: Any, blocks: Any) -> None:
+    free_blocks(self, sorted(blocks, key=lambda block: block.block_id))
+
+
+def finds_the_newest(self: Any, key: Any) -> Any:
+    blocks = self._cache.get(key)
+    return list(blocks.values())[-1] if isinstance(blocks, dict) else blocks
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "law"),
+    [
+        (vllm.pool.BlockPool, "free_blocks", frees_in_any_order, "eviction_order"),
+        (
+            vllm.pool.BlockPool,
+            "_maybe_evict_cached_block",
+            evicts_but_stays_findable,
+            "content_equality prefix_soundness",
+        ),
+        (vllm.pool.BlockHashToBlockMap, "get_one_block", finds_the_newest, "agreement"),
+    ],
+)
+def test_a_broken_pool_is_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any, law: str) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    failure = walk("block_pool", components.VllmBlockPool, 20_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -180,14 +239,13 @@ def test_random_episodes_of_the_scheduler_hold_every_law(name: str) -> None:
     assert wanted <= outcome.reach.keys()
 
 
-def test_the_known_divergence_is_still_there() -> None:
+def test_the_known_divergences_are_still_there() -> None:
     folder = Path(schedulers.__file__).parent / "known"
     for known in tomllib.loads((folder / "vllm.toml").read_text())["divergence"]:
         trace = load_trace(folder / known["trace"])
         with Watchdog(5.0).watching() as watchdog:
-            failure = run_ops(
-                model_of(known["contract"]), schedulers.make_priority_long, trace.scope, trace.ops, watchdog
-            )
+            factory = resolve(known["contract"], known["target"]).factory
+            failure = run_ops(model_of(known["contract"]), factory, trace.scope, trace.ops, watchdog)
         assert failure is not None
         assert failure.law == known["law"]
 
@@ -230,7 +288,7 @@ preempt_request = vllm.scheduler.Scheduler._preempt_request
 @pytest.mark.parametrize(
     ("name", "broken", "law"),
     [
-        ("_free_request_blocks", preempts_without_freeing, "accounting leak_freedom"),
+        ("_free_request_blocks", preempts_without_freeing, "accounting leak_freedom error_contract"),
         ("_preempt_request", resumes_nobody, "one_queue"),
         ("_preempt_request", forgets_the_output, "sampling input_tokens continuity"),
     ],

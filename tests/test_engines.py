@@ -47,11 +47,23 @@ def known(law, tmp_path):
     return KnownDivergence("leaks-on-abort", "bug", "1", "kv_manager", FAULT, law, path, "It leaks.")
 
 
-def test_a_missing_engine_is_a_skipped_row(only, tmp_path):
-    only(absent="kvlockstep.impl.engines.nothing:make")
+def test_a_missing_engine_is_a_skipped_row(only, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = "from kvlockstep.impl.engines.loading import find", "find('no_engine', 'at/all.py', 'a shop')"
+    (tmp_path / "adapter_of_none.py").write_text("\n".join(lines))
+    only(absent="adapter_of_none:make")
     (row,) = check_engines(TINY, 0, tmp_path)
     assert (row.verdict, row.target) == ("skipped", "absent")
-    assert "kvlockstep.impl.engines.nothing" in row.reason
+    assert "a shop" in row.reason
+
+
+def test_an_engine_that_cannot_be_loaded_is_an_error(only, tmp_path):
+    only(broken="kvlockstep.impl.engines.nothing:make")
+    done = CliRunner().invoke(cli, ["engines", "--dir", str(tmp_path), "--json"])
+    assert done.exit_code == 4
+    (row,) = json.loads(done.stdout)["engines"]
+    assert (row["verdict"], row["target"]) == ("error", "broken")
+    assert "kvlockstep.impl.engines.nothing" in row["reason"]
 
 
 def test_a_violation_that_is_known_is_told_apart(only, tmp_path, monkeypatch):
@@ -75,6 +87,14 @@ def test_a_known_divergence_that_is_gone_is_reported(monkeypatch, tmp_path):
     assert [row.status for row in rows] == ["still there", "no longer occurs", "now leak_freedom", "engine missing"]
     page = markdown([], rows, "quick")
     assert "### leaks-on-abort: bug of fault:kv-abort-leaks 1, leak_freedom, still there" in page
+
+
+def test_misuse_is_replayed_when_asked(monkeypatch, tmp_path):
+    bug = known("leak_freedom", tmp_path)
+    misuse = dataclasses.replace(bug, id="frees-twice", kind="misuse")
+    monkeypatch.setattr(engines, "known_divergences", lambda: [bug, misuse])
+    assert [row.id for row in replay_known(TINY)] == [bug.id]
+    assert [row.id for row in replay_known(TINY, misuse=True)] == [bug.id, "frees-twice"]
 
 
 def test_every_known_divergence_has_its_trace_and_class():

@@ -10,17 +10,15 @@ import threading
 import time
 
 import pytest
+from campaigns import campaign as until
+from campaigns import is_fork_of_us
 
-from kvlockstep.campaign import fuzz
-from kvlockstep.profiles import Profile
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target, resolve
 
-FAST = Profile("test", 0, 0, 0, 0, step_seconds=0.5, shrink_seconds=3.0)
 
-
-def campaign(target, tmp_path, **changes):
-    return fuzz(target, FAST, **{"seconds": 1.5, "jobs": 2, "seed": 0, "directory": tmp_path, **changes})
+def campaign(target, directory, **changes):
+    return until(target, directory, **{"seconds": 1.5, **changes})
 
 
 def test_clean_target(tmp_path):
@@ -34,7 +32,7 @@ def test_clean_target(tmp_path):
 def test_findings_are_written_once_each(tmp_path, jobs):
     done = campaign(resolve("slot_pool", "fault:pool-occupy-toggles"), tmp_path, jobs=jobs)
     assert done.failures > len(done.findings) > 0
-    assert {p.name for p in tmp_path.glob("*.jsonl")} == set(done.findings)
+    assert {p.name for p in tmp_path.glob("findings/*.jsonl")} == set(done.findings)
     assert "no_aliasing" in {trace.law for trace, _ in done.findings.values()}
 
 
@@ -80,7 +78,7 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path):
         if not steps:
             children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
             pids = [int(p) for p in children.stdout.split()]
-            workers = [p for p in pids if _is_fork_of_us(p)]
+            workers = [p for p in pids if is_fork_of_us(p)]
             if workers and state.steps:
                 os.kill(workers[0], signal.SIGKILL)
                 steps.append(state.steps)
@@ -93,11 +91,6 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path):
     assert not done.findings
 
 
-def _is_fork_of_us(pid):
-    with open(f"/proc/{pid}/cmdline", "rb") as theirs, open("/proc/self/cmdline", "rb") as ours:
-        return theirs.read() == ours.read()
-
-
 def test_interrupt_keeps_findings(tmp_path):
     command = [sys.executable, "-m", "kvlockstep", "fuzz", "slot_pool", "--target", "fault:pool-occupy-toggles"]
     process = subprocess.Popen(
@@ -105,7 +98,7 @@ def test_interrupt_keeps_findings(tmp_path):
     )
     timer = threading.Timer(60, process.kill)
     timer.start()
-    while not list(tmp_path.glob("*.jsonl")) and process.poll() is None:
+    while not list(tmp_path.glob("findings/*.jsonl")) and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()

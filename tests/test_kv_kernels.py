@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from functools import partial
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.impl.kv_far import FarStore
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, KVShape
@@ -17,9 +19,15 @@ from kvlockstep.watchdog import Watchdog
 pytest.importorskip("triton")
 
 from kvlockstep.impl import kv_kernels
+from kvlockstep.impl.faulty.narrow_offsets import NarrowOffsets
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = [pytest.mark.gpu] * (DEVICE == "cuda")
 MASK = (1 << 64) - 1
+
+
+OFFSET_BITS = 9 if DEVICE == "cpu" else 32
+FAR_BYTES = 10 << OFFSET_BITS  # more than 1 << OFFSET_BITS words of 8 bytes
 
 
 def store_of(*sizes, **options):
@@ -52,6 +60,18 @@ def test_odd_sizes(layout, dtype):
     slots = list(range(18))
     assert all(plain.gather(layer, slots) == store.gather(layer, slots) for layer in range(3))
     assert plain.gather_host(1, slots[:6]) == store.gather_host(1, slots[:6])
+
+
+def test_a_prefix_is_copied_whatever_its_tables_share():
+    """Every pair of tables of three blocks, the last of which is copied in part."""
+    sizes = 3, 2, 0, KVShape(1, 1, 2, "int8"), "layer_major"
+    plain, store = KVStore(*sizes), store_of(*sizes)
+    before = torch.arange(plain.kv.numel(), dtype=plain.kv.dtype).view(plain.kv.shape)
+    for source, target in itertools.product(itertools.product(range(3), repeat=3), itertools.permutations(range(3))):
+        for each in (plain, store):
+            each.kv.copy_(before)
+            each.copy_prefix(source, target, 5)
+        assert torch.equal(plain.kv, store.kv.cpu()), (source, target)
 
 
 def expected_word(stamp, plane, at, size):
@@ -145,3 +165,25 @@ def test_more_than_two_to_the_31_elements(layout):
     store.swap_in([(1, blocks - 3)])
     for block, stamps in ((0, first), (blocks - 1, last), (1, last), (blocks - 2, first), (blocks - 3, last)):
         assert not store.moves.verify(first + 16 * block, stamps).any(), block
+
+
+def walk_far(factory, seed):
+    make = partial(factory, least_bytes=FAR_BYTES, device=DEVICE)
+    return random_walk(KVStoreModel, make, seed=seed, watchdog=Watchdog(60.0), steps=300 if DEVICE == "cpu" else 1000)
+
+
+def test_far_apart_agrees_with_the_reference():
+    outcome = walk_far(partial(FarStore, kernels=True), 3)
+    assert outcome.failure is None, outcome.failure
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_offsets_in_too_few_bits_are_caught(seed):
+    """On a GPU 32 bits are too few: the store has more words than that."""
+    outcome = walk_far(partial(NarrowOffsets, bits=OFFSET_BITS), seed)
+    assert outcome.failure is not None
+    assert outcome.failure.law in ("content_equality", "write_isolation")
+
+
+def test_offsets_in_enough_bits_are_not():
+    assert walk_far(partial(NarrowOffsets, bits=62), 0).failure is None

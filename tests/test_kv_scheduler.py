@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler import Job, KVScheduler
-from kvlockstep.reference.scheduler_contract import Batch, Item
+from kvlockstep.reference.scheduler_contract import Batch, Item, SchedulerTraits
 from kvlockstep.watchdog import Watchdog
 
 
@@ -49,7 +50,7 @@ def test_a_fault_is_caught_and_shrinks(fault: Any) -> None:
     failure = walk(fault.make, 20_000).failure
     assert failure is not None
     with Watchdog(2.0).watching() as watchdog:
-        short = shrink(KVSchedulerModel, fault.make, failure, watchdog, seconds=6.0)
+        short = shrink(KVSchedulerModel, fault.make, failure, watchdog, seconds=12.0)
     assert same_kind(short.law, failure.law)
     assert not short.flaky
     assert len(short.ops) <= 12
@@ -189,3 +190,9 @@ def test_laws_that_do_not_hold_say_what_is_wrong() -> None:
     assert "a, b have not ended" in str(laws.every_request_ends(["a", "b"], 9))
     assert "no queue" in str(laws.one_queue({"waiting": []}, {"a"}))
     assert "has ended" in str(laws.one_queue({"waiting": ["a"]}, set()))
+
+
+def test_what_a_scheduler_does_not_declare_is_what_every_scheduler_does() -> None:
+    defaults = {field.name: field.default for field in fields(SchedulerTraits)}
+    assert {name for name, default in defaults.items() if default is True} == {"preempts", "mixes", "prefix_cache"}
+    assert (defaults["overlap"], defaults["drafts"]) == (1, 0)

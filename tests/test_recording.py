@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import kvlockstep
+from kvlockstep.bench_record import Load, bench_record
+from kvlockstep.bench_record import serve as serve_load
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.models.kv_manager import KVManagerModel
@@ -69,6 +71,37 @@ def test_what_was_recorded_replays_under_the_oracle(tmp_path, name):
         KVManagerModel, resolve("kv_manager", "fault:kv-finish-by-tokens").factory, trace.scope, trace.ops, watchdog
     )
     assert wrong is not None
+
+
+def test_the_load_of_the_bench_is_what_the_recording_says(tmp_path):
+    path, load = tmp_path / "run.jsonl", Load(requests=9, running=3, prompt=11, shared=8, output=5)
+    with kvlockstep.record(KVManager(24, 2), path) as manager:
+        operations = serve_load(manager, load)
+    trace = load_trace(path)
+    assert len(trace.ops) == operations
+    assert run_ops(KVManagerModel, KVManager, trace.scope, trace.ops, Watchdog(5.0)) is None
+
+
+def test_a_run_of_vllm_replays_under_the_oracle(tmp_path):
+    reason = "vLLM is not on this machine: see --engine-path"
+    vllm = pytest.importorskip("kvlockstep.impl.engines.vllm", reason=reason, exc_type=ImportError)
+    path, load = tmp_path / "run.jsonl", Load(requests=40, running=6, prompt=23, shared=12, output=9)
+    with kvlockstep.record(vllm.make(96, 4), path) as manager:
+        serve_load(manager, load)
+    trace, watchdog = load_trace(path), Watchdog(5.0)
+    assert sum(answer == "cached 12" for answer in trace.answers) == 39
+    for factory in (vllm.make, KVManager, resolve("kv_manager", "blocks").factory):
+        assert run_ops(KVManagerModel, factory, trace.scope, trace.ops, watchdog) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm.vllm.pool.BlockPool, "touch", lambda *_: None)
+        wrong = run_ops(KVManagerModel, vllm.make, trace.scope, trace.ops, watchdog)
+    assert wrong is not None, "what is recorded leads to the defect, if there is one"
+
+
+def test_recording_costs_a_small_part_of_a_step(tmp_path):
+    (row,) = bench_record({"blocks": resolve("kv_manager", "blocks").factory}, rounds=3)
+    assert row.row == "blocks, recorded"
+    assert 1.0 < row.ratio < 10.0, "some microseconds beside those of the manager"
 
 
 def test_random_episodes_are_recorded_operation_by_operation(tmp_path):

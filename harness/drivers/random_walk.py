@@ -83,8 +83,13 @@ def walk(
     watchdog: Watchdog,
     outcome: Outcome,
     announce: Callable[[Op], None] | None = None,
+    *,
+    stale: Callable[[Model[Any]], bool] | None = None,
 ) -> Trace | None:
-    """Up to `length` picked steps in one scope; counts them in `outcome` and answers the trace of a violation."""
+    """Up to `length` picked steps in one scope; counts them in `outcome` and answers the trace of a violation.
+
+    The episode also ends when `stale`, asked after each step, says so.
+    """
     table = model_type.command_table
     ops: list[Op] = []
     answers: list[Any] = []
@@ -108,6 +113,8 @@ def walk(
                 misses = 0
                 if sampling:
                     outcome.sample(model)
+                if stale is not None and stale(model):
+                    break
             except NotEnabled:
                 ops.pop()
                 misses += 1

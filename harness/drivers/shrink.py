@@ -19,6 +19,8 @@ SHORT_ENOUGH = 4
 SEARCH_EPISODES = 3_000
 SEARCH_SCOPES = 6
 SEARCH_LENGTH = 24
+CHILD_STEPS = 50
+HANG_STEPS = 1_000
 
 
 Candidate = tuple[Scope, Sequence[Op]]
@@ -36,14 +38,29 @@ def shrink(
     watchdog: Watchdog,
     seconds: float = 20.0,
     run: RunOps = run_ops,
+    steps: int | None = None,
 ) -> Trace:
-    """The shortest trace found within the time that violates the same law; marked flaky if `trace` does not repeat."""
+    """The shortest trace found within the time that violates the same law; marked flaky if `trace` does not repeat.
+
+    With `steps` it stops after so many operations played instead, so that the result does not depend on how fast the
+    machine is. A child process and a time-out count as operations, for the time that they take.
+    """
     deadline = time.perf_counter() + seconds
+    played = 0
+
+    def count(operations: int) -> None:
+        nonlocal played
+        played += operations
+
+    def expired() -> bool:
+        return played > steps if steps is not None else time.perf_counter() > deadline
 
     def attempt(scope: Scope, ops: Sequence[Op]) -> Trace | None:
-        if time.perf_counter() > deadline:
+        if expired():
             return None
         again = run(model_type, factory, scope, ops, watchdog)
+        hung = again is not None and again.law == TERMINATION.id
+        count(len(ops) + 1 + CHILD_STEPS * (run is not run_ops) + HANG_STEPS * hung)
         return again if again is not None and same_kind(again.law, trace.law) else None
 
     best = attempt(trace.scope, trace.ops)
@@ -51,7 +68,7 @@ def shrink(
         return trace.but(flaky=True)
     best = _greedily(model_type, best, _fewer_ops, attempt)
     if run is run_ops and trace.law != TERMINATION.id:
-        best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, deadline)
+        best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, expired, count)
     best = _minimise(model_type, best, attempt)
     for tidier in model_type.tidy(best.ops):
         best = attempt(best.scope, tidier) or best
@@ -86,16 +103,18 @@ def _search_shorter(
     origin: Scope,
     attempt: Attempt,
     watchdog: Watchdog,
-    deadline: float,
+    expired: Callable[[], bool],
+    count: Callable[[int], None],
 ) -> Trace:
     """Dropping operations can end in a local minimum; short random episodes in small scopes find another way there."""
     outcome = Outcome("shrink")
     scopes = (best.scope, origin, origin, *model_type.scopes[:SEARCH_SCOPES])
     for episode in range(SEARCH_EPISODES):
-        if len(best.ops) <= SHORT_ENOUGH or time.perf_counter() > deadline:
+        if len(best.ops) <= SHORT_ENOUGH or expired():
             break
         pick = picker(len(best.ops), episode)
         length = pick(range(SHORT_ENOUGH, min(len(best.ops), SEARCH_LENGTH) + 2))
+        count(length + 1)
         found = walk(model_type, factory, pick(scopes), length, pick, watchdog, outcome)
         if found is not None and same_kind(found.law, best.law):
             shorter = _greedily(model_type, found, _fewer_ops, attempt)

@@ -148,16 +148,21 @@ def hypothesis_run(
     watchdog: Watchdog,
     examples: int,
     steps: int,
+    database: Any = None,
+    phases: Sequence[Phase] = (Phase.generate,),
 ) -> Outcome:
-    """Runs the machine for `examples` episodes of up to `steps` steps. Shrinking is left to drivers.shrink."""
+    """Runs the machine for `examples` episodes of up to `steps` steps. Shrinking is left to drivers.shrink.
+
+    Failing examples are saved to the example `database`; with Phase.reuse those of earlier runs are played.
+    """
     machine = machine_for(model_type, factory)
     machine.watchdog = watchdog
     settings = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
-        database=None,
-        phases=[Phase.generate],
+        database=database,
+        phases=phases,
         verbosity=Verbosity.quiet,
         suppress_health_check=list(HealthCheck),
     )

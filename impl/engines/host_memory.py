@@ -14,7 +14,7 @@ import torch
 def pageable() -> Iterator[None]:
     """In it, tensors that are to be pinned are ordinary ones: pinning takes a GPU."""
     with ExitStack() as stack:
-        for name in ("empty", "arange"):
+        for name in ("empty", "arange", "tensor"):
             stack.enter_context(patch.object(torch, name, _unpinned(getattr(torch, name))))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor))
         yield

@@ -15,13 +15,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvlockstep.impl.engines import vllm_modules as vllm
-from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item
+from kvlockstep.reference.scheduler_contract import END_TOKEN, NO_DRAFTS, Batch, Item
 
 
 class VllmScheduler:
     """One scheduler. `runner_v2`: resumed requests come as new ones, as the engine's default model runner has it.
 
-    `long_prefill` sets `long_prefill_token_threshold`, so that a long prompt leaves budget to others.
+    `long_prefill` sets `long_prefill_token_threshold`, so that a long prompt leaves budget to others. With `drafts`
+    tokens are speculated, with n-grams or, if `eagle`, with a drafter that has KV of its own and needs slots for it.
 
     The longest request is the whole pool, as the engine demands at its start.
     """
@@ -41,6 +42,8 @@ class VllmScheduler:
         runner_v2: bool = True,
         caching: bool = True,
         long_prefill: bool = False,
+        drafts: int = 0,
+        eagle: bool = False,
     ) -> None:
         self.block_size = block_size
         self.total = blocks * block_size
@@ -49,8 +52,13 @@ class VllmScheduler:
         self.prefix_cache = caching
         threshold = block_size + 1 if long_prefill else 0
         config = _config(blocks, self.total, budget, running, policy, asynchronous, runner_v2, caching, threshold)
+        self.drafts = drafts
+        if drafts:
+            _speculate(config, drafts, eagle)
         kind = vllm.async_scheduler.AsyncScheduler if asynchronous else vllm.scheduler.Scheduler
-        grammar = SimpleNamespace(accept_tokens=lambda _request, _tokens: True)
+        grammar = SimpleNamespace(
+            accept_tokens=lambda _request, _tokens: True, validate_tokens=lambda _request, tokens: tokens
+        )
         self._scheduler = kind(config, vllm.cache_config(blocks, block_size), grammar, block_size)
         self._pool = self._scheduler.kv_cache_manager.block_pool
         self._hasher = vllm.block_hasher(block_size) if caching else None
@@ -72,7 +80,8 @@ class VllmScheduler:
         self._tell_worker(output)
         scheduled = output.num_scheduled_tokens
         fed = {new.req_id: new.prefill_token_ids or new.prompt_token_ids for new in output.scheduled_new_reqs}
-        items = [self._item(rid, n, fed.get(rid)) for rid, n in scheduled.items()]
+        drafts = output.scheduled_spec_decode_tokens
+        items = [self._item(rid, n, fed.get(rid), drafts.get(rid, [])) for rid, n in scheduled.items()]
         size = self.block_size
         copies = [
             (copy.src_block_id * size + i, copy.dst_block_id * size + i)
@@ -82,10 +91,15 @@ class VllmScheduler:
         preempted = (output.preempted_req_ids & self._scheduler.requests.keys()) - scheduled.keys()
         return Batch(items, sorted(preempted), copies)
 
-    def update(self, sampled: Mapping[str, int]) -> Collection[str]:
+    def draft(self, rid: str, tokens: list[int]) -> None:
+        self._scheduler.update_draft_token_ids(vllm.outputs.DraftTokenIds([rid], [tokens]))
+
+    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         output = self._launched.popleft()
         rids = list(output.num_scheduled_tokens)
-        tokens = [[sampled[rid]] if rid in sampled else [] for rid in rids]
+        drafts = output.scheduled_spec_decode_tokens
+        right = {rid: drafts[rid][:n] for rid, n in accepted.items()}
+        tokens = [[*right.get(rid, []), sampled[rid]] if rid in sampled else [] for rid in rids]
         ran = vllm.outputs.ModelRunnerOutput(rids, {rid: i for i, rid in enumerate(rids)}, tokens)
         answers = self._scheduler.update_from_output(output, ran).values()
         return [out.request_id for answer in answers for out in answer.outputs if out.finish_reason is not None]
@@ -122,12 +136,13 @@ class VllmScheduler:
             elif blocks is not None:
                 self._tables[rid] += blocks[0]
 
-    def _item(self, rid: str, n: int, fed: Sequence[int] | None) -> Item:
+    def _item(self, rid: str, n: int, fed: Sequence[int] | None, drafts: Sequence[int]) -> Item:
         request = self._scheduler.requests[rid]
         start = request.num_computed_tokens - n
-        tokens = request.all_token_ids[start : start + n] if fed is None else fed[start : start + n]
+        end = start + n - len(drafts)
+        tokens = request.all_token_ids[start:end] if fed is None else fed[start:end]
         slots = self._slots(self._tables[rid])[: start + n]
-        return Item(rid, start, n, slots, tokens, not request.is_prefill_chunk)
+        return Item(rid, start, n, slots, [*tokens, *drafts], not request.is_prefill_chunk, len(drafts))
 
     def _slots(self, blocks: Iterable[int]) -> list[int]:
         return [block * self.block_size + i for block in blocks for i in range(self.block_size)]
@@ -207,6 +222,21 @@ def _config(
     )
 
 
+def _speculate(config: Any, drafts: int, eagle: bool) -> None:
+    """What speculative decoding changes in the configuration (vllm/config/speculative.py)."""
+    config.num_speculative_tokens = drafts
+    config.num_lookahead_tokens = drafts if eagle else 0
+    config.num_prefill_lookahead_tokens = int(eagle)
+    config.speculative_config = SimpleNamespace(
+        num_speculative_tokens_per_batch_size=None,
+        max_num_new_slots_for_drafting=0,
+        disable_eagle_block_drop=False,
+        use_eagle=lambda: eagle,
+        needs_eagle_block_drop=lambda: eagle,
+        use_eagle_block_drop=lambda: eagle,
+    )
+
+
 make = VllmScheduler
 make_priority = partial(VllmScheduler, policy="priority")
 make_async = partial(VllmScheduler, asynchronous=True)
@@ -215,3 +245,7 @@ make_v1 = partial(VllmScheduler, runner_v2=False)
 make_long = partial(VllmScheduler, long_prefill=True)
 make_priority_long = partial(VllmScheduler, policy="priority", long_prefill=True)
 make_uncached = partial(VllmScheduler, caching=False)
+make_ngram = partial(VllmScheduler, drafts=3)
+make_eagle = partial(VllmScheduler, drafts=3, eagle=True)
+make_priority_ngram = partial(VllmScheduler, drafts=3, policy="priority")
+make_ngram_long = partial(VllmScheduler, drafts=3, long_prefill=True)

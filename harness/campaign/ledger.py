@@ -1,0 +1,228 @@
+"""What a campaign knows. It changes only by the records of its journal, so that reading them gives it back.
+
+Its size is bounded: it keeps sums, the shards done as ranges, and of each kind of failure the first few.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvlockstep.campaign.ranges import Ranges
+from kvlockstep.campaign.shard import ShardReport
+from kvlockstep.campaign.tasks import RECORD, SHARD, SHORTEN, Task
+from kvlockstep.drivers.episode import common
+from kvlockstep.trace import Trace, parse_trace, trace_text
+
+# Of each kind of failure so many are shrunk; the others are counted.
+FINDINGS_PER_KIND = 4
+# Shards are begun at most so far ahead of the first that is not done.
+WINDOW = 256
+LOST_SHOWN = 20
+# Where an episode's number stands, for a failure that a known example was.
+KNOWN_EXAMPLE = -1
+HISTORY_POINTS = 512
+RECENT = 60.0
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Failure:
+    """A failing episode that is to be shrunk."""
+
+    kind: str
+    episode: int
+    trace: Trace
+
+    def to_json(self) -> list[Any]:
+        return [self.kind, self.episode, trace_text(self.trace)]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Failure:
+        return cls(values[0], values[1], parse_trace(values[2], "journal"))
+
+
+@dataclass
+class Ledger:
+    """State of a campaign.
+
+    `findings`: file name to the episode that it was shrunk from, and its kind. `ahead`: failures in shards before
+    which others are not done yet. `corpus` and `shortest`: goal to (steps, episode) of its trace, and of what it
+    should be. `reused`: known examples were played first, if the driver has any.
+    """
+
+    done: Ranges = field(default_factory=Ranges)
+    steps: int = 0
+    episodes: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    reach: Counter[str] = field(default_factory=Counter)
+    not_checked: dict[str, str] = field(default_factory=dict)
+    unreachable: set[str] | None = None
+    kinds: Counter[str] = field(default_factory=Counter)
+    ahead: dict[int, list[Failure]] = field(default_factory=dict)
+    to_shorten: list[Failure] = field(default_factory=list)
+    findings: dict[str, tuple[int, str]] = field(default_factory=dict)
+    shortest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    corpus: dict[str, tuple[int, int]] = field(default_factory=dict)
+    reused: bool = False
+    lost: int = 0
+    lost_texts: deque[str] = field(default_factory=lambda: deque(maxlen=LOST_SHOWN))
+    history: list[tuple[float, int]] = field(default_factory=list)
+    _frontier: int = 0
+
+    def apply(self, record: Record) -> None:
+        """Takes over one record, as it stands in the journal."""
+        match record["record"]:
+            case "shard":
+                self._shard(ShardReport.from_json(record["report"]))
+            case "finding":
+                self.to_shorten = [f for f in self.to_shorten if f.episode != record["episode"]]
+                if self.wins(record["file"], record["episode"]):
+                    self.findings[record["file"]] = record["episode"], record["kind"]
+            case "fixed":
+                _, kind = self.findings.pop(record["file"])
+                self.kinds.pop(kind, None)
+            case "reused":
+                self.reused = True
+                if record["failure"] is not None:
+                    failure = Failure.from_json(record["failure"])
+                    self.kinds[failure.kind] += 1
+                    self.to_shorten.append(failure)
+            case "corpus":
+                self.corpus[record["goal"]] = (record["steps"], record["episode"])
+            case "lost":
+                self._lose(record["text"])
+            case "time":
+                self.seconds += record["seconds"]
+                self._remember()
+
+    @property
+    def unshrunk(self) -> list[Failure]:
+        """Failures that are to be shrunk, or may have to be."""
+        return self.to_shorten + [failure for failures in self.ahead.values() for failure in failures]
+
+    def tasks(self) -> list[Task]:
+        """What is to be done beside shards: failures to shrink, in order, and the corpus."""
+        shorten = [Task(SHORTEN, failure.episode, failure.trace) for failure in self.to_shorten]
+        wanted = sorted((episode, goal) for goal, (_, episode) in self.shortest.items() if self._outdated(goal))
+        return shorten + [Task(RECORD, episode, goal=goal) for episode, goal in wanted]
+
+    def next_shard(self, begun: set[int]) -> Task | None:
+        """The first shard that is neither done nor begun, unless it is too far ahead."""
+        shard = self.done.first_missing(self._frontier)
+        while shard in begun:
+            shard = self.done.first_missing(shard + 1)
+        return Task(SHARD, shard) if shard < self._frontier + WINDOW else None
+
+    def recent_rate(self) -> float:
+        """Steps a second over the last minute or so."""
+        start = next((point for point in reversed(self.history) if self.seconds - point[0] >= RECENT), (0.0, 0))
+        return (self.steps - start[1]) / (self.seconds - start[0]) if self.seconds > start[0] else 0.0
+
+    def wins(self, name: str, episode: int) -> bool:
+        """Whether a finding of this name from this episode takes the place of the one there is."""
+        return name not in self.findings or episode <= self.findings[name][0]
+
+    def wanted(self, kind: str) -> bool:
+        """Whether more failures of this kind are to be shrunk."""
+        return self.kinds[kind] < FINDINGS_PER_KIND
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in PLAIN},
+            "done": self.done.pairs(),
+            "unreachable": None if self.unreachable is None else sorted(self.unreachable),
+            "ahead": {shard: [f.to_json() for f in failures] for shard, failures in self.ahead.items()},
+            "to_shorten": [f.to_json() for f in self.to_shorten],
+            "lost_texts": list(self.lost_texts),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Ledger:
+        ledger = cls(**{name: values[name] for name in PLAIN})
+        ledger.done = Ranges(values["done"])
+        ledger._frontier = ledger.done.first_missing()
+        ledger.reach, ledger.kinds = Counter(values["reach"]), Counter(values["kinds"])
+        ledger.unreachable = None if values["unreachable"] is None else set(values["unreachable"])
+        ledger.ahead = {int(s): [Failure.from_json(f) for f in failures] for s, failures in values["ahead"].items()}
+        ledger.to_shorten = [Failure.from_json(f) for f in values["to_shorten"]]
+        ledger.lost_texts.extend(values["lost_texts"])
+        ledger.shortest = {goal: (steps, episode) for goal, (steps, episode) in values["shortest"].items()}
+        ledger.corpus = {goal: (steps, episode) for goal, (steps, episode) in values["corpus"].items()}
+        ledger.findings = {name: (episode, kind) for name, (episode, kind) in values["findings"].items()}
+        ledger.history = [(seconds, steps) for seconds, steps in values["history"]]
+        return ledger
+
+    def _shard(self, report: ShardReport) -> None:
+        self.done.add(report.shard)
+        self.steps += report.steps
+        self.episodes += report.episodes
+        self.failures += report.failures
+        self.reach.update(report.reach)
+        self.not_checked = report.not_checked or self.not_checked
+        self.unreachable = common(self.unreachable, report.unreachable)
+        for goal, found in report.shortest.items():
+            self.shortest[goal] = min(found, self.shortest.get(goal, found))
+        for text in report.lost:
+            self._lose(text)
+        failures = [
+            Failure(kind, episode, trace)
+            for kind, (episode, trace) in sorted(report.first.items())
+            if self.wanted(kind)
+        ]
+        if failures:
+            self.ahead[report.shard] = failures
+        self._advance()
+
+    def _advance(self) -> None:
+        """Chooses what is shrunk in the order of shards, so that the choice does not depend on who was faster."""
+        frontier = self.done.first_missing(self._frontier)
+        for shard in sorted(self.ahead):
+            if shard >= frontier:
+                break
+            for failure in self.ahead.pop(shard):
+                if self.wanted(failure.kind):
+                    self.kinds[failure.kind] += 1
+                    self.to_shorten.append(failure)
+        self._frontier = frontier
+
+    def _outdated(self, goal: str) -> bool:
+        return self.corpus.get(goal) != self.shortest[goal]
+
+    def _lose(self, text: str) -> None:
+        self.lost += 1
+        self.lost_texts.append(text)
+
+    def _remember(self) -> None:
+        last = self.history[-1] if self.history else (-1.0, -1)
+        if self.steps == last[1] or self.seconds - last[0] < self.seconds / HISTORY_POINTS:
+            return
+        self.history.append((round(self.seconds, 2), self.steps))
+        if len(self.history) > HISTORY_POINTS:
+            self.history = self.history[::2]
+
+
+PLAIN = (
+    "steps",
+    "episodes",
+    "failures",
+    "seconds",
+    "reach",
+    "not_checked",
+    "kinds",
+    "findings",
+    "shortest",
+    "corpus",
+    "reused",
+    "lost",
+    "history",
+)
+
+
+def line_of(record: Record) -> str:
+    """A record as a line of the journal."""
+    return json.dumps(record, separators=(",", ":"))

@@ -1,0 +1,63 @@
+"""What a campaign runs. Two runs with equal plans have equal shards, wherever they run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from kvlockstep.errors import UsageError
+from kvlockstep.profiles import Profile
+from kvlockstep.targets import Target
+
+SHARD_EPISODES = 64
+# What shrinking plays in a second of its budget, on a machine of no particular speed.
+SHRINK_STEPS_PER_SECOND = 3_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Shard i is the episodes i * shard_episodes and following of `seed`, played by `driver`.
+
+    `step_seconds` is how long a call may take; shrinking one failure may play `shrink_steps` operations.
+    """
+
+    contract: str
+    target: str
+    driver: str
+    seed: int
+    shard_episodes: int
+    step_seconds: float
+    shrink_steps: int
+    kvlockstep: str
+
+    def episodes(self, shard: int) -> range:
+        """The episodes of a shard."""
+        return range(shard * self.shard_episodes, (shard + 1) * self.shard_episodes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan_of(target: Target, profile: Profile, seed: int, driver: str, shard_episodes: int = SHARD_EPISODES) -> Plan:
+    """The plan of a campaign with the limits of a profile."""
+    return Plan(
+        target.contract,
+        target.name,
+        driver,
+        seed,
+        shard_episodes,
+        profile.step_seconds,
+        round(profile.shrink_seconds * SHRINK_STEPS_PER_SECOND),
+        version("kvlockstep"),
+    )
+
+
+def require_same(plan: Plan, stored: dict[str, Any], where: str, way_out: str) -> None:
+    """Raises UsageError if the campaign in a store was made with another plan."""
+    wanted = plan.to_json()
+    names = [name for name in wanted if stored.get(name) != wanted[name]]
+    if not names:
+        return
+    differences = ", ".join(f"{name} {stored.get(name)!r}, not {wanted[name]!r}" for name in names)
+    raise UsageError(f"the campaign in {where} has {differences}; go on with what it was started with, or {way_out}")

@@ -1,0 +1,141 @@
+"""How a driver plays the episodes of a shard, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+from unittest import SkipTest
+
+from hypothesis import Phase
+
+from kvlockstep.campaign.examples import example_database
+from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome
+from kvlockstep.drivers.guided import Guide
+from kvlockstep.drivers.random_walk import run_episode
+from kvlockstep.drivers.stateful import hypothesis_run
+from kvlockstep.errors import UsageError
+from kvlockstep.models.model import Factory, Model
+from kvlockstep.trace import Trace
+from kvlockstep.watchdog import Watchdog
+
+HYPOTHESIS_STEPS = 50
+MOST_REUSED = 1_000
+
+
+class Episodes(Protocol):
+    """Plays episodes and answers an Outcome for each; what comes out depends on nothing but the arguments.
+
+    `database` names the Hypothesis example database that failing examples are saved to, as `example_database` takes it.
+    """
+
+    def __call__(
+        self,
+        model_type: type[Model[Any]],
+        factory: Factory,
+        *,
+        seed: int,
+        episodes: range,
+        watchdog: Watchdog,
+        database: str = "",
+    ) -> Iterator[Outcome]: ...
+
+
+class ShardDriver(NamedTuple):
+    """`alone`: an episode can be played without those before it in its shard. `each`: an Outcome is one episode."""
+
+    name: str
+    play: Episodes
+    alone: bool
+    each: bool = True
+
+
+def play_random(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    *,
+    seed: int,
+    episodes: range,
+    watchdog: Watchdog,
+    database: str = "",
+) -> Iterator[Outcome]:
+    """Seeded random episodes."""
+    for episode in episodes:
+        outcome = Outcome("random", states=1, sampled=SAMPLED_STEPS)
+        outcome.failure = run_episode(model_type, factory, seed, episode, watchdog, outcome)
+        yield outcome
+
+
+def play_guided(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    *,
+    seed: int,
+    episodes: range,
+    watchdog: Watchdog,
+    database: str = "",
+) -> Iterator[Outcome]:
+    """Random episodes that end where they find nothing that the shard has not met."""
+    guide = Guide(model_type, seed=seed)
+    for episode in episodes:
+        outcome = Outcome("guided", states=1, sampled=SAMPLED_STEPS)
+        outcome.failure = guide.run_episode(factory, episode, watchdog, outcome)
+        yield outcome
+
+
+def play_hypothesis(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    *,
+    seed: int,
+    episodes: range,
+    watchdog: Watchdog,
+    database: str = "",
+) -> Iterator[Outcome]:
+    """One Hypothesis run with as many examples as there are episodes; it ends at the first failure."""
+    outcome = hypothesis_run(
+        model_type,
+        factory,
+        seed=seed * 1_000_003 + episodes.start,
+        watchdog=watchdog,
+        examples=len(episodes),
+        steps=HYPOTHESIS_STEPS,
+        database=example_database(database),
+    )
+    outcome.failure = outcome.failure and outcome.failure.but(seed=seed)
+    yield outcome
+
+
+def reuse_examples(
+    model_type: type[Model[Any]], factory: Factory, seed: int, watchdog: Watchdog, database: str
+) -> Trace | None:
+    """Plays the failing examples that other campaigns left in the database; answers a failure, not shrunk."""
+    try:
+        return hypothesis_run(
+            model_type,
+            factory,
+            seed=seed,
+            watchdog=watchdog,
+            examples=MOST_REUSED,
+            steps=HYPOTHESIS_STEPS,
+            database=example_database(database),
+            phases=(Phase.reuse,),
+        ).failure
+    except SkipTest:  # Hypothesis calls it that when there is nothing to play
+        return None
+
+
+SHARD_DRIVERS = {
+    driver.name: driver
+    for driver in (
+        ShardDriver("random", play_random, alone=True),
+        ShardDriver("guided", play_guided, alone=False),
+        ShardDriver("hypothesis", play_hypothesis, alone=False, each=False),
+    )
+}
+
+
+def shard_driver(name: str) -> ShardDriver:
+    """The driver of this name. Raises UsageError."""
+    if name not in SHARD_DRIVERS:
+        raise UsageError(f"unknown driver {name!r} for fuzz; known: {', '.join(SHARD_DRIVERS)}")
+    return SHARD_DRIVERS[name]

@@ -1,0 +1,149 @@
+"""The unit of work: the episodes of one shard, played in this process.
+
+What a shard reports depends on nothing but the plan and its number, so it may run on any machine, and again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvlockstep.campaign.plan import Plan
+from kvlockstep.campaign.playing import shard_driver
+from kvlockstep.drivers.episode import Outcome, common
+from kvlockstep.models.model import Factory, Model, Scope
+from kvlockstep.models.op import Op
+from kvlockstep.models.registry import model_of
+from kvlockstep.properties.law import TERMINATION
+from kvlockstep.trace import Trace, parse_trace, trace_text
+from kvlockstep.watchdog import Watchdog
+
+Began = Callable[[int], None]
+
+
+@dataclass
+class ShardReport:
+    """What the episodes of a shard came to.
+
+    `first` has for each kind of failure the first episode that failed so, with its trace as it was. `shortest` has for
+    each goal the shortest episode that reached it, as (steps, episode). `lost` says how workers were lost.
+    """
+
+    shard: int
+    steps: int = 0
+    episodes: int = 0
+    failures: int = 0
+    reach: Counter[str] = field(default_factory=Counter)
+    not_checked: dict[str, str] = field(default_factory=dict)
+    unreachable: set[str] | None = None
+    first: dict[str, tuple[int, Trace]] = field(default_factory=dict)
+    shortest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+
+    def absorb(self, episode: int, outcome: Outcome) -> None:
+        """Takes over one episode."""
+        self.steps += outcome.steps
+        self.episodes += outcome.states
+        self.reach.update(outcome.reach)
+        self.not_checked = outcome.not_checked or self.not_checked
+        self.unreachable = common(self.unreachable, outcome.unreachable)
+        for goal, times in outcome.reach.items() if shard_driver(outcome.driver).each else ():
+            if times:
+                self.shortest[goal] = min((outcome.steps, episode), self.shortest.get(goal, (outcome.steps, episode)))
+        if outcome.failure is not None:
+            self.failures += 1
+            self.first.setdefault(kind_of(outcome.failure), (episode, outcome.failure))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **vars(self),
+            "reach": dict(self.reach),
+            "unreachable": None if self.unreachable is None else sorted(self.unreachable),
+            "first": {kind: [episode, trace_text(trace)] for kind, (episode, trace) in self.first.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ShardReport:
+        first = {kind: (episode, parse_trace(text, "journal")) for kind, (episode, text) in values["first"].items()}
+        unreachable = None if values["unreachable"] is None else set(values["unreachable"])
+        shortest = {goal: (steps, episode) for goal, (steps, episode) in values["shortest"].items()}
+        changed = {"reach": Counter(values["reach"]), "unreachable": unreachable, "first": first, "shortest": shortest}
+        return cls(**{**values, **changed})
+
+
+def kind_of(trace: Trace) -> str:
+    """Failures of one kind violate the same law at the same operation."""
+    return f"{trace.law} at {trace.ops[-1].name if trace.ops else 'start'}"
+
+
+def run_shard(
+    factory: Factory,
+    plan: Plan,
+    shard: int,
+    watchdog: Watchdog,
+    *,
+    episodes: range | None = None,
+    began: Began | None = None,
+    model_type: type[Model[Any]] | None = None,
+    database: str = "",
+) -> ShardReport:
+    """Plays a shard, or only these `episodes` of it. `began` hears of each episode beforehand.
+
+    A call that hangs ends the shard: others would too, and each takes as long as a thousand episodes.
+    """
+    report = ShardReport(shard)
+    episodes = plan.episodes(shard) if episodes is None else episodes
+    play = shard_driver(plan.driver).play(
+        model_type or model_of(plan.contract),
+        factory,
+        seed=plan.seed,
+        episodes=episodes,
+        watchdog=watchdog,
+        database=database,
+    )
+    if began is not None:
+        began(episodes.start)
+    for episode, outcome in zip(episodes, play, strict=False):
+        if outcome.failure is not None:
+            outcome.failure = outcome.failure.but(target=plan.target)
+        report.absorb(episode, outcome)
+        if outcome.failure is not None and outcome.failure.law == TERMINATION.id:
+            break
+        if began is not None:
+            began(episode + 1)
+    return report
+
+
+def record_episode(factory: Factory, plan: Plan, episode: int, goal: str, watchdog: Watchdog) -> Trace | None:
+    """The operations with which an episode reached a goal, as a trace in which every law held."""
+    scope: list[Scope] = []
+    ops: list[Op] = []
+    reached: list[int] = []
+
+    class Recorded(model_of(plan.contract)):  # type: ignore[misc]
+        def __init__(self, size: Scope, make: Factory) -> None:
+            scope[:], ops[:], reached[:] = [size], [], []
+            super().__init__(size, make)
+
+        def step(self, op: Op) -> Any:
+            answer = super().step(op)
+            ops.append(op)
+            if not reached and self.reach[goal]:
+                reached.append(len(ops))
+            return answer
+
+    shard = episode // plan.shard_episodes
+    first = episode if shard_driver(plan.driver).alone else plan.episodes(shard).start
+    play = shard_driver(plan.driver).play(
+        Recorded, factory, seed=plan.seed, episodes=range(first, episode + 1), watchdog=watchdog
+    )
+    for _ in play:
+        pass
+    if not scope:
+        return None
+    taken = tuple(ops[: reached[0]] if reached else ops)
+    return Trace(
+        plan.contract, scope[0], taken, target=plan.target, driver=plan.driver, seed=plan.seed, original=len(ops)
+    )

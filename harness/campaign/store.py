@@ -1,0 +1,242 @@
+"""Where a campaign is kept. A directory, by default; campaign.redis_store has the other kind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from kvlockstep.campaign.files import Journal, whole_lines, write_whole
+from kvlockstep.campaign.ledger import Ledger, Record, line_of
+from kvlockstep.campaign.plan import Plan
+from kvlockstep.errors import UsageError
+from kvlockstep.trace import Trace, trace_text
+
+# The last begins with a dot so that nothing takes it for failing.
+FINDINGS, CORPUS, FIXED = "findings", "corpus", ".fixed"
+PLAN, CHECKPOINT, STATUS, LOCK = "campaign.json", "checkpoint.json", "status.json", "lock"
+CHECKPOINT_BYTES = 4_000_000
+LOCK_SECONDS = 2.0
+FORMAT = 1
+
+
+class Saved(NamedTuple):
+    """What a store holds: the plan as it was written, and the state."""
+
+    plan: dict[str, Any]
+    ledger: Ledger
+
+
+class Store(Protocol):
+    """Keeps one campaign. Whatever a method was given is kept once it has returned.
+
+    Raises UsageError if it cannot be written or read; what was kept before is kept still.
+    """
+
+    place: str
+    way_out: str
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps others from running the same campaign. Raises UsageError if another does."""
+
+    def running(self) -> bool:
+        """Whether somebody holds the lock."""
+
+    def load(self) -> Saved | None:
+        """The campaign, None if there is none. Raises UsageError if it is damaged."""
+
+    def begin(self, plan: Plan) -> None:
+        """Starts a campaign."""
+
+    def append(self, records: list[Record], ledger: Ledger) -> None:
+        """Adds records; `ledger` is the state with them."""
+
+    def put_trace(self, folder: str, name: str, trace: Trace) -> Path:
+        """Keeps a trace and answers its file on this machine."""
+
+    def find_trace(self, folder: str, name: str) -> Path:
+        """The file on this machine of a trace that was put before."""
+
+    def drop_trace(self, folder: str, name: str) -> None:
+        """Forgets a trace, if it is there."""
+
+    def put_status(self, status: dict[str, Any]) -> None:
+        """What others may read while the campaign runs."""
+
+    def database(self) -> str:
+        """Names the Hypothesis example database that workers can make with `example_database`."""
+
+
+def require_writable(directory: Path) -> None:
+    """Raises UsageError unless files can be written into the directory."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to directory {directory}: {error.strerror}; choose another with --dir"
+        ) from error
+
+
+def _locked(handle: int) -> bool:
+    """Takes the lock; waits a little, for workers of a run that was killed hold it until they are gone too."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+
+
+class DirectoryStore:
+    """A campaign as a directory.
+
+    campaign.json is the plan; checkpoint.json the state at some time, and the number of the journal with all that came
+    after it. findings/ and corpus/ hold traces. `findings` puts those elsewhere.
+    """
+
+    way_out = "start another one with another --dir"
+
+    def __init__(self, directory: Path, findings: Path | None = None) -> None:
+        self.directory = directory
+        self.place = str(directory)
+        self._folders = {
+            FINDINGS: findings or directory / FINDINGS,
+            CORPUS: directory / CORPUS,
+            FIXED: directory / FIXED,
+        }
+        self._journal: Journal | None = None
+        self._number = 0
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        require_writable(self.directory)
+        with self._complaining():
+            file = (self.directory / LOCK).open("w")
+        with file:
+            if not _locked(file.fileno()):
+                raise UsageError(
+                    f"the campaign in {self.directory} is running; see `kvlockstep status {self.directory}`"
+                )
+            try:
+                yield
+            finally:
+                if self._journal is not None:
+                    self._journal.close()
+                    self._journal = None
+
+    def running(self) -> bool:
+        with contextlib.suppress(FileNotFoundError), (self.directory / LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def load(self) -> Saved | None:
+        path = self.directory / PLAN
+        if not path.is_file():
+            return None
+        try:
+            plan = json.loads(path.read_text())
+            if plan.pop("format") != FORMAT:
+                raise UsageError(f"{path}: a campaign of another version of kvlockstep; {self.way_out}")
+            return Saved(plan, self._load_ledger())
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            raise UsageError(
+                f"the campaign in {self.directory} cannot be read: {type(error).__name__}: {error}; {self.way_out}"
+            ) from error
+
+    def begin(self, plan: Plan) -> None:
+        with self._complaining():
+            write_whole(self.directory / PLAN, json.dumps({"format": FORMAT, **plan.to_json()}, indent=1) + "\n")
+
+    def append(self, records: list[Record], ledger: Ledger) -> None:
+        with self._complaining():
+            if self._journal is None:
+                self._journal = self._open_journal()
+            self._journal.append("".join(line_of(record) + "\n" for record in records))
+            if self._journal.size > CHECKPOINT_BYTES:
+                self._checkpoint(ledger)
+
+    def put_trace(self, folder: str, name: str, trace: Trace) -> Path:
+        path = self._folders[folder] / name
+        with self._complaining():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, trace_text(trace))
+        return path
+
+    def find_trace(self, folder: str, name: str) -> Path:
+        return self._folders[folder] / name
+
+    def drop_trace(self, folder: str, name: str) -> None:
+        with self._complaining():
+            (self._folders[folder] / name).unlink(missing_ok=True)
+
+    def put_status(self, status: dict[str, Any]) -> None:
+        with self._complaining():
+            write_whole(self.directory / STATUS, json.dumps(status) + "\n", durable=False)
+
+    def database(self) -> str:
+        return str((self.directory / "examples").resolve())
+
+    def _load_ledger(self) -> Ledger:
+        """Reads again if the journal was replaced meanwhile, which a running campaign does."""
+        while True:
+            self._number, ledger = self._load_checkpoint()
+            path = self._journal_path(self._number)
+            data = b""
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes()
+            if self._load_checkpoint()[0] == self._number:
+                break
+        for line in whole_lines(data).splitlines():
+            ledger.apply(json.loads(line))
+        return ledger
+
+    def _load_checkpoint(self) -> tuple[int, Ledger]:
+        path = self.directory / CHECKPOINT
+        if not path.is_file():
+            return 0, Ledger()
+        checkpoint = json.loads(path.read_text())
+        return checkpoint["journal"], Ledger.from_json(checkpoint["ledger"])
+
+    def _checkpoint(self, ledger: Ledger) -> None:
+        assert self._journal is not None
+        text = json.dumps({"journal": self._number + 1, "ledger": ledger.to_json()})
+        write_whole(self.directory / CHECKPOINT, text)
+        self._number += 1
+        former, self._journal = self._journal, None
+        former.close()
+        self._journal = self._open_journal()
+
+    def _open_journal(self) -> Journal:
+        current = self._journal_path(self._number)
+        for path in self.directory.glob("journal.*"):
+            if path != current:
+                path.unlink()
+        return Journal(current)
+
+    def _journal_path(self, number: int) -> Path:
+        return self.directory / f"journal.{number}"
+
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {self.directory}: {os.strerror(error.errno or 0)}; what was found so far is kept: "
+                "make room and give the same command again to go on"
+            ) from error

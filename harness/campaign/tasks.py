@@ -1,0 +1,119 @@
+"""What a worker is asked to do, and how it does it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvlockstep.campaign.plan import Plan
+from kvlockstep.campaign.playing import reuse_examples, shard_driver
+from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
+from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.shrink import shrink
+from kvlockstep.isolation import isolated, run_ops_isolated
+from kvlockstep.models.model import Factory, Model
+from kvlockstep.models.registry import model_of
+from kvlockstep.properties.law import TERMINATION
+from kvlockstep.trace import Trace
+from kvlockstep.watchdog import Watchdog
+
+SHARD, SHORTEN, RECORD, REUSE = "shard", "shorten", "record", "reuse"
+HANG_SECONDS_WHILE_SHRINKING = 0.4
+ISOLATED_STEP_SECONDS = 1.0
+
+
+class Task(NamedTuple):
+    """Play a shard, shorten a failing trace, record how an episode reached a goal, or play known examples again.
+
+    `number` is the shard or the episode. A task whose worker was lost is done again with `lost`, which says how and,
+    in `episode`, where; the failure that it may be is then looked for in children of the worker.
+    """
+
+    kind: str
+    number: int
+    trace: Trace | None = None
+    goal: str = ""
+    lost: tuple[str, ...] = ()
+    episode: int = 0
+
+    def again(self, how: str, episode: int) -> Task:
+        """The task to be done after its worker was lost."""
+        return self._replace(lost=(*self.lost, how), episode=episode)
+
+
+def uses_children(task: Task) -> bool:
+    """Whether the worker leaves what may hang or die to children of its own."""
+    if task.kind == SHORTEN:
+        assert task.trace is not None
+        # Shrinking in children comes to another end, so one worker that was lost by chance must not lead there.
+        return len(task.lost) > 1 or _ends_processes(task.trace)
+    return task.kind == SHARD and bool(task.lost)
+
+
+def do_task(
+    factory: Factory, plan: Plan, task: Task, watchdog: Watchdog, began: Began, database: str = ""
+) -> ShardReport | Trace | None:
+    """The result of a task: the report of a shard, or a trace."""
+    if task.kind == SHORTEN:
+        assert task.trace is not None
+        return _shorten(factory, plan, task.trace, watchdog, uses_children(task))
+    if task.lost and task.kind == SHARD:
+        return _shard_again(factory, plan, task)
+    with watchdog.watching():
+        if task.kind == REUSE:
+            return reuse_examples(model_of(plan.contract), factory, plan.seed, watchdog, database)
+        if task.kind == RECORD:
+            return record_episode(factory, plan, task.number, task.goal, watchdog)
+        return run_shard(factory, plan, task.number, watchdog, began=began, database=database)
+
+
+def _shorten(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
+    model_type = model_of(plan.contract)
+    usual = watchdog.limit
+    watchdog.limit = HANG_SECONDS_WHILE_SHRINKING if trace.law == TERMINATION.id else usual
+    try:
+        if apart:
+            watchdog.limit = min(watchdog.limit, ISOLATED_STEP_SECONDS)
+            return shrink(model_type, factory, trace, watchdog, run=run_ops_isolated, steps=plan.shrink_steps)
+        with watchdog.watching():
+            return shrink(model_type, factory, trace, watchdog, run=run_ops, steps=plan.shrink_steps)
+    finally:
+        watchdog.limit = usual
+
+
+def _ends_processes(trace: Trace) -> bool:
+    """Whether a child had to be lost to see the failure; such a trace has no answers."""
+    return bool(trace.ops) and not trace.answers
+
+
+def _shard_again(factory: Factory, plan: Plan, task: Task) -> ShardReport:
+    """Plays a shard whose worker was lost. If the target did it, that is a failure, and ends the shard."""
+    episodes, where = plan.episodes(task.number), f"episode {task.episode}: {task.lost[-1]}"
+    first = task.episode if shard_driver(plan.driver).alone else episodes.start
+    _, fatal = _apart(factory, plan, task.number, range(first, task.episode + 1))
+    report, other = _apart(
+        factory, plan, task.number, episodes if fatal is None else range(episodes.start, task.episode)
+    )
+    report = report or ShardReport(task.number)
+    if (trace := fatal or other) is not None:
+        report.absorb(task.episode, Outcome(plan.driver, len(trace.ops), 1, failure=trace))
+        report.lost.append(f"{where}; the target did it: {kind_of(trace)}")
+    else:
+        report.lost.append(f"{where}; not repeated when run alone")
+    return report
+
+
+def _apart(factory: Factory, plan: Plan, shard: int, episodes: range) -> tuple[ShardReport, None] | tuple[None, Trace]:
+    """Plays episodes of a shard in children. If they end their process twice, answers the trace that did it."""
+
+    def drive(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
+        report = run_shard(factory, plan, shard, watchdog, episodes=episodes, model_type=model_type)
+        return Outcome(plan.driver, facts={"report": report})
+
+    with tempfile.TemporaryDirectory(prefix="kvlockstep-") as directory:
+        journal = Path(directory) / "journal"
+        outcome = isolated(plan.driver, model_of(plan.contract), drive, plan.step_seconds, journal)
+    if outcome.failure is None:
+        return outcome.facts["report"], None
+    return None, outcome.failure.but(target=plan.target, seed=plan.seed)

@@ -1,0 +1,221 @@
+"""`fuzz` and `status`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from kvlockstep.campaign.playing import SHARD_DRIVERS, shard_driver
+from kvlockstep.campaign.running import MakeEngine, fuzz, local_engine
+from kvlockstep.campaign.store import FINDINGS, DirectoryStore, Store, require_writable
+from kvlockstep.campaign.summary import Campaign, status_of, yardstick
+from kvlockstep.config import Config
+from kvlockstep.console import complete_contract, print_campaign, progress_bar, stdout
+from kvlockstep.errors import UsageError
+from kvlockstep.formats import machine_formats, publish, results_of_campaign
+from kvlockstep.models.registry import model_of
+from kvlockstep.options import json_option, options, parse_time, profile_option, target_option
+from kvlockstep.profiles import profile_of
+from kvlockstep.report import EXIT_CODES
+from kvlockstep.targets import Target, check_contract, known_targets, resolve
+from kvlockstep.trace import load_trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+ENGINES = ("local", "ray")
+# Where the traces of a campaign on a Redis server are put on this machine.
+CAMPAIGNS = Path(".kvlockstep/campaigns")
+
+
+def where_option(function: F) -> F:
+    """--dir and --store."""
+    directory = click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path),
+        help="Keep the campaign here, and go on with the one that is here.",
+    )
+    store = click.option(
+        "--store", "url", metavar="URL", help="Keep the campaign on a Redis server: redis://HOST:PORT/DB#NAME."
+    )
+    return directory(store(function))
+
+
+@click.command("fuzz")
+@click.argument("contract", shell_complete=complete_contract)
+@options(target_option, profile_option, where_option, json_option, machine_formats)
+@click.option("--time", "time_text", help="How long, like 90s, 10m or 8h (default 60s, or until --shards are done).")
+@click.option("--shards", type=click.IntRange(min=1), help="Until the campaign has so many shards.")
+@click.option("--jobs", type=int, help="Worker processes (default 1; with ray, one for each CPU of the cluster).")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True)
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where workers run.")
+@click.option("--address", help="Of a Ray cluster (default: a local one is started).")
+def fuzz_command(
+    contract: str,
+    targets: Sequence[str],
+    profile: str | None,
+    directory: Path | None,
+    url: str | None,
+    as_json: bool,
+    time_text: str | None,
+    shards: int | None,
+    jobs: int | None,
+    seed: int,
+    driver: str,
+    engine: str,
+    address: str | None,
+) -> None:
+    """Random episodes in worker processes until the time is up; Ctrl-C ends it early and loses nothing.
+
+    What was begun is ended first; a second Ctrl-C does not wait for it. With --dir it is a campaign: the same command
+    goes on with it, also after a crash, and plays no episode twice.
+    Without, findings are left where `check` plays them first.
+    """
+    target = _target(contract, targets)
+    if address is not None and engine != "ray":
+        raise UsageError("--address is for --engine ray")
+    seconds = parse_time(time_text) if time_text else 60.0 if shards is None else float("inf")
+    with _open_store(directory, url) as store, progress_bar() as progress:
+        task = progress.add_task("starting")
+        campaign = fuzz(
+            target,
+            profile_of(profile or "quick"),
+            seconds=seconds,
+            jobs=jobs,
+            seed=seed,
+            store=store,
+            driver=shard_driver(driver).name,
+            shards=shards,
+            make_engine=_engine(engine, address),
+            progress=lambda c: progress.update(task, description=_in_short(c)),
+        )
+    if as_json:
+        click.echo(json.dumps(campaign_json(campaign)))
+    else:
+        print_campaign(stdout(), campaign)
+    publish(results_of_campaign(campaign, campaign.verdict))
+    sys.exit(EXIT_CODES[campaign.verdict])
+
+
+def campaign_json(campaign: Campaign) -> dict[str, Any]:
+    """What `fuzz --json` prints."""
+    contract = campaign.target.contract
+    laws = {law.id: "held" for law in model_of(contract).laws}
+    laws.update(dict.fromkeys(campaign.ledger.not_checked, "not_checked"))
+    laws.update({trace.law: "violated" for trace, _ in campaign.findings.values()})
+    traces = [str(path) for _, path in campaign.findings.values()]
+    run = {
+        "contract": contract,
+        "target": campaign.target.name,
+        "driver": campaign.plan.driver,
+        "verdict": campaign.verdict,
+        "steps": campaign.steps,
+        "states": campaign.episodes,
+        "seconds": round(campaign.seconds, 3),
+        "laws": laws,
+        "reach": dict(sorted(campaign.ledger.reach.items())),
+        "trace": traces[0] if traces else None,
+    }
+    return {
+        "verdict": campaign.verdict,
+        "runs": [run],
+        "traces": traces,
+        "failures": campaign.failures,
+        "lost_workers": campaign.lost_workers,
+        "shards": len(campaign.ledger.done),
+        "run_steps": campaign.run_steps,
+        "run_seconds": round(campaign.run_seconds, 3),
+        "steps_per_second": round(campaign.rate),
+    }
+
+
+@click.command("status")
+@click.argument("place", metavar="DIR|URL")
+@json_option
+def status_command(place: str, as_json: bool) -> None:
+    """A campaign while it runs, and after: what it did, found and never reached. Exits with 0 whatever that is."""
+    with _open_store(None if "://" in place else Path(place), place if "://" in place else None) as store:
+        saved = store.load()
+        if saved is None:
+            raise UsageError(f"there is no campaign in {place}")
+        running = store.running()
+        findings = [(name, store.find_trace(FINDINGS, name)) for name in sorted(saved.ledger.findings)]
+    status = {**status_of(saved.plan, saved.ledger), "running": running}
+    if as_json:
+        click.echo(json.dumps(status))
+        return
+    _print_status(stdout(), status, findings)
+
+
+def _print_status(console: Console, status: dict[str, Any], findings: Sequence[tuple[str, Path]]) -> None:
+    state = "running" if status["running"] else "not running"
+    rate = status["steps_per_second"]
+    console.print(
+        f"{status['contract']} on {status['target']}, driver {status['driver']}, seed {status['seed']}: "
+        f"{status['verdict'].upper()}, {state}",
+        markup=False,
+    )
+    console.print(
+        f"  {status['steps']:,} steps in {status['episodes']:,} episodes ({status['shards']:,} shards), "
+        f"{status['seconds']:,.0f} s; lately {rate:,} steps/s, at which rate {yardstick(rate)}"
+    )
+    console.print(f"  {status['failures']:,} failures, {len(findings)} findings, {status['unshrunk']} to be shrunk")
+    for _, path in findings:
+        trace = load_trace(path)
+        console.print(f"    {trace.law} in {len(trace.ops)} operations: {trace.message}", markup=False)
+        console.print(f"      kvlockstep replay {path}", markup=False)
+    console.print(f"  corpus: {len(status['corpus'])} traces, the shortest episode for each goal reached")
+    if status["missed"]:
+        console.print(f"  never reached: {', '.join(status['missed'])}")
+    if status["lost"]:
+        console.print(f"  lost workers: {status['lost']}; the last:")
+        for text in status["lost_workers"]:
+            console.print(f"    {text}", markup=False)
+
+
+@contextmanager
+def _open_store(directory: Path | None, url: str | None) -> Iterator[Store]:
+    """The store that the options name; without any, one that is gone afterwards but for its findings."""
+    if url is not None:
+        from kvlockstep.campaign.redis_store import DEFAULT_NAME, RedisStore  # noqa: PLC0415
+
+        name = url.partition("#")[2] or DEFAULT_NAME
+        yield RedisStore(url, directory or CAMPAIGNS / name.replace("/", "_"))
+    elif directory is not None:
+        yield DirectoryStore(directory)
+    else:
+        require_writable(Path(Config.dir))
+        with tempfile.TemporaryDirectory(prefix="kvlockstep-") as scratch:
+            yield DirectoryStore(Path(scratch), findings=Path(Config.dir))
+
+
+def _engine(name: str, address: str | None) -> MakeEngine:
+    if name == "local":
+        return local_engine
+    from kvlockstep.campaign.ray_engine import ray_engine  # noqa: PLC0415
+
+    return partial(ray_engine, address=address)
+
+
+def _target(contract: str, specs: Sequence[str]) -> Target:
+    check_contract(contract)
+    if len(specs) > 1:
+        raise UsageError("this command takes one --target")
+    default = next(name for name in known_targets(contract) if name != "reference")
+    return resolve(contract, specs[0] if specs else default)
+
+
+def _in_short(campaign: Campaign) -> str:
+    return (
+        f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {campaign.failures:,} failures, "
+        f"{len(campaign.findings)} findings"
+    )

@@ -1,0 +1,72 @@
+"""Smaller traces of requests over a pool, whoever drives them: smaller pools, shorter prompts, tidy names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from kvlockstep.models.op import Op
+
+S = TypeVar("S", bound=Any)
+
+NAMES, LISTS = ("request", "child"), ("tokens", "drafts")
+
+
+def smaller_pools(scope: S) -> Iterable[S]:
+    """The scope with fewer blocks, or with smaller ones."""
+    for blocks in sorted({1, 2, 3, 4, scope.blocks // 2, scope.blocks - 1}):
+        if 0 < blocks < scope.blocks:
+            yield replace(scope, blocks=blocks)
+    for size in (1, 2, 4):
+        if size < scope.block_size:
+            yield replace(scope, block_size=size)
+
+
+def thinned_blocks(scope: S, ops: Sequence[Op]) -> Iterable[tuple[S, Sequence[Op]]]:
+    """The operations in smaller blocks, with as many tokens fewer."""
+    for size in (1, 2, 4):
+        if size < scope.block_size:
+            yield replace(scope, block_size=size), thinned(ops, scope.block_size // size)
+
+
+def thinned(ops: Sequence[Op], ratio: int) -> Sequence[Op]:
+    """The operations with one token for every `ratio`; what was a prefix of another prompt still is."""
+    return [_thinned(op, ratio) for op in ops]
+
+
+def _thinned(op: Op, ratio: int) -> Op:
+    changes: dict[str, Any] = {"tokens": op.args["tokens"][::ratio]} if "tokens" in op.args else {}
+    for name in ("n", "max_tokens"):
+        if name in op.args:
+            changes[name] = -(-op.args[name] // ratio)
+    return op.but(**changes)
+
+
+def tidied(ops: Sequence[Op], kept: Iterable[int] = ()) -> Iterable[Sequence[Op]]:
+    """The operations with requests, then also tokens, numbered from 0; tokens that are `kept` stay as they are."""
+    names: dict[str, str] = {}
+    tokens: dict[int, int] = {token: token for token in kept}
+    for op in ops:
+        for name in (op.args[key] for key in NAMES if op.args.get(key) is not None):
+            names.setdefault(name, f"r{len(names)}")
+        for token in (*(t for key in LISTS for t in op.args.get(key, ())), op.args.get("token")):
+            if token is not None:
+                tokens.setdefault(token, len(tokens))
+    renamed = [_renamed(op, names) for op in ops]
+    yield renamed
+    yield [_renumbered(op, tokens) for op in renamed]
+
+
+def _renamed(op: Op, names: dict[str, str]) -> Op:
+    changes: dict[str, Any] = {key: names[op.args[key]] for key in NAMES if op.args.get(key) is not None}
+    if "abort" in op.args:
+        changes["abort"] = [names.get(name, name) for name in op.args["abort"]]
+    return op.but(**changes)
+
+
+def _renumbered(op: Op, tokens: dict[int, int]) -> Op:
+    changes: dict[str, Any] = {key: [tokens[t] for t in op.args[key]] for key in LISTS if key in op.args}
+    if op.args.get("token") is not None:
+        changes["token"] = tokens[op.args["token"]]
+    return op.but(**changes)

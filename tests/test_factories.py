@@ -1,0 +1,38 @@
+"""A factory takes the sizes that its contract's reference takes, and refuses the others as it does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kvlockstep.models.model import LockstepModel
+from kvlockstep.models.registry import MODELS
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.contracts import InvalidArgument
+from kvlockstep.targets import BUILT_IN, ENGINES, load
+
+LOCKSTEP = [contract for contract, model in MODELS.items() if issubclass(model, LockstepModel)]
+OWN = [(contract, name) for contract in LOCKSTEP for name in BUILT_IN[contract] if name not in (*ENGINES, "reference")]
+
+
+def takes(factory, sizes):
+    try:
+        factory(*sizes)
+    except InvalidArgument:
+        return False
+    return True
+
+
+def sizes_around_nothing(contract):
+    """The contract's parameters with every mix of -1, 0 and 1 for those that are numbers."""
+    mixes = ([-1, 0, 1] if isinstance(value, int) else [value] for value in CONTRACTS[contract].probe.values())
+    return list(itertools.product(*mixes))
+
+
+@pytest.mark.parametrize(("contract", "name"), OWN)
+def test_takes_the_sizes_that_the_reference_takes(contract, name):
+    reference, own = (load(BUILT_IN[contract][target]) for target in ("reference", name))
+    tried = {sizes: (takes(reference, sizes), takes(own, sizes)) for sizes in sizes_around_nothing(contract)}
+    assert {sizes for sizes, (ours, theirs) in tried.items() if ours != theirs} == set()
+    assert {taken for taken, _ in tried.values()} == {True, False}
