@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from kvlockstep.campaign.playing import SHARD_DRIVERS, shard_driver
+from kvlockstep.campaign.playing import LOOKED_AT, SHARD_DRIVERS, shard_driver
 from kvlockstep.campaign.running import MakeEngine, fuzz, local_engine
 from kvlockstep.campaign.store import FINDINGS, DirectoryStore, Store, require_writable
 from kvlockstep.campaign.summary import Campaign, status_of, yardstick
@@ -168,6 +168,8 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
         f"  {status['steps']:,} steps in {status['episodes']:,} episodes ({status['shards']:,} shards), "
         f"{status['seconds']:,.0f} s; lately {rate:,} steps/s, at which rate {yardstick(rate)}"
     )
+    if status["unique"]:
+        console.print(f"  {status['unique']:,} different states in the one episode of {LOOKED_AT} that is looked at")
     console.print(f"  {status['failures']:,} failures, {len(findings)} findings, {status['unshrunk']} to be shrunk")
     for _, path in findings:
         trace = load_trace(path)

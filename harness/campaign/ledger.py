@@ -10,6 +10,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvlockstep.campaign.distinct import Distinct
 from kvlockstep.campaign.ranges import Ranges
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import RECORD, SHARD, SHORTEN, Task
@@ -51,7 +52,8 @@ class Ledger:
 
     `findings`: file name to the episode that it was shrunk from, and its kind. `ahead`: failures in shards before
     which others are not done yet. `corpus` and `shortest`: goal to (steps, episode) of its trace, and of what it
-    should be. `reused`: known examples were played first, if the driver has any.
+    should be. `states`: those in the episodes that were looked at. `reused`: known examples were played first, if the
+    driver has any. `history`: seconds, steps and states as time went by.
     """
 
     done: Ranges = field(default_factory=Ranges)
@@ -60,6 +62,7 @@ class Ledger:
     failures: int = 0
     seconds: float = 0.0
     reach: Counter[str] = field(default_factory=Counter)
+    states: Distinct = field(default_factory=Distinct)
     not_checked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] | None = None
     kinds: Counter[str] = field(default_factory=Counter)
@@ -71,7 +74,7 @@ class Ledger:
     reused: bool = False
     lost: int = 0
     lost_texts: deque[str] = field(default_factory=lambda: deque(maxlen=LOST_SHOWN))
-    history: list[tuple[float, int]] = field(default_factory=list)
+    history: list[tuple[float, int, int]] = field(default_factory=list)
     _frontier: int = 0
 
     def apply(self, record: Record) -> None:
@@ -120,7 +123,7 @@ class Ledger:
 
     def recent_rate(self) -> float:
         """Steps a second over the last minute or so."""
-        start = next((point for point in reversed(self.history) if self.seconds - point[0] >= RECENT), (0.0, 0))
+        start = next((point for point in reversed(self.history) if self.seconds - point[0] >= RECENT), (0.0, 0, 0))
         return (self.steps - start[1]) / (self.seconds - start[0]) if self.seconds > start[0] else 0.0
 
     def wins(self, name: str, episode: int) -> bool:
@@ -135,6 +138,7 @@ class Ledger:
         return {
             **{name: getattr(self, name) for name in PLAIN},
             "done": self.done.pairs(),
+            "states": [self.states.level, sorted(self.states.kept)],
             "unreachable": None if self.unreachable is None else sorted(self.unreachable),
             "ahead": {shard: [f.to_json() for f in failures] for shard, failures in self.ahead.items()},
             "to_shorten": [f.to_json() for f in self.to_shorten],
@@ -146,6 +150,8 @@ class Ledger:
         ledger = cls(**{name: values[name] for name in PLAIN})
         ledger.done = Ranges(values["done"])
         ledger._frontier = ledger.done.first_missing()
+        level, kept = values["states"]
+        ledger.states = Distinct(kept, level)
         ledger.reach, ledger.kinds = Counter(values["reach"]), Counter(values["kinds"])
         ledger.unreachable = None if values["unreachable"] is None else set(values["unreachable"])
         ledger.ahead = {int(s): [Failure.from_json(f) for f in failures] for s, failures in values["ahead"].items()}
@@ -154,7 +160,7 @@ class Ledger:
         ledger.shortest = {goal: (steps, episode) for goal, (steps, episode) in values["shortest"].items()}
         ledger.corpus = {goal: (steps, episode) for goal, (steps, episode) in values["corpus"].items()}
         ledger.findings = {name: (episode, kind) for name, (episode, kind) in values["findings"].items()}
-        ledger.history = [(seconds, steps) for seconds, steps in values["history"]]
+        ledger.history = [(seconds, steps, states) for seconds, steps, states in values["history"]]
         return ledger
 
     def _shard(self, report: ShardReport) -> None:
@@ -163,6 +169,7 @@ class Ledger:
         self.episodes += report.episodes
         self.failures += report.failures
         self.reach.update(report.reach)
+        self.states.add(report.states)
         self.not_checked = report.not_checked or self.not_checked
         self.unreachable = common(self.unreachable, report.unreachable)
         for goal, found in report.shortest.items():
@@ -198,10 +205,10 @@ class Ledger:
         self.lost_texts.append(text)
 
     def _remember(self) -> None:
-        last = self.history[-1] if self.history else (-1.0, -1)
+        last = self.history[-1] if self.history else (-1.0, -1, 0)
         if self.steps == last[1] or self.seconds - last[0] < self.seconds / HISTORY_POINTS:
             return
-        self.history.append((round(self.seconds, 2), self.steps))
+        self.history.append((round(self.seconds, 2), self.steps, self.states.count))
         if len(self.history) > HISTORY_POINTS:
             self.history = self.history[::2]
 

@@ -28,7 +28,8 @@ class ShardReport:
     """What the episodes of a shard came to.
 
     `first` has for each kind of failure the first episode that failed so, with its trace as it was. `shortest` has for
-    each goal the shortest episode that reached it, as (steps, episode). `lost` says how workers were lost.
+    each goal the shortest episode that reached it, as (steps, episode). `states` are hashes of the states in
+    those episodes that were looked at. `lost` says how workers were lost.
     """
 
     shard: int
@@ -40,6 +41,7 @@ class ShardReport:
     unreachable: set[str] | None = None
     first: dict[str, tuple[int, Trace]] = field(default_factory=dict)
     shortest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    states: set[int] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)
 
     def absorb(self, episode: int, outcome: Outcome) -> None:
@@ -47,6 +49,7 @@ class ShardReport:
         self.steps += outcome.steps
         self.episodes += outcome.states
         self.reach.update(outcome.reach)
+        self.states |= outcome.seen if shard_driver(outcome.driver).each else set()
         self.not_checked = outcome.not_checked or self.not_checked
         self.unreachable = common(self.unreachable, outcome.unreachable)
         for goal, times in outcome.reach.items() if shard_driver(outcome.driver).each else ():
@@ -60,6 +63,7 @@ class ShardReport:
         return {
             **vars(self),
             "reach": dict(self.reach),
+            "states": sorted(self.states),
             "unreachable": None if self.unreachable is None else sorted(self.unreachable),
             "first": {kind: [episode, trace_text(trace)] for kind, (episode, trace) in self.first.items()},
         }
@@ -69,7 +73,8 @@ class ShardReport:
         first = {kind: (episode, parse_trace(text, "journal")) for kind, (episode, text) in values["first"].items()}
         unreachable = None if values["unreachable"] is None else set(values["unreachable"])
         shortest = {goal: (steps, episode) for goal, (steps, episode) in values["shortest"].items()}
-        changed = {"reach": Counter(values["reach"]), "unreachable": unreachable, "first": first, "shortest": shortest}
+        reach, states = Counter(values["reach"]), set(values["states"])
+        changed = {"reach": reach, "states": states, "unreachable": unreachable, "first": first, "shortest": shortest}
         return cls(**{**values, **changed})
 
 

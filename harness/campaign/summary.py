@@ -79,6 +79,11 @@ def missed_in(contract: str, ledger: Ledger) -> tuple[str, ...]:
     return missed_goals(model_of(contract), ledger.reach, ledger.unreachable)
 
 
+def unique(states: int) -> int | None:
+    """None where no state was looked at."""
+    return states or None
+
+
 def yardstick(rate: float) -> str:
     """What a rate comes to in a night."""
     steps = rate * YARDSTICK_HOURS * 3600
@@ -98,7 +103,7 @@ def status_of(plan: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
         "steps_per_second": round(ledger.recent_rate()),
         "episodes": ledger.episodes,
         "shards": len(ledger.done),
-        "unique": None,
+        "unique": unique(ledger.states.count),
         "failures": ledger.failures,
         "findings": sorted(ledger.findings),
         "unshrunk": len(ledger.unshrunk),
@@ -109,5 +114,5 @@ def status_of(plan: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
         "not_checked": ledger.not_checked,
         "lost": ledger.lost,
         "lost_workers": list(ledger.lost_texts),
-        "history": [[seconds, steps, None] for seconds, steps in ledger.history],
+        "history": [[seconds, steps, unique(states)] for seconds, steps, states in ledger.history],
     }
