@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from kvlockstep.properties.kv_events import Hit, Listener, Room
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
+from kvlockstep.reference.contracts import Event
 
 
 class Cell(NamedTuple):
@@ -143,6 +145,16 @@ def atomicity(before: int, after: int, what: str) -> str | None:
 def purity(first: object, second: object, what: str) -> str | None:
     """Asking changes nothing: avail, free_now, free_slots and slots answer the same when asked again."""
     return None if first == second else f"{what} answered {first}, then {second}, with nothing but questions between"
+
+
+@law(
+    "kv_manager",
+    needs=("event_listener",),
+    answers=("sglang#14934", "sglang#24568", "vllm#55092", "tokenspeed#87"),
+)
+def event_consistency(listener: Listener, fact: Event | Hit | Room) -> str | None:
+    """Whoever listens to the events knows what a request will hit: no block less, no block more."""
+    return listener.contradiction(fact)
 
 
 LAWS = (*laws_of(globals()), ERROR_CONTRACT, TERMINATION)

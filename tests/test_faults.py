@@ -10,6 +10,7 @@ from kvlockstep.drivers.shrink import same_kind, shrink
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import resolve
 from kvlockstep.watchdog import Watchdog
 
@@ -88,6 +89,24 @@ def test_what_random_finds_becomes_short(name):
     assert not short.flaky
     assert same_kind(short.law, found.law)
     assert len(short.ops) <= 12
+
+
+def test_what_explore_sees_once_is_a_failure():
+    """Once a slot that is freed stays held; a replay finds nothing."""
+
+    class ForgetsOnce(SlotPool):
+        forgot = False
+
+        def free(self, slot):
+            if not self.forgot and not self.is_free(slot):
+                type(self).forgot = True
+            else:
+                super().free(slot)
+
+    model_type = model_of("slot_pool")
+    failure = explore(model_type, ForgetsOnce, model_type.small_scopes[-1], watchdog=Watchdog(5.0)).failure
+    assert failure is not None
+    assert [op.name for op in failure.ops] == ["alloc", "free"]
 
 
 @pytest.mark.parametrize("contract", MODELS)

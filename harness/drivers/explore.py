@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import Outcome, failed, run_ops
 from kvlockstep.models.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.op import Command, NotEnabled, Op
 from kvlockstep.watchdog import Watchdog
@@ -121,11 +121,11 @@ def explore(
                 model.step(op)
             except NotEnabled:
                 continue
-            except Divergence:
+            except Divergence as divergence:
                 trace = run_ops(model_type, factory, scope, [*path, op], watchdog)
-                outcome.failure = trace and trace.but(driver="explore")
-                if trace is None:
-                    raise
+                # What is not repeated was slow for once, or does not always do the same: shrinking says so.
+                trace = trace or failed(model_type, scope, [*path, op], [], divergence)
+                outcome.failure = trace.but(driver="explore")
                 break
             outcome.absorb(model)
             state = model.fingerprint()

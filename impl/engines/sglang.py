@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 BARE = ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.mem_cache")
 GATE = "sglang.srt.layers.attention.dsv4.unified_kv_gate"
@@ -37,12 +38,14 @@ with (
 ):
     import sglang.srt.managers.schedule_batch as batches
     from sglang.srt import runtime_context
+    from sglang.srt.disaggregation import kv_events
     from sglang.srt.managers.schedule_policy import PrefillAdder
     from sglang.srt.mem_cache.allocation import alloc_for_decode, alloc_for_extend
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+    from sglang.srt.mem_cache.events import KvEventLoraNames
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.mem_cache.radix_cache import RadixCache
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -74,7 +77,8 @@ class SGLangKVManager:
 
     `requests` rows; `need_sort` as the engine sets it for disaggregation; `is_eagle`: the tree keys pairs of tokens;
     `exact_chunks`: chunks end within a page, as they do behind mixed decodes; `continue_always`: without any room
-    left the next chunk of a prompt is scheduled all the same, as in the engine.
+    left the next chunk of a prompt is scheduled all the same, as in the engine. `adapters`: every other
+    extra key is a LoRA adapter, which events name, otherwise the engine's `extra_key`, which they do not.
     The slots of page 0 are padding. The engine has one chunked request at a time; the contract may have more, and each
     gets an adder of its own.
     """
@@ -98,6 +102,7 @@ class SGLangKVManager:
         is_eagle: bool = False,
         exact_chunks: bool = False,
         continue_always: bool = False,
+        adapters: bool = True,
     ) -> None:
         self.block_size = block_size
         self.chunk_align = 1 if exact_chunks else block_size
@@ -111,6 +116,10 @@ class SGLangKVManager:
             if block_size == 1
             else PagedTokenToKVPoolAllocator(self.total, block_size, **made)
         )
+        # Of pairs of tokens no listener can tell a prefix.
+        self.event_listener = None if is_eagle else "set"
+        self._adapters = adapters
+        self._adapter_names = KvEventLoraNames()
         params = CacheInitParams(
             disable=False,
             req_to_token_pool=self._rows,
@@ -120,6 +129,8 @@ class SGLangKVManager:
             tree_core_backend=core,
             eviction_policy=eviction_policy,
             is_eagle=is_eagle,
+            enable_kv_cache_events=not is_eagle,
+            kv_event_lora_names=self._adapter_names,
         )
         self._tree: Any = RadixCache(params) if core is None else UnifiedRadixCache(params)
         self._running: dict[str, Any] = {}
@@ -215,6 +226,9 @@ class SGLangKVManager:
         self._rows.clear()
         self._allocator.clear()
 
+    def events(self) -> list[Event]:
+        return [self._neutral(event) for event in self._tree.take_events()]
+
     def avail(self) -> int:
         return self.free_now() + int(self._tree.evictable_size())
 
@@ -225,10 +239,29 @@ class SGLangKVManager:
         size = self.block_size
         return [page * size + i for page in self._allocator.get_all_free_pages().tolist() for i in range(size)]
 
+    def _neutral(self, event: Any) -> Event:
+        if isinstance(event, kv_events.AllBlocksCleared):
+            return AllBlocksCleared()
+        keys = tuple(event.block_hashes)
+        if isinstance(event, kv_events.BlockRemoved):
+            return BlockRemoved(keys)
+        name = event.lora_name or event.cache_salt
+        extra_key = None if name is None else int(name)
+        return BlockStored(keys, event.parent_block_hash, tuple(event.token_ids), event.block_size, extra_key)
+
     def _request(self, rid: str, tokens: list[int], extra_key: int | None) -> Any:
-        """Even extra keys are the engine's `extra_key`, odd ones its `cache_salt`: both keep prefixes apart."""
-        names = {} if extra_key is None else {("extra_key", "cache_salt")[extra_key % 2]: str(extra_key)}
-        return batches.Req(rid, "", array("q", tokens), SamplingParams(), **names)
+        """Even extra keys are LoRA adapters or the engine's `extra_key`, odd ones its `cache_salt`.
+
+        An adapter has an id of 32 digits, which ends the `extra_key`; the scheduler tells its name.
+        """
+        if extra_key is None:
+            return batches.Req(rid, "", array("q", tokens), SamplingParams())
+        if extra_key % 2 or not self._adapters:
+            names = {("extra_key", "cache_salt")[extra_key % 2]: str(extra_key)}
+            return batches.Req(rid, "", array("q", tokens), SamplingParams(), **names)
+        req = batches.Req(rid, "", array("q", tokens), SamplingParams(), lora_id=f"{extra_key % 2**128:032x}")
+        self._adapter_names.register(req, str(extra_key))
+        return req
 
     def _schedule_chunk(self, req: Any, n: int) -> bool:
         """The engine asks only at admission, for the whole prompt; in the contract others may take that room."""
@@ -320,6 +353,11 @@ def make_length_checked(blocks: int, block_size: int) -> SGLangKVManager:
 def make_continuing(blocks: int, block_size: int) -> SGLangKVManager:
     """The next chunk of a prompt is scheduled without any room left, as the engine does."""
     return make_unified_rust(blocks, block_size, continue_always=True)
+
+
+def make_unnamed_keys(blocks: int, block_size: int) -> SGLangKVManager:
+    """Even extra keys are the engine's `extra_key`."""
+    return make_unified_rust(blocks, block_size, adapters=False)
 
 
 def _bag(path: str, leaves: dict[str, Any]) -> Any:

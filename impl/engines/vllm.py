@@ -5,6 +5,7 @@ and given slots with `allocate_slots` in one go, its whole sequence having to fi
 default); running requests call `allocate_slots` alone, with as many new tokens as chunk, decode and drafts need.
 `num_computed_tokens` advances when the batch is launched and goes back by the rejected drafts. Preemption is `free`
 with `num_computed_tokens = 0`. Full blocks are published when their slots are allocated, before they are computed.
+Of equal blocks each copy is published, with an event for its store and another for its removal.
 Source: vllm/v1/core/sched/scheduler.py, schedule, _update_after_schedule, update_from_output and _preempt_request.
 """
 
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines import vllm_modules as vllm
+from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 MAX_MODEL_LEN = 1 << 20
 
@@ -32,16 +34,20 @@ class VllmKVManager:
     can_reset = True
     hash_trust = "none"
 
-    def __init__(self, blocks: int, block_size: int, caching: bool = True, adapters: bool = False) -> None:
+    def __init__(
+        self, blocks: int, block_size: int, caching: bool = True, adapters: bool = False, listener: str = "counting"
+    ) -> None:
         self.block_size = block_size
         self.total = blocks * block_size
         self.prefix_cache = self.can_evict_all = caching
+        self.event_listener = listener if caching else None
         self._manager = vllm.manager.KVCacheManager(
             vllm.cache_config(blocks, block_size),
             max_model_len=MAX_MODEL_LEN,
             scheduler_block_size=block_size,
             hash_block_size=block_size,
             enable_caching=caching,
+            enable_kv_cache_events=caching,
         )
         self._pool = self._manager.block_pool
         self._hasher = vllm.block_hasher(block_size) if caching else None
@@ -120,6 +126,9 @@ class VllmKVManager:
         self._manager.reset_prefix_cache()
         self._forget_requests()
 
+    def events(self) -> list[Event]:
+        return [self._neutral(event) for event in self._manager.take_events()]
+
     def avail(self) -> int:
         return int(self._pool.get_num_free_blocks()) * self.block_size
 
@@ -140,6 +149,17 @@ class VllmKVManager:
         self._scheduled: dict[str, int] = {}
         self._scheduling = False
 
+    def _neutral(self, event: Any) -> Event:
+        """The salt stands with a sequence's first block only, the adapter's name with every block."""
+        if isinstance(event, vllm.events.AllBlocksCleared):
+            return AllBlocksCleared()
+        keys = tuple(event.block_hashes)
+        if isinstance(event, vllm.events.BlockRemoved):
+            return BlockRemoved(keys)
+        key = event.lora_name.removeprefix(vllm.ADAPTER) if event.lora_name else (event.extra_keys[0] or (None,))[0]
+        extra_key = None if key is None else int(key)
+        return BlockStored(keys, event.parent_block_hash, tuple(event.token_ids), event.block_size, extra_key)
+
     def _start_step(self) -> None:
         if not self._scheduling:
             self._manager.new_step_starts()
@@ -155,3 +175,4 @@ class VllmKVManager:
 make = VllmKVManager
 make_uncached = partial(VllmKVManager, caching=False)
 make_lora = partial(VllmKVManager, adapters=True)
+make_set_of_hashes = partial(VllmKVManager, listener="set")

@@ -82,10 +82,12 @@ with without_the_rest(ENGINE, BARE, STUBS):
     scheduler = _load("v1.core.sched.scheduler")
     async_scheduler = _load("v1.core.sched.async_scheduler")
     outputs = _load("v1.outputs")
+    events = _load("distributed.kv_events")
 
-logging.getLogger("vllm").setLevel(logging.WARNING)
+logging.getLogger("vllm").setLevel(logging.ERROR)
 single_type.register_all_kvcache_specs(None)
 HASH = hashing.sha256
+ADAPTER = "adapter-"
 utils.init_none_hash(HASH)
 FINISHED = request.RequestStatus.FINISHED_STOPPED
 ABORTED = request.RequestStatus.FINISHED_ABORTED
@@ -132,7 +134,7 @@ def make_request(
     )
     adapter = None
     if extra_key is not None and adapters:
-        adapter = lora.LoRARequest(f"adapter-{extra_key}", 1 + extra_key % 2**31, f"/adapters/{extra_key}")
+        adapter = lora.LoRARequest(f"{ADAPTER}{extra_key}", 1 + extra_key % 2**31, f"/adapters/{extra_key}")
     return request.Request(
         rid,
         list(tokens),

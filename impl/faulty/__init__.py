@@ -7,6 +7,7 @@ from kvlockstep.impl.faulty import (
     block_stack,
     decode_graphs,
     kv_admission,
+    kv_events,
     kv_keys,
     kv_lifecycle,
     kv_manager,
@@ -19,6 +20,8 @@ from kvlockstep.impl.faulty import (
     kv_tables,
     paged_cache,
     radix_cache,
+    sched_batches,
+    sched_memory,
     slot_pool,
     slot_prefix_cache,
 )
@@ -42,7 +45,10 @@ MODULES = (
     kv_tables,
     kv_admission,
     kv_rare,
+    kv_events,
     kv_scheduler,
+    sched_memory,
+    sched_batches,
 )
 
 FAULTS: dict[str, Fault] = {fault.id: fault for module in MODULES for fault in module.FAULTS}

@@ -1,0 +1,134 @@
+"""Events of a kv_manager: what a listener makes of them, and what our block manager tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvlockstep.impl.block_manager import BlockManager
+from kvlockstep.properties.kv_events import Hit, Listener, Room
+from kvlockstep.properties.kv_manager import event_consistency
+from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
+
+STORED = BlockStored(("a", "b"), None, (1, 2, 3, 4), 2)
+CHILD = BlockStored(("c",), "b", (5, 6), 2)
+
+
+def listener_of(*events: Event, counting: bool = False) -> Listener:
+    """One that has heard these events, none of which contradicts those before it."""
+    listener = Listener(2, counting)
+    for event in events:
+        assert event_consistency(listener, event) is None
+        listener.apply(event)
+    return listener
+
+
+def known(listener: Listener, tokens: list[int], extra_key: int | None = None) -> int:
+    """The tokens that a request will hit, as the listener has it."""
+    answers = [n for n in range(len(tokens)) if event_consistency(listener, Hit(tokens, extra_key, n)) is None]
+    assert answers == list(range(answers[0], min(answers[0] + 2, len(tokens))))
+    return answers[0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "extra_key", "length"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7], None, 6),
+        ([1, 2, 3, 4, 5, 6], None, 4),
+        ([1, 2, 3, 4], None, 2),
+        ([1, 2, 9, 9, 5, 6, 7], None, 2),
+        ([3, 4, 5], None, 0),
+        ([1, 2, 3], 7, 0),
+        ([1], None, 0),
+    ],
+)
+def test_a_prefix_is_known_as_far_as_it_is_stored(tokens: list[int], extra_key: int | None, length: int) -> None:
+    assert known(listener_of(STORED, CHILD), tokens, extra_key) == length
+
+
+def test_children_wait_for_their_parent() -> None:
+    listener = listener_of(STORED, CHILD, BlockRemoved(("a",)))
+    assert known(listener, [1, 2, 3, 4, 5, 6, 7]) == 0
+    listener.apply(BlockStored(("a",), None, (1, 2), 2))
+    assert known(listener, [1, 2, 3, 4, 5, 6, 7]) == 6
+
+
+@pytest.mark.parametrize(("counting", "length"), [(True, 4), (False, 0)])
+def test_two_copies_are_one_for_a_set(counting: bool, length: int) -> None:
+    listener = listener_of(STORED, STORED, BlockRemoved(("a", "b")), counting=counting)
+    assert known(listener, [1, 2, 3, 4, 5]) == length
+
+
+def test_everything_can_be_gone() -> None:
+    listener = listener_of(STORED, AllBlocksCleared())
+    assert known(listener, [1, 2, 3]) == 0
+    assert event_consistency(listener, Room(0)) is None
+    assert event_consistency(listener, CHILD) is None, "a parent may go before its child"
+
+
+@pytest.mark.parametrize(
+    ("event", "wrong"),
+    [
+        (BlockStored(("d",), None, (1,), 1), "a block has 2"),
+        (BlockStored(("d",), None, (1, 2, 3, 4), 2), "a block has 2"),
+        (BlockStored(("d",), "x", (1, 2), 2), "'x', which was never stored"),
+        (BlockStored(("d",), "a", (1, 2), 2, 7), "which is under another"),
+        (BlockStored(("a",), None, (1, 9), 2), "two prefixes 'a'"),
+        (BlockStored(("a",), None, (1, 2), 2, 7), "two prefixes 'a'"),
+        (BlockStored(("b",), None, (3, 4), 2), "two prefixes 'b'"),
+        (BlockRemoved(("x",)), "'x', which is not stored"),
+        ("cleared", "is no event"),
+    ],
+)
+def test_what_makes_no_sense(event: Any, wrong: str) -> None:
+    assert wrong in str(event_consistency(listener_of(STORED), event))
+
+
+def test_a_key_may_name_another_prefix_after_its_removal() -> None:
+    listener = listener_of(STORED, BlockRemoved(("a", "b")), BlockStored(("a",), None, (8, 9), 2, 7))
+    assert known(listener, [8, 9, 1], 7) == 2
+
+
+@pytest.mark.parametrize("counting", [True, False])
+def test_a_removal_too_many(counting: bool) -> None:
+    listener = listener_of(STORED, BlockRemoved(("a",)), counting=counting)
+    assert (event_consistency(listener, BlockRemoved(("a",))) is None) is not counting
+    assert (event_consistency(listener, BlockRemoved(("b", "b"))) is None) is not counting
+
+
+def test_no_more_is_stored_than_is_not_free() -> None:
+    listener = listener_of(STORED, CHILD)
+    assert event_consistency(listener, Room(3)) is None
+    assert event_consistency(listener, Room(2)) == "the events say 3 blocks, 2 are not free"
+
+
+def compute(manager: BlockManager, rid: str, tokens: list[int], extra_key: int | None = None) -> None:
+    cached = manager.admit(rid, tokens, extra_key, len(tokens))
+    assert cached is not None
+    manager.launch()
+    manager.commit(rid, len(tokens) - cached)
+    manager.finish(rid)
+
+
+def test_our_manager_tells_first_what_is_there_and_then_what_happens() -> None:
+    manager = BlockManager(3, 2)
+    compute(manager, "r0", [1, 2, 3, 4], 7)
+    first = manager.events()
+    assert first == [BlockStored((0,), None, (1, 2), 2, 7), BlockStored((1,), 0, (3, 4), 2)]
+    assert manager.events() == []
+    compute(manager, "r1", [5, 6, 7, 8])
+    assert manager.events() == [
+        BlockRemoved((1,)),
+        BlockStored((2,), None, (5, 6), 2),
+        BlockStored((1,), 2, (7, 8), 2),
+    ]
+    manager.reset()
+    assert manager.events() == [AllBlocksCleared()]
+
+
+def test_nothing_is_kept_for_nobody() -> None:
+    manager = BlockManager(3, 2)
+    compute(manager, "r0", [1, 2, 3, 4])
+    manager.reset()
+    assert manager._events is None
