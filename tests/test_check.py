@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 import kvlockstep
+from kvlockstep.checking import check_target
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
+from kvlockstep.targets import Target
 
 
 def test_holds(tmp_path):
@@ -55,3 +61,33 @@ def test_unusable_arguments():
         kvlockstep.check(SlotPool, contract="slots")
     with pytest.raises(kvlockstep.UsageError, match="lacks for kv_manager"):
         kvlockstep.check(lambda blocks, block_size: object(), contract="kv_manager")
+
+
+def test_a_call_that_was_slow_for_once_is_not_blamed(tmp_path):
+    class BuildsAtFirst(SlotPool):
+        built = False
+
+        def alloc(self):
+            if not BuildsAtFirst.built:
+                BuildsAtFirst.built = True
+                time.sleep(1.0)
+            return super().alloc()
+
+    profile = replace(profile_of("quick"), step_seconds=0.3)
+    report = check_target(Target("slot_pool", "builds", BuildsAtFirst), profile, directory=tmp_path)
+    assert report.verdict == "holds"
+    assert report.notes == ["explore runs again: alloc did not return within the time limit, but did when repeated"]
+
+
+def test_a_call_that_is_slow_at_times_is_not_made_shorter_than_it_fails(tmp_path):
+    class SlowWhenFull(SlotPool):
+        def alloc(self):
+            slot = super().alloc()
+            time.sleep(0.0 if slot is None else 0.5 if slot == 0 else 1.2 if slot == 1 else 0.0)
+            return slot
+
+    profile = replace(profile_of("quick"), step_seconds=1.0)
+    report = check_target(Target("slot_pool", "slow", SlowWhenFull), profile, directory=tmp_path)
+    (failure,) = [run.failure for run in report.runs if run.failure]
+    assert failure.law == "termination"
+    assert [op.name for op in failure.ops].count("alloc") >= 2
