@@ -23,6 +23,8 @@ def print_score(console: Console, result: Score) -> None:
         console.print(f"{fault.id}: {how}; {fault.expected} was expected", markup=False)
     for fault in result.too_long:
         console.print(f"{fault.id}: its shortest trace has {len(fault.trace.ops) if fault.trace else 0} operations")
+    for law in result.blind:
+        console.print(f"{law.contract} {law.id}: no fault shows it, and harness/company.py does not say why")
     console.print(_summary(result), markup=False)
 
 
@@ -48,9 +50,9 @@ def _law_table(result: Score) -> Table:
     table = Table("contract", "law", title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("reports", "sees", "alone"):
         table.add_column(column, justify="right")
-    table.add_column("for example, or with")
+    table.add_column("for example, or why not")
     for law in result.laws():
-        also = f"with {', '.join(law.company)}" if law.company else "" if law.sees else "-"
+        also = law.reason or (f"with {', '.join(law.company)}" if law.company else "" if law.sees else "-")
         counts = (str(law.first), str(law.sees), str(len(law.alone)))
         table.add_row(law.contract, law.id, *counts, law.alone[0] if law.alone else also)
     return table

@@ -68,6 +68,28 @@ def _queue_expected(step: Step) -> list[int]:
     return before
 
 
+@law("block_pool", answers=("dynamo#13398", "unified-cache-management#1053", "seed 002: append looks at nothing"))
+def no_double_free(step: Step) -> str | None:
+    """Only a held block can be freed, and only once in one call."""
+    if not accepted(step, "free"):
+        return None
+    blocks = step.op.args["blocks"]
+    for i, block in enumerate(blocks):
+        if block in blocks[:i]:
+            return f"free accepted block {block} twice"
+        if not step.held_before.holders.get(block):
+            return f"free accepted block {block}, which nobody held"
+    return None
+
+
+@law("block_pool", answers=("Megatron-LM#6091", "vllm#11562"))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes nothing, nor does a lookup."""
+    if (isinstance(step.outcome, Refused) or step.op.name == "find_longest_prefix") and step.before != step.after:
+        return f"{step.op.name} changed {step.changed}"
+    return None
+
+
 @law("block_pool", answers=("dynamo#13398", "unified-cache-management#1053", "sglang#13501"))
 def conservation(step: Step) -> str | None:
     """The free queue has every block that nobody holds, once, and no other."""
@@ -100,20 +122,6 @@ def no_aliasing(step: Step) -> str | None:
         return f"{n} blocks were asked for, allocate handed out {taken}"
     held = [block for block in taken if step.held_before.holders.get(block)]
     return f"allocate handed out block {held[0]}, which is held" if held else None
-
-
-@law("block_pool", answers=("dynamo#13398", "unified-cache-management#1053", "seed 002: append looks at nothing"))
-def no_double_free(step: Step) -> str | None:
-    """Only a held block can be freed, and only once in one call."""
-    if not accepted(step, "free"):
-        return None
-    blocks = step.op.args["blocks"]
-    for i, block in enumerate(blocks):
-        if block in blocks[:i]:
-            return f"free accepted block {block} twice"
-        if not step.held_before.holders.get(block):
-            return f"free accepted block {block}, which nobody held"
-    return None
 
 
 @law("block_pool", answers=("nano-vllm#163", "kvcached#362", "vllm#49125", "mini-sglang#142"))
@@ -168,14 +176,6 @@ def prefix_completeness(step: Step) -> str | None:
     found = len(step.outcome)
     if found < _most(step) and prefix_in(step, found + 1) in step.before.entries:
         return f"{found} hits, but {show(prefix_in(step, found + 1))} is cached"
-    return None
-
-
-@law("block_pool", answers=("Megatron-LM#6091", "vllm#11562"))
-def atomicity(step: Step) -> str | None:
-    """A refused operation changes nothing, nor does a lookup."""
-    if (isinstance(step.outcome, Refused) or step.op.name == "find_longest_prefix") and step.before != step.after:
-        return "the pool changed"
     return None
 
 

@@ -37,7 +37,7 @@ def live_items(rid: str, live: Collection[str], earlier: Collection[str]) -> str
 def continuity(start: int, stop: int, computed: int, known: int, fresh: bool) -> str | None:
     """A request goes on where it stopped; one that held nothing starts anywhere before its last known token.
 
-    It computes at least one token, and none that is not known.
+    It computes at least one token, and none that is neither known nor a draft.
     """
     if not start < stop <= known:
         return f"computes positions {start} to {stop} of {known} known tokens"
@@ -54,9 +54,9 @@ def input_tokens(fed: Sequence[int], known: Sequence[int], start: int) -> str | 
 
 
 @law(CONTRACT)
-def sampling(samples: bool, stop: int, known: int) -> str | None:
-    """A token is sampled exactly where the last known token has been computed."""
-    if samples == (stop == known):
+def sampling(samples: bool, stop: int, known: int, drafts: int = 0) -> str | None:
+    """A token is sampled exactly where the last known token has been computed; drafts follow that token alone."""
+    if samples == (stop == known) and (samples or not drafts):
         return None
     return f"{'samples' if samples else 'samples nothing'} after {stop} of {known} known tokens"
 

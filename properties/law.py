@@ -30,6 +30,12 @@ class Step(NamedTuple):
     held_before: Any
     held: Any
 
+    @property
+    def changed(self) -> str:
+        """The fields of the view that differ before and after, as words of a sentence."""
+        names = getattr(self.after, "_fields", ())
+        return ", ".join(n for n, a, b in zip(names, self.before, self.after, strict=True) if a != b) or "the view"
+
 
 P = ParamSpec("P")
 

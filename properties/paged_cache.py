@@ -69,7 +69,7 @@ class Held(NamedTuple):
         return -(-tokens // self.block_size)
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=4_096)
 def stamps(tokens: Tokens) -> list[int]:
     """The stamps of a sequence: each depends on its token and on all before it. Not to be changed."""
     out = []
@@ -367,8 +367,7 @@ def eviction_order(step: Step) -> str | None:
 def atomicity(step: Step) -> str | None:
     """A refused operation changes nothing, not even a counter; nor does lookup."""
     if (isinstance(step.outcome, Refused) or step.op.name == "lookup") and step.before != step.after:
-        changed = [name for name, a, b in zip(View._fields, step.before, step.after, strict=True) if a != b]
-        return f"{step.op.name} changed {', '.join(changed)}"
+        return f"{step.op.name} changed {step.changed}"
     return None
 
 

@@ -89,6 +89,14 @@ def _distinct(slots: Iterable[int]) -> int | None:
     return next((slot for slot, count in Counter(slots).items() if count > 1), None)
 
 
+@law("radix_cache", answers=("Megatron-LM#6091", "atlas#373", "sglang#29349"))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes nothing."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return f"the operation was refused, but changed {step.changed}"
+    return None
+
+
 @law("radix_cache", answers=("seed 001: reset is not implemented", "vllm#57727", "dynamo#6536"))
 def reset_complete(step: Step) -> str | None:
     """After a reset nothing is cached and every slot is free."""
@@ -158,11 +166,12 @@ def refcount_exact(step: Step) -> str | None:
 
 @law("radix_cache", answers=("seed 001: unlock asserts at best", "LMCache#2559", "vllm#42571"))
 def no_double_free(step: Step) -> str | None:
-    """Only a lock that is out can be taken back, and only with what it locked still there."""
-    if step.op.name not in ("unlock", "cache_finished", "cache_unfinished") or isinstance(step.outcome, Refused):
+    """Only what is still there can be locked, and only a lock that is out can be taken back."""
+    locks = ("lock", "unlock", "cache_finished", "cache_unfinished")
+    if step.op.name not in locks or isinstance(step.outcome, Refused):
         return None
     grip = step.held_before.grips[step.op.args["handle"]]
-    if not grip.locks:
+    if not grip.locks and step.op.name != "lock":
         return f"{step.op.name} accepted a handle without a lock"
     return None if is_live(grip, step.before.entries, step.held_before) else f"{step.op.name} accepted a stale handle"
 
@@ -275,14 +284,6 @@ def accounting(step: Step) -> str | None:
     locked = sum(locks > 0 for _, locks in step.after.entries.values())
     wanted = (len(step.after.free), (len(step.after.entries) - locked) * size, locked * size)
     return None if step.after.sizes == wanted else f"free, evictable, protected are {step.after.sizes}, not {wanted}"
-
-
-@law("radix_cache", answers=("Megatron-LM#6091", "atlas#373", "sglang#29349"))
-def atomicity(step: Step) -> str | None:
-    """A refused operation changes nothing."""
-    if isinstance(step.outcome, Refused) and step.before != step.after:
-        return "the operation was refused, but the cache changed"
-    return None
 
 
 @law("radix_cache", answers=("vllm#11565", "sglang#36770", "xllm#55"))

@@ -23,13 +23,22 @@ def no_aliasing(step: Step) -> str | None:
     return None
 
 
+@law("slot_pool", answers=("Megatron-LM#6091",))
+def atomicity(step: Step) -> str | None:
+    """A refused operation changes nothing."""
+    if isinstance(step.outcome, Refused) and step.before != step.after:
+        return f"the operation was refused, but changed {step.changed}"
+    return None
+
+
 @law("slot_pool", answers=("every refcount-leak row of the field",))
 def conservation(step: Step) -> str | None:
     """Free slots and held slots are disjoint, and together they are the pool."""
     for slot, free in enumerate(step.after.free):
         if free == (slot in step.held):
             return f"slot {slot} is {'both free and held' if free else 'neither free nor held'}"
-    return None
+    foreign = sorted(step.held.difference(range(len(step.after.free))))
+    return f"slot {foreign[0]} is held, but does not exist" if foreign else None
 
 
 @law("slot_pool", answers=("xllm#829", "vllm#42571"))
@@ -43,20 +52,12 @@ def accounting(step: Step) -> str | None:
 def version_monotone(step: Step) -> str | None:
     """alloc raises the version of the slot it hands out by one; nothing else changes a version."""
     expected = list(step.before.versions)
-    if step.op.name == "alloc" and not isinstance(step.outcome, Refused):
+    if step.op.name == "alloc" and step.outcome in range(len(expected)):
         expected[step.outcome] += 1
     if step.after.versions == expected:
         return None
     slot = next(s for s, version in enumerate(expected) if step.after.versions[s] != version)
     return f"version of slot {slot} went from {step.before.versions[slot]} to {step.after.versions[slot]}"
-
-
-@law("slot_pool", answers=("Megatron-LM#6091",))
-def atomicity(step: Step) -> str | None:
-    """A refused operation changes nothing."""
-    if isinstance(step.outcome, Refused) and step.before != step.after:
-        return "the operation was refused, but the pool changed"
-    return None
 
 
 @law("slot_pool", answers=("llama.cpp#10873",))

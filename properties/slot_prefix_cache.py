@@ -44,7 +44,7 @@ class Held(NamedTuple):
     written: Mapping[int, Prefix]
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=4_096)
 def stamps(tokens: Prefix) -> list[int]:
     """The stamps of a sequence: each depends on its token and on all before it. Not to be changed."""
     out = []
@@ -100,7 +100,7 @@ def evicted(step: Step) -> list[Prefix]:
 def atomicity(step: Step) -> str | None:
     """A refused operation changes neither entries nor KV."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
-        return "the operation was refused, but the cache changed"
+        return f"the operation was refused, but changed {step.changed}"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 import pytest
@@ -10,10 +11,18 @@ from kvlockstep.models.model import LockstepModel
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.contracts import InvalidArgument
+from kvlockstep.reference.kv_memory import UNWRITTEN
 from kvlockstep.targets import BUILT_IN, ENGINES, load
 
 LOCKSTEP = [contract for contract, model in MODELS.items() if issubclass(model, LockstepModel)]
 OWN = [(contract, name) for contract in LOCKSTEP for name in BUILT_IN[contract] if name not in (*ENGINES, "reference")]
+
+
+MANAGERS = [
+    make
+    for name in BUILT_IN["kv_manager"]
+    if name not in ENGINES and "tensors" in inspect.signature(make := load(BUILT_IN["kv_manager"][name])).parameters
+]
 
 
 def takes(factory, sizes):
@@ -36,3 +45,9 @@ def test_takes_the_sizes_that_the_reference_takes(contract, name):
     tried = {sizes: (takes(reference, sizes), takes(own, sizes)) for sizes in sizes_around_nothing(contract)}
     assert {sizes for sizes, (ours, theirs) in tried.items() if ours != theirs} == set()
     assert {taken for taken, _ in tried.values()} == {True, False}
+
+
+@pytest.mark.parametrize("make", MANAGERS)
+def test_a_manager_keeps_tensors_if_it_is_asked_to(make):
+    assert make(4, 2).memory is None
+    assert make(4, 2, tensors=True).memory.read([0]) == [UNWRITTEN]

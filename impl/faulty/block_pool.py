@@ -138,7 +138,8 @@ class WrongTwinUnpinned(BlockPool):
     def free(self, blocks: Sequence[int]) -> None:
         self._check("free", blocks, self._check_held)
         twins = [_first_twin(self, block) for block in blocks]
-        super().free([twin if self._refs[twin] else block for twin, block in zip(twins, blocks, strict=True)])
+        held = [twin if self._refs[twin] else block for twin, block in zip(twins, blocks, strict=True)]
+        super().free(held if len(set(held)) == len(held) else blocks)
 
 
 class RemovesItsEqual(BlockPool):
@@ -532,9 +533,36 @@ class EmptyIsAnotherError(BlockPool):
         return super().allocate(n)
 
 
+class FreedTwiceOfMany(BlockPool):
+    """free([b, b]) is noticed only where it frees b: of three holders one takes the reference of another."""
+
+    def free(self, blocks: Sequence[int]) -> None:
+        for block in [b for i, b in enumerate(blocks) if b in blocks[:i]]:
+            if 0 <= block < self._blocks and self._refs[block] > blocks.count(block):
+                super().free([block])
+                blocks = list(dict.fromkeys(blocks))
+        super().free(blocks)
+
+
+class TouchUncaches(BlockPool):
+    """Only free blocks can be hit: one that gets a holder is out of the index until it is free again."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._aside: dict[int, BlockKey] = {}
+
+    def touch(self, blocks: Sequence[int]) -> None:
+        super().touch(blocks)
+        self._aside.update({block: self._cached.pop(block) for block in blocks if block in self._cached})
+
+    def free(self, blocks: Sequence[int]) -> None:
+        self._cached.update({block: self._aside.pop(block) for block in blocks if block in self._aside})
+        super().free(blocks)
+
+
 FAULTS = faults_of(
     "block_pool",
-    ("bp-chain-no-parent", ChainWithoutParent, "key without the parent", ("vllm#12603", "issue B"), "prefix_soundness"),
+    ("bp-chain-no-parent", ChainWithoutParent, "key without the parent", ("vllm#12603",), "prefix_soundness"),
     (
         "bp-hash-trusted",
         HashTrusted,
@@ -548,7 +576,7 @@ FAULTS = faults_of(
     ("bp-extra-outside", ExtraKeysOutsideChain, "extra keys not inherited", ("vllm#12603",), "prefix_soundness"),
     ("bp-chain-restarts", ChainRestarts, "growing starts a new chain", ("tokenspeed#87",), "prefix_completeness"),
     ("bp-partial-keyed", PartialBlockKeyed, "a partial block has a key", ("vllm#11186",), "agreement"),
-    ("bp-callers-list", CallersListKept, "the caller's list is kept", ("issue B",), "content_equality"),
+    ("bp-callers-list", CallersListKept, "the caller's list is kept", ("mutant",), "content_equality"),
     (
         "bp-twin-forgotten",
         WrongTwinForgotten,
@@ -557,17 +585,17 @@ FAULTS = faults_of(
         "content_equality",
     ),
     ("bp-twin-touched", WrongTwinTouched, "wrong twin pinned", ("TensorRT-LLM#12648",), "refcount_exact"),
-    ("bp-twin-unpinned", WrongTwinUnpinned, "wrong twin unpinned", ("TensorRT-LLM#12648",), "agreement"),
+    ("bp-twin-unpinned", WrongTwinUnpinned, "wrong twin unpinned", ("TensorRT-LLM#12648",), "refcount_exact"),
     ("bp-removes-equal", RemovesItsEqual, "removal by value", ("seed 002",), "conservation"),
     ("bp-last-twin", AnswersLastTwin, "another policy than the contract's", ("mutant",), "agreement"),
     ("bp-rotates-twins", RotatesTwins, "a lookup is not pure", ("mutant",), "atomicity"),
     ("bp-free-twice", FreedTwiceAtOnce, "free([b, b])", ("unified-cache-management#1053",), "no_double_free"),
-    ("bp-decrement-filter", DecrementsThenFilters, "queued twice", ("dynamo#13398",), "conservation"),
-    ("bp-queue-cut", QueuedTwiceCutsQueue, "append looks at nothing", ("seed 002",), "conservation"),
+    ("bp-decrement-filter", DecrementsThenFilters, "queued twice", ("dynamo#13398",), "no_double_free"),
+    ("bp-queue-cut", QueuedTwiceCutsQueue, "append looks at nothing", ("seed 002",), "no_double_free"),
     ("bp-head-first", HeadFreedFirst, "head evicted first", ("sglang#38000", "Megatron-LM#5822"), "eviction_order"),
     ("bp-blank-last", BlankToTail, "blank blocks wait, cached ones go", ("seed 002",), "eviction_order"),
     ("bp-free-forgets", FreeForgets, "freed is forgotten", ("mutant",), "eviction_safety"),
-    ("bp-refused-free", RefusedFreeFrees, "a refused free frees", ("Megatron-LM#6091",), "conservation"),
+    ("bp-refused-free", RefusedFreeFrees, "a refused free frees", ("Megatron-LM#6091",), "atomicity"),
     ("bp-cached-leaks", CachedNeverFree, "a cached block leaks", ("xllm#829",), "conservation"),
     ("bp-ghost-key", GhostKey, "ghost key", ("seed 002", "nano-vllm#163"), "content_equality"),
     ("bp-touch-queued", TouchLeavesQueued, "a hit stays evictable", ("vllm#10507",), "conservation"),
@@ -577,25 +605,27 @@ FAULTS = faults_of(
     ("bp-evictable-held", CountsHeldAsEvictable, "held counts as evictable", ("vllm#11565",), "accounting"),
     ("bp-empty-crash", EmptyPoolCrashes, "no block, no queue", ("seed 002",), "error_contract"),
     ("bp-from-tail", TakesFromTail, "most recent first", ("mutant",), "eviction_order"),
-    ("bp-refused-takes", RefusedAllocationKeeps, "a refused allocation keeps", ("Megatron-LM#6091",), "conservation"),
+    ("bp-refused-takes", RefusedAllocationKeeps, "a refused allocation keeps", ("Megatron-LM#6091",), "atomicity"),
     ("bp-keeps-one", KeepsOneBack, "refuses with a block free", ("llama.cpp#10873",), "admission_honesty"),
     ("bp-stutters", HandsOutHeldTwin, "one block for two", ("vllm#42571",), "no_aliasing"),
     ("bp-cached-twice", CachedTwice, "a block under two keys in turn", ("vllm#49125",), "agreement"),
     ("bp-free-cached", FreeBlockCached, "cached after it was freed", ("mutant",), "agreement"),
-    ("bp-behind-hole", CachedBehindHole, "a prefix with a hole is cached", ("issue B",), "agreement"),
+    ("bp-behind-hole", CachedBehindHole, "a prefix with a hole is cached", ("mutant",), "agreement"),
     ("bp-skips-hole", SkipsHole, "a lookup skips a hole", ("mutant",), "prefix_soundness"),
     ("bp-limit-ignored", LimitIgnored, "more than was asked for", ("vllm#11186",), "prefix_soundness"),
     ("bp-one-less", LastBlockNeverHit, "last block never hit", ("vllm#11186",), "prefix_completeness"),
-    ("bp-lookup-refreshes", LookupRefreshes, "a lookup is not pure", ("sglang#31643",), "eviction_order"),
+    ("bp-lookup-refreshes", LookupRefreshes, "a lookup is not pure", ("sglang#31643",), "atomicity"),
     ("bp-reset-live", ResetWithLive, "reset under a live request", ("mutant",), "conservation"),
     ("bp-reset-under-live", ResetUnderLive, "reset does not look who is there", ("mutant",), "reset_complete"),
     ("bp-reset-keeps", ResetForgetsFreeOnly, "reset forgets the queue only", ("mutant",), "content_equality"),
     ("bp-reset-refused", ResetRefusedByCached, "cached counts as held", ("imp#1115",), "admission_honesty"),
-    ("bp-null-freed", NullIsOrdinary, "a placeholder is freed", ("vllm#22209",), "refcount_exact"),
+    ("bp-null-freed", NullIsOrdinary, "a placeholder is freed", ("vllm#22209",), "no_double_free"),
     ("bp-first-extra-key", FirstExtraKeyOnly, "a part of the key is left out", ("vllm#56655",), "content_equality"),
     ("bp-extra-never-hit", ExtraKeyNeverHit, "extra keys never hit", ("llm-d-kv-cache#411",), "prefix_completeness"),
     ("bp-all-or-nothing", AllOrNothing, "diverging late hits nothing", ("vllm#57610",), "prefix_completeness"),
     ("bp-publishes-late", PublishesLate, "hit only later", ("TensorRT-LLM#15655",), "prefix_completeness"),
     ("bp-masks-miss", MasksMiss, "write and read masks do not meet", ("vllm#42258",), "prefix_completeness"),
     ("bp-empty-error", EmptyIsAnotherError, "an error of another kind", ("seed 002",), "error_contract"),
+    ("bp-free-twice-of-many", FreedTwiceOfMany, "free([b, b])", ("dynamo#13398",), "no_double_free"),
+    ("bp-touch-uncaches", TouchUncaches, "held is not hit", ("mini-sglang#52",), "eviction_safety"),
 )

@@ -109,6 +109,24 @@ class ReleaseOverflows(BlockStack):
         super().release(blocks)
 
 
+class ReadsAboveTop(BlockStack):
+    """The ids are read from the top on, not up to it: those that were handed out before."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks)
+        self._above: list[int] = []
+
+    def acquire(self, n: int) -> list[int]:
+        taken = super().acquire(n)
+        read = self._above[:n]
+        self._above = taken + self._above
+        return read if len(read) == n else taken
+
+    def release(self, blocks: Sequence[int]) -> None:
+        super().release(blocks)
+        self._above = self._above[len(blocks) :]
+
+
 FAULTS = faults_of(
     "block_stack",
     (
@@ -133,5 +151,6 @@ FAULTS = faults_of(
     ("stack-off-by-one", OffByOne, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
     ("stack-shares-top", SharesTop, "a free block is handed out", ("vllm#42571",), "conservation"),
     ("stack-release-in-capture", ReleaseInCapture, "a release inside a capture", ("seed 003",), "graph_contract"),
+    ("stack-above-top", ReadsAboveTop, "ids from above the top", ("vllm#42571",), "no_aliasing"),
     ("stack-overflow", ReleaseOverflows, "more blocks come back than there are", ("seed 003",), "error_contract"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import OutOfSlots
+from kvlockstep.reference.contracts import NotHeld, OutOfSlots
 from kvlockstep.reference.decode_graphs import DecodeGraphs, Graph
 from kvlockstep.reference.gpu_contract import NO_BLOCK, StaleGraph
 
@@ -273,6 +273,25 @@ class KeepsOneBack(DecodeGraphs):
         super().admit(row, stamps)
 
 
+class RowBeforeCapture(DecodeGraphs):
+    """release looks at the row before it looks for a capture."""
+
+    def release(self, row: int) -> None:
+        self._check_row("release", row)
+        if not self._lengths[row]:
+            raise NotHeld(f"release: row {row} is empty")
+        super().release(row)
+
+
+class UnknownGraph(DecodeGraphs):
+    """The graph of a size that was never captured is missing from the dict."""
+
+    def replay(self, lanes: int, rows: Sequence[int], stamps: Sequence[int]) -> None:
+        if self._capturing is None and not rows:
+            self._graphs[lanes]
+        super().replay(lanes, rows, stamps)
+
+
 FAULTS = faults_of(
     "decode_graphs",
     ("graph-table-by-value", TableByValue, "a table captured by value", ("Megatron-LM#6852",), "content_equality"),
@@ -296,4 +315,6 @@ FAULTS = faults_of(
     ("graph-capture-runs", CaptureRuns, "a capture runs", ("mutant",), "atomicity"),
     ("graph-late-answers", AnswersByReference, "answers are read too late", ("sglang#30093",), "content_equality"),
     ("graph-keeps-one", KeepsOneBack, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
+    ("graph-row-first", RowBeforeCapture, "checks in another order", ("seed 003",), "capture_refuses"),
+    ("graph-key-error", UnknownGraph, "an error of the dict", ("mutant",), "error_contract"),
 )

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kvlockstep.reference.kv_manager import KVManager, Request
+from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_manager import Key, KVManager, Request
 
 
 class LastFreedFirst(KVManager):
@@ -229,6 +230,78 @@ class ShortRequests(KVManager):
 class NamesNoFreeSlots(KVManager):
     def free_slots(self) -> Any:
         return None
+
+
+class Announces(KVManager):
+    """Tells a listener under the very keys of its cache; blocks in a row are one event."""
+
+    event_listener = "set"
+
+    def reset(self) -> None:
+        super().reset()
+        self._events: list[Event] = [AllBlocksCleared()]
+
+    def commit(self, rid: str, n: int) -> None:
+        before = len(self._cached)
+        super().commit(rid, n)
+        for key in tuple(self._cached)[before:]:
+            self._announce(key)
+
+    def events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _evict(self, block: int) -> None:
+        key = self._key_of[block]
+        super()._evict(block)
+        self._announce_removal(key)
+
+    def _announce(self, key: Key) -> None:
+        extra_key, tokens = key
+        before = len(tokens) - self.block_size
+        parent = (extra_key, tokens[:before]) if before else None
+        self._say(BlockStored((key,), parent, tokens[before:], self.block_size, extra_key))
+
+    def _say(self, event: BlockStored) -> None:
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlockStored) and last.keys[-1] == event.parent:
+            self._events[-1] = last._replace(keys=last.keys + event.keys, tokens=last.tokens + event.tokens)
+        else:
+            self._events.append(event)
+
+    def _announce_removal(self, key: Key) -> None:
+        self._events.append(BlockRemoved((key,)))
+
+
+class AnnouncesCopies(Announces):
+    """Keeps and tells of every copy of a block; a lookup hits it until the last one is gone."""
+
+    event_listener = "counting"
+
+    def reset(self) -> None:
+        super().reset()
+        self._copies: dict[Key, list[int]] = {}
+
+    def commit(self, rid: str, n: int) -> None:
+        super().commit(rid, n)
+        request = self._live[rid]
+        for i in range((request.computed - n) // self.block_size, request.computed // self.block_size):
+            block = request.table[i]
+            key = (request.extra_key, tuple(request.tokens[: (i + 1) * self.block_size]))
+            if block not in self._key_of:
+                self._key_of[block] = key
+                self._announce(key)
+            self._copies.setdefault(key, [])
+            if block not in self._copies[key]:
+                self._copies[key].append(block)
+
+    def _evict(self, block: int) -> None:
+        key = self._key_of[block]
+        self._copies[key].remove(block)
+        self._cached[key] = block
+        super()._evict(block)
+        if self._copies[key]:
+            self._cached[key] = self._copies[key][0]
 
 
 HARMLESS: dict[str, type[KVManager]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.reference.kv_manager import KVManager, Request
 
@@ -242,6 +244,54 @@ class AbsoluteChunk(KVManager):
         return super().reserve(rid, n)
 
 
+class ResetKeepsIdle(KVManager):
+    """A reset ends the live requests and leaves what is cached for nobody."""
+
+    def reset(self) -> None:
+        if not hasattr(self, "_live"):
+            super().reset()
+        for rid in list(self._live):
+            self.finish(rid)
+
+
+class ResetMovesOn(KVManager):
+    """A reset makes a second pool behind the first, and the memory of the first stays where it is."""
+
+    _resets = -1
+
+    def reset(self) -> None:
+        super().reset()
+        self._resets += 1
+
+    def slots(self, rid: str) -> list[int]:
+        return self._moved(super().slots(rid))
+
+    def free_slots(self) -> Iterable[int] | None:
+        return self._moved(super().free_slots() or ())
+
+    def copies(self) -> list[tuple[int, int]]:
+        pairs = super().copies()
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        return list(zip(self._moved(sources), self._moved(targets), strict=True))
+
+    def _moved(self, slots: Iterable[int]) -> list[int]:
+        return [slot + self._resets * self.total for slot in slots]
+
+
+class ListsFreedTwice(KVManager):
+    """The list of free slots has those of the request that ended last once more."""
+
+    _ended: tuple[int, ...] = ()
+
+    def finish(self, rid: str) -> None:
+        self._ended = tuple(self.slots(rid))
+        super().finish(rid)
+
+    def free_slots(self) -> Iterable[int] | None:
+        free = list(super().free_slots() or ())
+        return free + [slot for slot in self._ended if slot in free]
+
+
 FAULTS = faults_of(
     "kv_manager",
     ("kv-preempt-leaks", PreemptLeaks, "preemption forgets a block", ("mutant",), "accounting"),
@@ -307,7 +357,7 @@ FAULTS = faults_of(
         EvictsReferenced,
         "a held block is evicted",
         ("LMCache#987", "mini-sglang#52"),
-        "accounting",
+        "eviction_safety",
     ),
     ("kv-own-hit-freed", OwnHitFreed, "a hit block is not held", ("vllm#41400",), "accounting"),
     (
@@ -326,4 +376,7 @@ FAULTS = faults_of(
         ("LMCache#4921",),
         "coverage",
     ),
+    ("kv-reset-keeps-idle", ResetKeepsIdle, "reset leaves the cache", ("vllm#57727",), "reset_complete"),
+    ("kv-reset-moves-on", ResetMovesOn, "the pool grows with each reset", ("mutant",), "conservation"),
+    ("kv-lists-freed-twice", ListsFreedTwice, "a slot is listed twice", ("sglang#13501",), "no_double_free"),
 )

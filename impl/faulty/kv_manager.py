@@ -171,7 +171,7 @@ FAULTS = faults_of(
         "prefix_soundness",
     ),
     ("kv-hit-plus-one", HitOneTooMany, "a hit counts one token too many", ("vllm#11186",), "prefix_soundness"),
-    ("kv-double-release", DoubleRelease, "one block, two releases", ("vllm#42571",), "leak_freedom"),
+    ("kv-double-release", DoubleRelease, "one block, two releases", ("vllm#42571",), "no_double_free"),
     ("kv-ghost-key", GhostKey, "the index outlives the content", ("nano-vllm#163",), "write_isolation"),
     (
         "kv-self-evicted-hit",

@@ -270,7 +270,7 @@ FAULTS = faults_of(
     ("kv-evict-drops-twin", EvictDropsTwin, "the reference is the twin's", ("atlas#373 (c)",), "accounting"),
     ("kv-published-only", PublishedOnly, "ended before it was stored", ("TensorRT-LLM#15018",), "accounting"),
     ("kv-short-finish-leaks", ShortFinishLeaks, "done in its first chunk", ("sglang#10871",), "leak_freedom"),
-    ("kv-commit-evicts-own", CommitEvictsOwn, "commit evicts its own", ("TensorRT-LLM#17926",), "accounting"),
+    ("kv-commit-evicts-own", CommitEvictsOwn, "commit evicts its own", ("TensorRT-LLM#17926",), "eviction_safety"),
     (
         "kv-refused-chunk-vanishes",
         RefusedChunkVanishes,

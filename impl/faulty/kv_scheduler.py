@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.reference.kv_scheduler import Job, KVScheduler
-from kvlockstep.reference.scheduler_contract import Batch, Item
+from kvlockstep.reference.scheduler_contract import NO_DRAFTS, Batch, Item
 
 
 class PreemptKeepsBlocks(KVScheduler):
@@ -99,19 +99,19 @@ class AbortInFlightLeaks(KVScheduler):
 class EndsOneLate(KVScheduler):
     """A request that reaches its length with the last slot of a block is given one token more."""
 
-    def update(self, sampled: Mapping[str, int]) -> Collection[str]:
+    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         for job in self._running:
             full = job.computed + 1 == job.last - 1 and job.last % self.block_size == 1 % self.block_size
             job.last += full
-        return super().update(sampled)
+        return super().update(sampled, accepted)
 
 
 class CountsChunkLate(KVScheduler):
     """A chunk that is not the last of its prompt is computed, and not counted."""
 
-    def update(self, sampled: Mapping[str, int]) -> Collection[str]:
+    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         middle = {item.rid: item.n for item in self._launched if not item.samples}
-        ended = super().update(sampled)
+        ended = super().update(sampled, accepted)
         for job in self._running:
             job.computed -= middle.get(job.rid, 0)
         return ended
@@ -203,6 +203,8 @@ class AdmitsOverBudget(KVScheduler):
 class DropsScheduledPublished(KVScheduler):
     """Blocks are published when they are scheduled; what a preemption takes out of the batch stays published."""
 
+    policy = None
+
     def _continue(self, preempted: list[str]) -> list[tuple[Job, int]]:
         planned: list[tuple[Job, int]] = []
         for job, n in super()._continue(preempted):
@@ -224,6 +226,25 @@ class DropsScheduledPublished(KVScheduler):
         for item in self._launched:
             self._kv._live[item.rid].computed -= item.n
         return batch
+
+
+class PublishesRejected(KVScheduler):
+    """Blocks are published as far as drafts go, and those that are rejected are overwritten in the published block."""
+
+    def _commit(self, job: Job, n: int) -> None:
+        request = self._kv._live[job.rid]
+        known, end = request.tokens, request.computed + n
+        request.tokens = known[: request.computed + 1] + job.drafts if job.drafts else known
+        super()._commit(job, n + len(job.drafts) - (n - 1 if job.drafts else 0))
+        request.tokens, request.computed, job.computed = known, end, end
+
+
+class KeepsRejected(KVScheduler):
+    """What was scheduled counts as computed, also the drafts that were rejected."""
+
+    def _commit(self, job: Job, n: int) -> None:
+        super()._commit(job, n)
+        job.computed += len(job.drafts) - (n - 1) if job.drafts else 0
 
 
 FAULTS = faults_of(
@@ -278,6 +299,20 @@ FAULTS = faults_of(
         DropsScheduledPublished,
         "what was published for a batch stays so when preemption takes it out",
         ("vllm#57580", "vllm 0.33.0, impl/engines/known/vllm.toml"),
-        "admission_order",
+        "prefix_soundness",
+    ),
+    (
+        "sched-rejected-published",
+        PublishesRejected,
+        "rejected drafts stay in the prefix cache",
+        ("shape: stale prefix",),
+        "prefix_soundness",
+    ),
+    (
+        "sched-rejected-counted",
+        KeepsRejected,
+        "rejected drafts count as computed",
+        ("shape: rollback",),
+        "continuity",
     ),
 )

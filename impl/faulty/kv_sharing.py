@@ -253,7 +253,7 @@ class NewRequestSharesTail(KVManager):
 FAULTS = faults_of(
     "kv_manager",
     ("kv-fork-uncounted", ForkUncounted, "a fork takes no reference", ("vllm#417",), "accounting"),
-    ("kv-fork-one-list", ForkSharesList, "parent and child share a table object", ("vllm#417",), "accounting"),
+    ("kv-fork-one-list", ForkSharesList, "parent and child share a table object", ("vllm#417",), "eviction_safety"),
     ("kv-fork-loses-key", ForkLosesKey, "a child loses the adapter", ("LMCache#2961",), "prefix_soundness"),
     ("kv-fork-one-text", ForkSharesTokens, "parent and child share a token list", ("vllm#417",), "prefix_soundness"),
     ("kv-fork-copies-full", ForkFull, "a fork does not copy the last partial block", ("vllm#417",), "content_equality"),
@@ -264,7 +264,7 @@ FAULTS = faults_of(
     ("kv-copy-for-many", CopyForMany, "two sharers write in place", ("atlas#692",), "write_isolation"),
     ("kv-refs-one-bit", SharedFlag, "a third holder is not counted", ("mutant",), "accounting"),
     ("kv-swap-unheld", SwapsUnheld, "a swapped-in block is not held", ("mini-sglang#142",), "accounting"),
-    ("kv-duplicate-freed", FreesDuplicateInUse, "a duplicate in use is freed", ("mini-sglang#142",), "accounting"),
+    ("kv-duplicate-freed", FreesDuplicateInUse, "a duplicate in use is freed", ("mini-sglang#142",), "eviction_safety"),
     ("kv-avail-twice", AvailTwice, "a block is counted twice", ("mutant",), "leak_freedom"),
     ("kv-avail-drifts", AvailStale, "a counter of its own drifts", ("xllm#829",), "accounting"),
     ("kv-free-now-more", FreeNowCountsIdle, "free_now exceeds avail", ("mutant",), "free_count"),

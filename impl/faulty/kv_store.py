@@ -118,6 +118,26 @@ class OneNaN(KVStore):
         super().write(layer, slots, plain(keys), plain(values))
 
 
+class ChecksAsFloats(KVStore):
+    """A copy is compared with its source as floats: one with a NaN of fp8, which equals nothing, is taken back."""
+
+    def _move(self, origin: list[Slot], sources: list[int], goal: list[Slot], targets: list[int]) -> None:
+        before = [goal[slot] for slot in targets]
+        super()._move(origin, sources, goal, targets)
+        for slot, old in zip(targets, before, strict=True):
+            copied = [bits for planes in goal[slot] for row in planes for bits in row]
+            if self._shape.dtype == "float8_e4m3fn" and any(bits & 0x7F == 0x7F for bits in copied):
+                goal[slot] = old
+
+
+class OffsetWraps(KVStore):
+    """The offset of an element is kept in so few bits, here 6, that a copy to a block behind them lands in front."""
+
+    def _move(self, origin: list[Slot], sources: list[int], goal: list[Slot], targets: list[int]) -> None:
+        token = 2 * self._shape.layers * self._row
+        super()._move(origin, sources, goal, [(slot * token) % 64 // token for slot in targets])
+
+
 class SwapLosesLast(KVStore):
     """Of several blocks swapped at once the last one does not arrive."""
 
@@ -275,6 +295,15 @@ class RoundsUp(KVStore):
         return -(-budget // (self._size * self._shape.token_bytes))
 
 
+class IndexErrors(KVStore):
+    """A slot behind the last one is an error of the list."""
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        for slot in slots:
+            self._device[slot]
+        super().write(layer, slots, keys, values)
+
+
 FAULTS = faults_of(
     "kv_store",
     ("store-last-layer", SkipsLastLayer, "a copy skips the last layer", ("seed 000",), "content_equality"),
@@ -285,6 +314,8 @@ FAULTS = faults_of(
     ("store-prefix-blockwise", PrefixBlockwise, "overlapping tables", ("LMCache#2206",), "content_equality"),
     ("store-loses-cycle", ChainsButNoCycles, "blocks that change places", ("mutant",), "content_equality"),
     ("store-equal-floats", SkipsEqualFloats, "bits compared as floats", ("TensorRT-LLM#2699",), "content_equality"),
+    ("store-fp8-floats", ChecksAsFloats, "fp8 compared as floats", ("mutant",), "content_equality"),
+    ("store-offset-wraps", OffsetWraps, "offsets in too few bits", ("mutant",), "content_equality"),
     ("store-one-nan", OneNaN, "fp8 converted on the way", ("FastDeploy#5544 (b)",), "content_equality"),
     ("store-swap-loses", SwapLosesLast, "a swap loses a block", ("vllm#7577",), "content_equality"),
     ("store-swap-position", SwapsByPosition, "host and device ids mixed up", ("sglang#28544",), "content_equality"),
@@ -304,4 +335,5 @@ FAULTS = faults_of(
     ("store-cuts-bits", CutsWideElements, "elements are cut silently", ("FastDeploy#5544 (b)",), "no_aliasing"),
     ("store-two-bytes", TwoBytes, "every dtype has two bytes", ("seed 001", "seed 004"), "agreement"),
     ("store-rounds-up", RoundsUp, "a block too many for the budget", ("mutant",), "accounting"),
+    ("store-index-error", IndexErrors, "an error of the list", ("mutant",), "error_contract"),
 )

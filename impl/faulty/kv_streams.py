@@ -156,6 +156,36 @@ class RefusedFrees(KVStreams):
             raise
 
 
+class LastOneAgain(KVStreams):
+    """With no block free the one that was handed out last is handed out again."""
+
+    _last: int | None = None
+
+    def alloc(self) -> int:
+        if self._free:
+            self._last = super().alloc()
+        elif self._last is None:
+            return super().alloc()
+        return self._last
+
+
+class RefusedFreeRequeues(KVStreams):
+    """A second free is refused after the block has gone to the end of the queue."""
+
+    def free(self, block: int) -> None:
+        if block in self._free:
+            self._free.remove(block)
+            self._free.append(block)
+        super().free(block)
+
+
+class GateKeyError(KVStreams):
+    """Opening a gate that is not closed fails in the dict."""
+
+    def let_go(self, stream: str) -> None:
+        self._streams.let_go(stream)
+
+
 FAULTS = faults_of(
     "kv_streams",
     ("streams-no-wait", NoWait, "no event is waited for", ("TensorRT-LLM#10060",), "content_equality"),
@@ -180,4 +210,7 @@ FAULTS = faults_of(
     ("streams-waits", WaitsToHandOut, "work in flight counts as held", ("llama.cpp#10873",), "admission_honesty"),
     ("streams-hands-out-twice", HandsOutHeld, "a block with two holders", ("vllm#42571",), "no_aliasing"),
     ("streams-refused-frees", RefusedFrees, "a refused swap frees", ("Megatron-LM#6091",), "atomicity"),
+    ("streams-last-again", LastOneAgain, "handed out twice", ("vllm#42571",), "no_aliasing"),
+    ("streams-refused-requeues", RefusedFreeRequeues, "a refusal shows", ("Megatron-LM#6091",), "atomicity"),
+    ("streams-key-error", GateKeyError, "an error of the dict", ("mutant",), "error_contract"),
 )

@@ -150,7 +150,7 @@ FAULTS = faults_of(
     "kv_manager",
     ("kv-mirror-extends", MirrorExtends, "a mirror keeps freed blocks", ("LMCache#1361",), "accounting"),
     ("kv-mirror-replaces", MirrorReplaces, "a mirror loses the table", ("vllm#46595",), "coverage"),
-    ("kv-boundary-page", BoundaryPageTwice, "a page of two parts, freed twice", ("sglang#38840",), "leak_freedom"),
+    ("kv-boundary-page", BoundaryPageTwice, "a page of two parts, freed twice", ("sglang#38840",), "no_double_free"),
     ("kv-page-again", MapsAPageAgain, "a page is mapped again", ("sglang#28754",), "no_aliasing"),
     ("kv-hit-freezes", HitFreezesTable, "a loaded table does not grow", ("TensorRT-LLM#13320",), "coverage"),
     ("kv-table-zeros", TableOfZeros, "no slot is slot 0", ("seed 001",), "no_aliasing"),

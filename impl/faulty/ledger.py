@@ -8,8 +8,7 @@ its ids, the first of which names it.
 from __future__ import annotations
 
 SOURCES = {
-    "mutant": "made up, not met",
-    "issue B": "the issue that asked for the contract",
+    "mutant": "made up over the reference, not met",
     "rule 12": "a rule of the request-level contract",
     "lmdeploy": "met in that engine by this suite",
     "vllm#57580": "reported for recurrent states, met by this suite for windows",
@@ -23,7 +22,7 @@ SOURCES = {
 
 WINDOW = "window groups"
 TIER = "second tier"
-EVENTS = "event stream, router index"
+ROUTER = "the index of a router, which takes events in"
 
 INEXPRESSIBLE = {
     "sglang#25805": WINDOW,
@@ -36,11 +35,8 @@ INEXPRESSIBLE = {
     "TensorRT-LLM#3735": TIER,
     "Mooncake#3421": "second tier, leases",
     "vllm#5578": "second tier, a scheduler's bound on what is swapped out",
-    "llm-d-kv-cache#593": EVENTS,
-    "sglang#14934": EVENTS,
-    "sglang#24568": EVENTS,
-    "vllm#55092": EVENTS,
-    "dynamo#14652": EVENTS,
+    "llm-d-kv-cache#593": ROUTER,
+    "dynamo#14652": ROUTER,
     "llama.cpp#26004": "save and restore",
     "vllm#55227": "the prefix common to a batch is not asked for",
     "vllm#25780": "hit metrics of resumed requests",

@@ -220,9 +220,10 @@ class RegistersUnfilled(PagedCache):
 
     def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
         _, table = self._find("register", sequence)
-        if len(keys) == 1 and 0 <= first < len(table):
-            new = keys[0] not in self._pool.registered and table[first] not in self._pool.registered.values()
-            self._pool.registered.update({keys[0]: table[first]} if new else {})
+        named = keys[0] if len(keys) == 1 and 0 <= first < len(table) else None
+        if named is not None and table[first] not in self._pool.registered.values():
+            new = named not in self._pool.registered
+            self._pool.registered.update({named: table[first]} if new else {})
             return int(new)
         return super().register(sequence, keys, first)
 
@@ -658,6 +659,73 @@ class FreesHeadFirst(Spoiled):
             self.free[free:] = self.free[free:][::-1]
 
 
+class NewerBlockWins(PagedCache):
+    """Of two blocks that are registered under one key the newer stays, and who holds the older is moved over to it."""
+
+    def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
+        answer = super().register(sequence, keys, first)
+        for i, key in enumerate(keys):
+            old, new = self._pool.registered[key], self._tables[sequence][first + i]
+            if old != new and self._pool.blocks[old].holders:
+                self._pool.registered[key] = new
+                for table in [t for t in self._tables.values() if old in t]:
+                    table[first + i] = new
+                    self._pool.hold([new])
+                    self._pool.release([old])
+        return answer
+
+
+class TwoKeysForOne(PagedCache):
+    """A block that is registered can be registered under another key as well."""
+
+    def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
+        _, table = self._find("register", sequence)
+        if len(keys) == 1 and 0 <= first < len(table) and table[first] in self._pool.registered.values():
+            self._pool.registered.setdefault(keys[0], table[first])
+            return 0
+        return super().register(sequence, keys, first)
+
+
+class CountSaturates(Spoiled):
+    """The count of references has room for two."""
+
+    class pool_type(PagedPool):
+        def hold(self, blocks: Sequence[int]) -> None:
+            super().hold(blocks)
+            for block in blocks:
+                self.blocks[block].holders = min(2, self.blocks[block].holders)
+
+
+class RollbackReorders(PagedCache):
+    """What a failed allocation took is given back in another order."""
+
+    def allocate(self, sequence: int, tokens: int, keys: Sequence[int] = ()) -> Allocation:
+        try:
+            return super().allocate(sequence, tokens, keys)
+        except OutOfSlots:
+            self._pool.free.reverse()
+            raise
+
+
+class FreesByTable(PagedCache):
+    """Whether a sequence is live is not looked at before its table is fetched."""
+
+    def free(self, sequence: int) -> None:
+        self._pool.release(self._tables.pop(sequence))
+        del self._lengths[sequence]
+
+
+class TakesUntilFull(Spoiled):
+    """Blocks are evicted until one is free, also where none is left to evict."""
+
+    class pool_type(PagedPool):
+        def require(self, operation: str, n: int, hit: Sequence[int] = ()) -> None:
+            while not self.free and n:
+                for block in self.idle()[:1]:
+                    self.evict(block)
+            super().require(operation, n, hit)
+
+
 FAULTS = faults_of(
     "paged_cache",
     ("paged-evicts-live", EvictsLive, "eviction from a live sequence", ("seed 004",), "eviction_safety"),
@@ -720,4 +788,10 @@ FAULTS = faults_of(
     ("paged-lookup-counts", LookupCounts, "a look counts as a hit", ("seed 004",), "accounting"),
     ("paged-partial-blocks", FragmentationInBlocks, "blocks taken for tokens", ("seed 004",), "accounting"),
     ("paged-frees-head-first", FreesHeadFirst, "freed in another order", ("seed 004",), "agreement"),
+    ("paged-newer-wins", NewerBlockWins, "a table changes under its holder", ("shape: dedup",), "eviction_safety"),
+    ("paged-two-keys", TwoKeysForOne, "one block, two keys", ("vllm#49125",), "conservation"),
+    ("paged-count-saturates", CountSaturates, "a count has no room", ("mutant",), "refcount_exact"),
+    ("paged-rollback-reorders", RollbackReorders, "a refusal shows", ("Megatron-LM#6091",), "atomicity"),
+    ("paged-free-by-table", FreesByTable, "an error of the dict", ("LMCache#2559",), "error_contract"),
+    ("paged-evicts-for-ever", TakesUntilFull, "nothing left to evict", ("vllm#11565",), "termination"),
 )

@@ -759,6 +759,39 @@ class RenderIsCut(RadixCache):
         return "\n".join([first, *[line[:30] for line in lines]])
 
 
+class ResetKeepsCached(RadixCache):
+    """A reset takes back what is held and leaves what is cached, if nothing of it is locked."""
+
+    def reset(self) -> None:
+        tree = getattr(self, "_tree", None)
+        super().reset()
+        if tree is not None and not tree.counts()[1]:
+            self._tree._entries = tree._entries
+            self._free = [page for page in self._free if page not in tree.eviction_order()]
+
+
+class InsertDropsParent(RadixCache):
+    """An insert that extends a page replaces it, if it has no lock: the page is free, its extensions stay."""
+
+    def _insert(self, sequence: Prefix, pages: list[int]) -> None:
+        known = sequence[: self._tree.cached_length(sequence)]
+        super()._insert(sequence, pages)
+        parent = self._tree._entries.get(known)
+        if parent is not None and not parent.locks and len(sequence) >= len(known) + self._size:
+            self._free.append(self._tree._entries.pop(known).page)
+
+
+class FinishFreesLocked(RadixCache):
+    """A request that ends frees the last page of its prefix, whoever else has locked it."""
+
+    def cache_finished(self, handle: Handle, tokens: Sequence[int], slots: Sequence[int]) -> int:
+        already = super().cache_finished(handle, tokens, slots)
+        entries, prefix = self._tree._entries, handle.prefix
+        if prefix and entries[prefix].locks and not any(p[: -self._size] == prefix for p in entries):
+            self._free.append(entries.pop(prefix).page)
+        return already
+
+
 FAULTS = faults_of(
     "radix_cache",
     ("radix-split-unlocks", with_tree(SplitLosesLocks), "a split loses locks", ("mutant",), "refcount_exact"),
@@ -779,10 +812,10 @@ FAULTS = faults_of(
     ("radix-evict-early", with_tree(EvictsOneFewer), "stops early", ("xllm#55",), "conservation"),
     ("radix-evict-late", with_tree(EvictsWholeRuns), "evicts more than asked", ("seed 001",), "conservation"),
     ("radix-unlock-twice", with_tree(UnlocksTooOften), "a double unlock", ("LMCache#2559",), "no_double_free"),
-    ("radix-unlock-half", with_tree(UnlocksBeforeItAsserts), "counts go below 0", ("seed 001",), "refcount_exact"),
+    ("radix-unlock-half", with_tree(UnlocksBeforeItAsserts), "counts go below 0", ("seed 001",), "atomicity"),
     ("radix-unlock-age", with_tree(UnlockKeepsAge), "an unlock is no use", ("seed 001",), "eviction_order"),
-    ("radix-handle-prefix", with_tree(HandleByPrefix), "a stale handle revives", ("seed 001",), "agreement"),
-    ("radix-handle-left", with_tree(LocksWhatIsLeft), "a stale handle is accepted", ("seed 001",), "agreement"),
+    ("radix-handle-prefix", with_tree(HandleByPrefix), "a stale handle revives", ("seed 001",), "no_double_free"),
+    ("radix-handle-left", with_tree(LocksWhatIsLeft), "a stale handle is accepted", ("seed 001",), "no_double_free"),
     ("radix-first-token", with_tree(SiblingsByFirstToken), "siblings collide", ("seed 001",), "conservation"),
     ("radix-part-page", CachesPartOfAPage, "a page not full is cached", ("mutant",), "structure"),
     ("radix-leaves-only", with_tree(LeavesCountOnly), "only leaves count", ("mutant",), "accounting"),
@@ -792,7 +825,7 @@ FAULTS = faults_of(
     ("radix-free-zero", FreesFromZero, "duplicates freed from 0", ("mini-sglang#142",), "conservation"),
     ("radix-dup-leak", KeepsDuplicates, "duplicates leak", ("sglang#13826",), "conservation"),
     ("radix-rest-leak", KeepsTheRest, "the last page leaks", ("sglang#13826",), "conservation"),
-    ("radix-finish-half", FinishesBeforeItAsserts, "half done, then refused", ("seed 001",), "no_aliasing"),
+    ("radix-finish-half", FinishesBeforeItAsserts, "half done, then refused", ("seed 001",), "atomicity"),
     ("radix-no-remap", UnfinishedKeepsItsSlots, "freed duplicates in use", ("mini-sglang#142",), "eviction_safety"),
     ("radix-old-lock", UnfinishedKeepsTheOldLock, "the lock stays behind", ("sglang#1858",), "refcount_exact"),
     ("radix-old-handle", UnfinishedKeepsTheHandle, "a handle outlives its lock", ("mutant",), "no_double_free"),
@@ -816,12 +849,12 @@ FAULTS = faults_of(
         ResetKeepsTree,
         "a reset keeps the tree",
         ("seed 001", "transformers#31917"),
-        "agreement",
+        "no_double_free",
     ),
     ("radix-locks-run", with_tree(LocksTheRun), "a lock covers more", ("bytedance-iaas/sglang#508",), "refcount_exact"),
-    ("radix-lock-skips", with_tree(LocksWhatIsThere), "unlock and lock differ", ("sglang#27147",), "agreement"),
+    ("radix-lock-skips", with_tree(LocksWhatIsThere), "unlock and lock differ", ("sglang#27147",), "no_double_free"),
     ("radix-counts-locked", with_tree(CountsLocked), "what is skipped counts", ("xllm#55",), "conservation"),
-    ("radix-empty-node", with_tree(EmptyNode), "an empty node", ("sglang#28692",), "agreement"),
+    ("radix-empty-node", with_tree(EmptyNode), "an empty node", ("sglang#28692",), "admission_honesty"),
     ("radix-empty-key", with_tree(EmptyKey), "an empty key is looked up", ("sglang#10637 (a)",), "error_contract"),
     ("radix-other-request", with_tree(AnotherRequestsTokens), "other tokens", ("seed 001",), "prefix_completeness"),
     ("radix-stale-order", StaleInOrder, "a list with what is gone", ("sglang#22592",), "eviction_order"),
@@ -834,4 +867,7 @@ FAULTS = faults_of(
     ("radix-empty-asserts", EmptyRequestAsserts, "an assertion", ("seed 001",), "error_contract"),
     ("radix-reset-missing", ResetIsMissing, "no reset", ("seed 001",), "error_contract"),
     ("radix-render-cut", RenderIsCut, "the picture is cut", ("seed 001",), "agreement"),
+    ("radix-reset-cached", ResetKeepsCached, "a reset that forgets nothing", ("vllm#57727",), "reset_complete"),
+    ("radix-drops-parent", InsertDropsParent, "an extension replaces", ("sglang#28692",), "structure"),
+    ("radix-finish-frees", FinishFreesLocked, "one ends, all lose", ("TensorRT-LLM#17926",), "eviction_safety"),
 )

@@ -95,11 +95,10 @@ class RefusedOccupyFrees(SlotPool):
 class AllocTakesHeld(SlotPool):
     def alloc(self) -> int:
         slot = super().alloc()
-        if self._versions[slot] > 1 and slot + 1 < len(self._versions):
+        if self._versions[slot] > 1 and slot + 1 < len(self._versions) and slot + 1 not in self._free:
             self._free.add(slot)
             self._versions[slot] -= 1
             slot += 1
-            self._free.discard(slot)
             self._versions[slot] += 1
         return slot
 
@@ -121,6 +120,24 @@ class FullIsMinusOne(SlotPool):
         return super().alloc() if self._free else -1
 
 
+class SecondFreeIgnored(SlotPool):
+    """Freeing a free slot is taken for done."""
+
+    def free(self, slot: int) -> None:
+        if slot not in self._free:
+            super().free(slot)
+
+
+class FreeOfFullForgets(SlotPool):
+    """A free list without a slot is taken for no free list, and the slot that comes back is lost."""
+
+    def free(self, slot: int) -> None:
+        some = bool(self._free)
+        super().free(slot)
+        if not some:
+            self._free.clear()
+
+
 class NegativeShift(SlotPool):
     """Naming a slot below 0 fails in the arithmetic of the mask."""
 
@@ -128,6 +145,17 @@ class NegativeShift(SlotPool):
         if slot < 0:
             raise ValueError("negative shift count")
         super().free(slot)
+
+
+class OccupiedUncounted(CountDrifts):
+    """The counter of free slots does not go down when a slot is occupied."""
+
+    def free(self, slot: int) -> None:
+        SlotPool.free(self, slot)
+        self._count += 1
+
+    def occupy(self, slot: int) -> None:
+        SlotPool.occupy(self, slot)
 
 
 FAULTS = faults_of(
@@ -139,16 +167,19 @@ FAULTS = faults_of(
     ("pool-version-stands", AllocKeepsVersion, "a reallocated slot looks current", ("seed 000",), "version_monotone"),
     ("pool-highest-first", AllocHighest, "another policy than the contract's", ("mutant",), "agreement"),
     ("pool-keeps-one", KeepsOneBack, "refuses with a slot free", ("llama.cpp#10873",), "admission_honesty"),
-    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("mutant",), "accounting"),
+    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("mutant",), "atomicity"),
     (
         "pool-refusal-frees",
         RefusedOccupyFrees,
         "a refused occupy frees the slot",
         ("mutant",),
-        "conservation",
+        "atomicity",
     ),
-    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("mutant",), "agreement"),
-    ("pool-occupy-foreign", OccupyTakesForeign, "a foreign slot becomes free", ("seed 000",), "accounting"),
-    ("pool-full-minus-one", FullIsMinusOne, "full is answered with -1", ("seed 000",), "agreement"),
+    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("vllm#42571",), "no_aliasing"),
+    ("pool-occupy-foreign", OccupyTakesForeign, "a foreign slot becomes free", ("seed 000",), "conservation"),
+    ("pool-full-minus-one", FullIsMinusOne, "full is answered with -1", ("seed 000",), "conservation"),
+    ("pool-free-again", SecondFreeIgnored, "a second free is ignored", ("rtp-llm#591",), "no_double_free"),
+    ("pool-full-forgets", FreeOfFullForgets, "empty is taken for none", ("shape: falsy",), "conservation"),
     ("pool-negative-shift", NegativeShift, "an error of the arithmetic", ("seed 000",), "error_contract"),
+    ("pool-occupy-uncounted", OccupiedUncounted, "one way of taking is not counted", ("xllm#829",), "accounting"),
 )

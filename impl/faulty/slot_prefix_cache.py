@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import MISS, Match, NotCached
+from kvlockstep.reference.contracts import MISS, InvalidArgument, Match, NotCached, Pinned
 from kvlockstep.reference.slot_prefix_cache import Prefix, Row, SlotPrefixCache
 
 
@@ -122,13 +122,12 @@ class CopyKeepsTargetEntries(SlotPrefixCache):
 
 
 class ReleaseWithoutPin(SlotPrefixCache):
-    """Releasing an entry without a pin takes one that is not there."""
+    """Releasing an entry without a pin is taken for done."""
 
     def release(self, tokens: Sequence[int]) -> None:
         prefix = tuple(tokens)
-        self._check_entry("release", prefix)
-        self._pins[prefix] = max(0, self._pins[prefix] - 1)
-        self._evict()
+        if prefix in self._pins or prefix not in self._used:
+            super().release(tokens)
 
 
 class PinsWhatIsNotCached(SlotPrefixCache):
@@ -317,6 +316,62 @@ class KeepsOneEntry(SlotPrefixCache):
         self._capacity = capacity
 
 
+class RefusedInsertClears(SlotPrefixCache):
+    """An insert that is refused leaves the slot blank from the end of what is cached there on."""
+
+    def insert(self, tokens: Sequence[int], slot: int, version: int, pinned: bool = False) -> None:
+        try:
+            super().insert(tokens, slot, version, pinned)
+        except InvalidArgument:
+            kept = len(self._rows[slot].tokens) if slot in self._rows else 0
+            self._kv[slot][kept:] = [0] * (self._positions - kept)
+            raise
+
+
+class EvictsByAge(SlotPrefixCache):
+    """Age alone decides: of a path that was used at once the beginning goes first, and its end hangs in the air."""
+
+    def _evict(self) -> None:
+        while len(self._used) > self._capacity:
+            path = {p[:n] for p in self._pins for n in range(1, len(p) + 1)}
+            free = [p for p in self._used if p not in path]
+            if not free:
+                return
+            del self._used[min(free, key=lambda p: (self._used[p], len(p)))]
+
+    def entries(self) -> dict[Prefix, tuple[int, int]]:
+        return {p: entry for p, entry in super().entries().items() if p in self._used}
+
+
+class CopiesWholeSlot(SlotPrefixCache):
+    """copy_kv takes the source slot with all that stands behind the prefix."""
+
+    def copy_kv(self, tokens: Sequence[int], target: int) -> int:
+        source = super().copy_kv(tokens, target)
+        self._kv[target][:] = self._kv[source]
+        return source
+
+
+class InsertKeepsVersion(SlotPrefixCache):
+    """A sequence that is inserted again into its slot keeps the version that it had there."""
+
+    def _set_row(self, slot: int, row: Row | None) -> None:
+        old = self._rows.get(slot)
+        same = row is not None and old is not None and row.tokens == old.tokens
+        super()._set_row(slot, row._replace(version=old.version) if same and row and old else row)
+
+
+class PinnedInThisSlot(SlotPrefixCache):
+    """A slot that holds a pinned prefix is refused, though another slot holds it too."""
+
+    def _set_row(self, slot: int, row: Row | None) -> None:
+        tokens = row.tokens if row is not None else ()
+        old = self._rows[slot].tokens if slot in self._rows else ()
+        if any(old[: len(p)] == p != tokens[: len(p)] for p in self._pins):
+            raise Pinned(f"slot={slot} holds a pinned prefix")
+        super()._set_row(slot, row)
+
+
 FAULTS = faults_of(
     "slot_prefix_cache",
     ("prefix-evicts-interior", EvictsInterior, "eviction cuts a pinned descendant", ("seed 000",), "conservation"),
@@ -329,7 +384,7 @@ FAULTS = faults_of(
     ("prefix-oldest-slot", AnswersOldest, "the first slot answers", ("mutant",), "prefix_soundness"),
     ("prefix-copy-short", CopyOneShort, "a copy lacks its last position", ("LMCache#4921",), "content_equality"),
     ("prefix-copy-keeps", CopyKeepsTargetEntries, "the copy target's entries stay", ("seed 000",), "content_equality"),
-    ("prefix-release-free", ReleaseWithoutPin, "a release without a pin", ("seed 000",), "agreement"),
+    ("prefix-release-free", ReleaseWithoutPin, "a release without a pin", ("seed 000",), "no_double_free"),
     ("prefix-pin-unknown", PinsWhatIsNotCached, "a pin that pins nothing", ("seed 000",), "eviction_safety"),
     ("prefix-hit-plus-one", MatchesOneMore, "a hit counts one token too many", ("vllm#11186",), "prefix_soundness"),
     ("prefix-hit-minus-one", StopsOneShort, "the longest entry is missed", ("mutant",), "prefix_completeness"),
@@ -347,4 +402,9 @@ FAULTS = faults_of(
     ("prefix-negative-slot", NegativeIsLast, "slot -1 is the last", ("seed 000",), "agreement"),
     ("prefix-slot-zero", SlotZeroIsNone, "0 is taken for none", ("llama.cpp#21510",), "prefix_completeness"),
     ("prefix-keeps-one", KeepsOneEntry, "the limit is not kept", ("ik_llama.cpp#2320",), "accounting"),
+    ("prefix-refused-clears", RefusedInsertClears, "a refused insert clears", ("Megatron-LM#6091",), "atomicity"),
+    ("prefix-evicts-by-age", EvictsByAge, "the beginning of a path goes first", ("Megatron-LM#5822",), "structure"),
+    ("prefix-copy-whole", CopiesWholeSlot, "a copy of more than the prefix", ("mlx-lm#1547",), "write_isolation"),
+    ("prefix-keeps-version", InsertKeepsVersion, "an old version", ("Megatron-LM#6218",), "version_current"),
+    ("prefix-pinned-here", PinnedInThisSlot, "a needless refusal", ("llama.cpp#10873",), "admission_honesty"),
 )
