@@ -15,7 +15,8 @@ from kvlockstep.properties.law import Refused
 from kvlockstep.reference.paged_contract import PagedStatistics
 from kvlockstep.watchdog import Watchdog
 
-# What a law knows exactly of a view or an answer: it blames every number there that is one too high or too low.
+# What a law knows exactly of a view or an answer: it blames every number there that is one too high or too low, and
+# every list that has an element less, or its last one twice.
 EXACT = {
     "slot_pool": {"accounting": ["after.free_count"], "version_monotone": ["after.versions.*", "outcome"]},
     "slot_prefix_cache": {
@@ -23,39 +24,42 @@ EXACT = {
         "version_current": ["after.entries.*.*"],
     },
     "block_stack": {
-        "accounting": ["after.num_free"],
-        "conservation": ["after.free.*"],
-        "structure": ["after.free.*", "outcome.*"],
+        "accounting": ["after.free", "after.num_free", "outcome"],
+        "conservation": ["after.free", "after.free.*"],
+        "structure": ["after.free", "after.free.*", "outcome", "outcome.*"],
     },
     "radix_cache": {
-        "accounting": ["after.sizes.*"],
-        "conservation": ["after.free.*", "after.entries.*.*.*"],
-        "eviction_order": ["after.order.*"],
+        "accounting": ["after.free", "after.sizes.*"],
+        "conservation": ["after.free", "after.free.*", "after.entries.*.*.*"],
+        "eviction_order": ["after.order", "after.order.*"],
         "prefix_soundness": ["outcome.*.*"],
         "refcount_exact": ["after.entries.*.*"],
     },
     "block_pool": {
-        "accounting": ["after.num_evictable", "after.num_free"],
-        "conservation": ["after.queue.*"],
-        "eviction_order": ["after.queue.*"],
+        "accounting": ["after.num_evictable", "after.num_free", "after.queue"],
+        "conservation": ["after.queue", "after.queue.*"],
+        "eviction_order": ["after.queue", "after.queue.*"],
         "eviction_safety": ["after.entries.*.*"],
         "refcount_exact": ["after.refs.*"],
     },
     "paged_cache": {
-        "accounting": [f"after.statistics.{name}" for name in PagedStatistics._fields],
-        "conservation": ["after.free.*", "after.idle.*"],
-        "content_equality": ["after.cached.*.*", "after.content.*.*"],
+        "accounting": ["after.free", "after.idle", *(f"after.statistics.{name}" for name in PagedStatistics._fields)],
+        "conservation": ["after.free", "after.free.*", "after.idle", "after.idle.*"],
+        "content_equality": ["after.cached.*", "after.cached.*.*", "after.content.*", "after.content.*.*"],
         "prefix_soundness": ["outcome.cached"],
         "refcount_exact": ["after.refs.*", "after.tables.*.*"],
-        "structure": ["after.lengths.*"],
+        "structure": ["after.lengths.*", "after.tables.*"],
     },
-    "kv_store": {"accounting": ["after.memory_bytes", "outcome"], "gather_exact": ["outcome.*.*.*"]},
+    "kv_store": {
+        "accounting": ["after.memory_bytes", "outcome"],
+        "gather_exact": ["outcome.*.*", "outcome.*.*.*"],
+    },
     "decode_graphs": {
-        "accounting": ["after.num_free"],
+        "accounting": ["after.free", "after.num_free"],
         "conservation": ["after.free.*"],
-        "content_equality": ["outcome.*.context.*", "outcome.*.status"],
+        "content_equality": ["outcome.*.context", "outcome.*.context.*", "outcome.*.status"],
     },
-    "kv_streams": {"conservation": ["after.free.*"], "stream_order": ["outcome.*"]},
+    "kv_streams": {"conservation": ["after.free", "after.free.*"], "stream_order": ["outcome.*"]},
 }
 LOCKSTEP = [contract for contract, model in MODELS.items() if issubclass(model, LockstepModel)]
 COUNTS = st.integers(0, 9)
@@ -142,28 +146,36 @@ def parts(value):
             yield "*", part, lambda part, i=i: type(value)([*value[:i], part, *value[i + 1 :]])
 
 
-def numbers(value, path):
-    """The numbers in a value: where they stand, and what answers the value with this one changed by n."""
+def forgeries(value, path):
+    """Where numbers and lists stand in a value, and the value with one of them off by one, or by one element."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield path, lambda n: value + n
+        yield from ((path, value + 1), (path, value - 1))
+    if isinstance(value, list) and value:
+        yield from ((path, value[:-1]), (path, [*value, value[-1]]))
     for name, part, put in parts(value):
-        for place, changed in numbers(part, f"{path}.{name}"):
-            yield place, lambda n, put=put, changed=changed: put(changed(n))
+        for place, forged in forgeries(part, f"{path}.{name}"):
+            yield place, put(forged)
 
 
 @pytest.mark.parametrize("contract", LOCKSTEP)
-def test_a_number_that_is_one_off_is_blamed_by_the_laws_that_know_it(contract):
+def test_what_a_law_knows_exactly_cannot_be_one_off(contract):
     laws = {law.id: law for law in model_of(contract).laws}
     tried = set()
     for step in steps_of(contract)[::3]:
         for field in ("after", "outcome"):
-            for place, changed in numbers(getattr(step, field), field):
+            for place, forged in forgeries(getattr(step, field), field):
                 for law in (id_ for id_, places in EXACT[contract].items() if place in places):
                     tried.add((law, place))
-                    for off in (-1, 1):
-                        forged = step._replace(**{field: changed(off)})
-                        assert laws[law](forged), f"{law}: {place} off by {off} after {step.op}"
+                    assert blames(laws[law], step._replace(**{field: forged})), f"{law}: {place} after {step.op}"
     assert tried == {(law, place) for law, places in EXACT[contract].items() for place in places}
+
+
+def blames(law, step):
+    """A law that cannot read what it is shown blames nothing: the agreement does."""
+    try:
+        return law(step) is not None
+    except (TypeError, ValueError, AttributeError, LookupError):
+        return False
 
 
 def test_only_alloc_and_free_change_which_blocks_are_free():

@@ -38,7 +38,8 @@ BOTH = pytest.mark.parametrize("make", [Reference, PagedCache], ids=["reference"
 
 
 def walk(model_type, factory, steps, seed=1):
-    return random_walk(model_type, factory, seed=seed, watchdog=Watchdog(30.0), steps=steps)
+    with Watchdog(1.0).watching() as watchdog:
+        return random_walk(model_type, factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 class LoudModel(PagedCacheModel):
