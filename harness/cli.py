@@ -17,6 +17,7 @@ from kvlockstep.checking import DRIVERS, check_target, shrink_failure
 from kvlockstep.config import Config, load_config
 from kvlockstep.console import (
     CheckProgress,
+    announce_timing,
     complete_contract,
     print_summary,
     print_target,
@@ -42,6 +43,7 @@ from kvlockstep.options import (
     config_option,
     dir_option,
     json_option,
+    one_target,
     options,
     parse_time,
     profile_option,
@@ -157,7 +159,7 @@ def explore(
     depth: int | None,
 ) -> None:
     """Every operation in every state of the contract's small scopes, breadth first."""
-    target = _one_target(contract, targets)
+    target = one_target(contract, targets)
     model_type = model_of(contract)
     seconds = parse_time(time_text) if time_text else None
     where = Path(directory or Config.dir)
@@ -216,7 +218,7 @@ def replay(
 ) -> None:
     """Plays a saved trace again and says FIXED, VIOLATED or FLAKY; or plays a request trace in Mooncake format."""
     if trace_format == "mooncake":
-        target = _one_target("kv_manager", targets or ("blocks",))
+        target = one_target("kv_manager", targets or ("blocks",))
         verdict, result = replay_mooncake(
             file,
             target,
@@ -260,7 +262,12 @@ def prove(names: Sequence[str], as_json: bool, time_text: str) -> None:
     from kvlockstep.proving import NOT_EXHAUSTED, REFUTED, print_proofs  # noqa: PLC0415
     from kvlockstep.proving import prove as run_proofs  # noqa: PLC0415
 
-    proofs = list(run_proofs(parse_time(time_text), tuple(names)))
+    with progress_bar() as progress:
+        task = progress.add_task("proving")
+        proofs = []
+        for proof in run_proofs(parse_time(time_text), tuple(names)):
+            proofs.append(proof)
+            progress.update(task, description=f"{len(proofs)} proofs, the last: {proof.name}")
     verdicts = {proof.verdict for proof in proofs}
     verdict = VIOLATED if REFUTED in verdicts else INCONCLUSIVE if NOT_EXHAUSTED in verdicts else HOLDS
     if as_json:
@@ -297,7 +304,7 @@ def score(
     """Every fault in impl/faulty under every driver, and the clean twins; default profile ci.
 
     A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a clean twin that
-    does not hold fail the score. Exploration gets a tenth of the profile's time on each fault.
+    does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
     """
     from kvlockstep.score_text import print_score  # noqa: PLC0415
     from kvlockstep.scoring import score as run_score  # noqa: PLC0415
@@ -343,20 +350,23 @@ def bench(what: Sequence[str], contracts: Sequence[str], steps: int | None, seed
 
     if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
         raise UsageError(f"unknown bench {unknown[0]!r}; known: drivers, {', '.join(BENCHES)}")
+    for contract in contracts:
+        check_contract(contract)
     results: dict[str, list[dict[str, Any]]] = {}
     for name in what or ("drivers", *BENCHES):
         if name == "drivers":
+            announce_timing("drivers")
             drivers = bench_drivers()
             results[name] = [vars(row) for row in drivers]
             if not as_json:
                 print_drivers(stdout(), drivers)
-            for contract in contracts:
-                check_contract(contract)
+            announce_timing("guided episodes")
             guided = list(bench_guided(contracts or CONTRACTS, steps or STEPS, seeds or SEEDS))
             results["guided"] = [row.to_json() for row in guided]
             if not as_json:
                 print_guided(stdout(), guided)
         else:
+            announce_timing(name)
             speeds = BENCHES[name]()
             results[name] = [{**vars(row), "ratio": row.ratio} for row in speeds]
             if not as_json:
@@ -377,14 +387,6 @@ for extra in (
     status_command,
 ):
     cli.add_command(extra)
-
-
-def _one_target(contract: str, specs: Sequence[str]) -> Target:
-    check_contract(contract)
-    if len(specs) > 1:
-        raise UsageError("this command takes one --target")
-    default = next(name for name in known_targets(contract) if name != "reference")
-    return resolve(contract, specs[0] if specs else default)
 
 
 def _step_counter(progress: Progress) -> Callable[[int], None]:

@@ -50,6 +50,12 @@ def progress_bar(total: bool = False) -> Progress:
     )
 
 
+def announce_timing(name: str) -> None:
+    """Says on a terminal what is being timed, without a thread that would take time from it."""
+    if (console := stderr()).is_terminal:
+        console.print(f"timing {name}")
+
+
 class CheckProgress:
     """Shows which driver is running, and keeps notes out of the way of results."""
 

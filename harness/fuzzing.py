@@ -23,10 +23,9 @@ from kvlockstep.console import complete_contract, print_campaign, progress_bar, 
 from kvlockstep.errors import UsageError
 from kvlockstep.formats import machine_formats, publish, results_of_campaign
 from kvlockstep.models.registry import model_of
-from kvlockstep.options import json_option, options, parse_time, profile_option, target_option
+from kvlockstep.options import json_option, one_target, options, parse_time, profile_option, target_option
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES
-from kvlockstep.targets import Target, check_contract, known_targets, resolve
 from kvlockstep.trace import load_trace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,7 +79,7 @@ def fuzz_command(
     goes on with it, also after a crash, and plays no episode twice.
     Without, findings are left where `check` plays them first.
     """
-    target = _target(contract, targets)
+    target = one_target(contract, targets)
     if address is not None and engine != "ray":
         raise UsageError("--address is for --engine ray")
     seconds = parse_time(time_text) if time_text else 60.0 if shards is None else float("inf")
@@ -206,14 +205,6 @@ def _engine(name: str, address: str | None) -> MakeEngine:
     from kvlockstep.campaign.ray_engine import ray_engine  # noqa: PLC0415
 
     return partial(ray_engine, address=address)
-
-
-def _target(contract: str, specs: Sequence[str]) -> Target:
-    check_contract(contract)
-    if len(specs) > 1:
-        raise UsageError("this command takes one --target")
-    default = next(name for name in known_targets(contract) if name != "reference")
-    return resolve(contract, specs[0] if specs else default)
 
 
 def _in_short(campaign: Campaign) -> str:

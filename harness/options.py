@@ -11,7 +11,7 @@ import click
 
 from kvlockstep.errors import UsageError
 from kvlockstep.profiles import PROFILES
-from kvlockstep.targets import ENGINE_PATH
+from kvlockstep.targets import ENGINE_PATH, Target, check_contract, known_targets, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -66,3 +66,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Results as J
 config_option = click.option(
     "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
 )
+
+
+def one_target(contract: str, specs: Sequence[str]) -> Target:
+    """The target that --target names, or the contract's first that is not the reference. Raises UsageError."""
+    check_contract(contract)
+    if len(specs) > 1:
+        raise UsageError("this command takes one --target")
+    default = next(name for name in known_targets(contract) if name != "reference")
+    return resolve(contract, specs[0] if specs else default)
