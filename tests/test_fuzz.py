@@ -86,7 +86,7 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path):
     done = campaign(resolve("slot_pool", "reference"), tmp_path, jobs=1, seconds=3, progress=kill_first_worker)
     assert steps
     assert len(done.lost_workers) == 1
-    assert "SIGKILL; not repeated when run alone" in done.lost_workers[0]
+    assert "SIGKILL" in done.lost_workers[0]
     assert done.steps > steps[0]
     assert not done.findings
 

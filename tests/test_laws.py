@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,6 +178,21 @@ def blames(law, step):
         return law(step) is not None
     except (TypeError, ValueError, AttributeError, LookupError):
         return False
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_block_stands_at_one_index_everywhere(order):
+    structure = next(law for law in model_of("paged_cache").laws if law.id == "structure")
+    forged = []
+    for step in accepted_steps("paged_cache"):
+        tables = step.after.tables
+        for one, other in itertools.permutations(tables, 2):
+            if tables[one] and len(tables[other]) > 1 and tables[other][1] not in tables[one]:
+                changed = {**tables, one: [tables[other][1], *tables[one][1:]]}
+                view = step.after._replace(tables=dict(list(changed.items())[::order]))
+                forged.append(step._replace(after=view))
+    assert forged
+    assert all(structure(step) for step in forged)
 
 
 def test_only_alloc_and_free_change_which_blocks_are_free():

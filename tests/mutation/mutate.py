@@ -233,7 +233,7 @@ def main(
         console.print(f"{mutant.id} {mutant.file}:{mutant.number}: {mutant.operator}: {mutant.line}", markup=False)
     console.print(_sum(results, known))
     if output:
-        command = " ".join(["python tests/mutation/mutate.py", *sys.argv[1:]])
+        command = " ".join(["python tests/mutation/mutate.py", f"--sample {size} --seed {seed}", *chosen])
         output.write_text(_page(results, known, command))
     sys.exit(1 if new else 0)
 
