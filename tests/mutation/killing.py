@@ -236,6 +236,8 @@ def _test(test: str, without: str = "^$") -> None:
     failed = Failures(re.compile(without))
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", "--no-header"]
     code = pytest.main([*options, test], plugins=[failed])
+    if code == 5 and not failed.left_out:
+        raise Killed(f"{test}: no test ran; is something missing that it needs?", ("test", test))
     if code not in (0, 5):
         raise Killed(failed.first or f"{test}: exit code {code}", ("test", failed.first or test))
 
@@ -245,10 +247,13 @@ class Failures:
 
     def __init__(self, without: re.Pattern[str]) -> None:
         self.first = ""
+        self.left_out = 0
         self._without = without
 
     def pytest_collection_modifyitems(self, items) -> None:
-        items[:] = [item for item in items if not self._without.search(item.nodeid)]
+        kept = [item for item in items if not self._without.search(item.nodeid)]
+        self.left_out = len(items) - len(kept)
+        items[:] = kept
 
     def pytest_runtest_logreport(self, report) -> None:
         if report.failed and not self.first:
