@@ -11,7 +11,7 @@ from typing import Any
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.shrink import shrink
+from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.errors import UsageError
 from kvlockstep.isolation import isolated, run_ops_isolated
@@ -25,7 +25,6 @@ from kvlockstep.trace import Trace, load_trace, save_trace
 from kvlockstep.watchdog import Watchdog
 
 FAILURES = Path(".kvlockstep/failures")
-HANG_SECONDS_WHILE_SHRINKING = 0.4
 DRIVERS = ("explore", "hypothesis", "random")
 
 Emit = Callable[["Event"], None]
@@ -170,7 +169,7 @@ def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
     Calls are cut off early while a trace of one that hangs is made short; if the result is only slow, it is not used.
     """
     hangs = trace.law == TERMINATION.id
-    limit = HANG_SECONDS_WHILE_SHRINKING if hangs else profile.step_seconds
+    limit = HANG_SECONDS if hangs else profile.step_seconds
     model_type = model_of(target.contract)
     if profile.isolate and target.device == CPU:
         watchdog = Watchdog(limit)

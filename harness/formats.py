@@ -86,12 +86,8 @@ def results_of_runs(runs: Sequence[Run]) -> Results:
 def results_of_campaign(campaign: Campaign, verdict: str) -> Results:
     """A campaign as one run with all of its findings."""
     contract, target = campaign.target.contract, campaign.target.name
-    laws = {law.id: "held" for law in model_of(contract).laws}
-    laws.update(dict.fromkeys(campaign.not_checked, "not_checked"))
-    laws.update({trace.law: "violated" for trace, _ in campaign.findings.values()})
-    run = Run(
-        contract, target, campaign.plan.driver, verdict, campaign.steps, campaign.episodes, campaign.seconds, laws
-    )
+    steps, episodes, seconds = campaign.steps, campaign.episodes, campaign.seconds
+    run = Run(contract, target, campaign.plan.driver, verdict, steps, episodes, seconds, campaign.laws)
     results = Results([run], [finding_of(trace, path) for trace, path in campaign.findings.values()])
     results.not_checked[contract, target] = campaign.not_checked
     if campaign.missed and not campaign.findings:

@@ -22,7 +22,6 @@ from kvlockstep.config import Config
 from kvlockstep.console import complete_contract, print_campaign, progress_bar, stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.formats import machine_formats, publish, results_of_campaign
-from kvlockstep.models.registry import model_of
 from kvlockstep.options import json_option, one_target, options, parse_time, profile_option, target_option
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES
@@ -108,9 +107,6 @@ def fuzz_command(
 def campaign_json(campaign: Campaign) -> dict[str, Any]:
     """What `fuzz --json` prints."""
     contract = campaign.target.contract
-    laws = {law.id: "held" for law in model_of(contract).laws}
-    laws.update(dict.fromkeys(campaign.ledger.not_checked, "not_checked"))
-    laws.update({trace.law: "violated" for trace, _ in campaign.findings.values()})
     traces = [str(path) for _, path in campaign.findings.values()]
     run = {
         "contract": contract,
@@ -120,7 +116,7 @@ def campaign_json(campaign: Campaign) -> dict[str, Any]:
         "steps": campaign.steps,
         "states": campaign.episodes,
         "seconds": round(campaign.seconds, 3),
-        "laws": laws,
+        "laws": campaign.laws,
         "reach": dict(sorted(campaign.ledger.reach.items())),
         "trace": traces[0] if traces else None,
     }

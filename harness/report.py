@@ -103,15 +103,19 @@ class Report:
         return "\n\n".join(pages) or f"{self.verdict}: {sum(run.steps for run in self.runs):,} steps"
 
 
+def law_verdicts(contract: str, not_checked: Iterable[str], violated: Iterable[str]) -> dict[str, str]:
+    """What became of each law of a contract: held, not_checked or violated."""
+    laws = {law.id: "held" for law in model_of(contract).laws}
+    laws.update(dict.fromkeys(not_checked, "not_checked"))
+    laws.update(dict.fromkeys(violated, "violated"))
+    return laws
+
+
 def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> Run:
     """A driver's outcome as a run of a report."""
     failure = outcome.failure
-    laws = {law.id: "held" for law in model_of(contract).laws}
-    laws.update(dict.fromkeys(outcome.not_checked, "not_checked"))
-    if not outcome.steps:
-        laws = dict.fromkeys(laws, "not_checked")
-    if failure is not None:
-        laws[failure.law] = "violated"
+    not_checked = outcome.not_checked if outcome.steps else [law.id for law in model_of(contract).laws]
+    laws = law_verdicts(contract, not_checked, [failure.law] if failure is not None else [])
     note = ""
     if outcome.driver == "explore":
         note = f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"

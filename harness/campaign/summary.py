@@ -10,7 +10,7 @@ from kvlockstep.campaign.ledger import Ledger
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.registry import model_of
-from kvlockstep.report import HOLDS, INCONCLUSIVE, VIOLATED
+from kvlockstep.report import HOLDS, INCONCLUSIVE, VIOLATED, law_verdicts
 from kvlockstep.targets import Target
 from kvlockstep.trace import Trace
 
@@ -67,6 +67,12 @@ class Campaign:
     @property
     def verdict(self) -> str:
         return VIOLATED if self.findings else INCONCLUSIVE if self.missed else HOLDS
+
+    @property
+    def laws(self) -> dict[str, str]:
+        """What became of each law: held, not_checked or violated."""
+        violated = (trace.law for trace, _ in self.findings.values())
+        return law_verdicts(self.plan.contract, self.not_checked, violated)
 
     @property
     def rate(self) -> float:

@@ -10,7 +10,7 @@ from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.playing import reuse_examples, shard_driver
 from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
 from kvlockstep.drivers.episode import Outcome, run_ops
-from kvlockstep.drivers.shrink import shrink
+from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
 from kvlockstep.isolation import isolated, run_ops_isolated
 from kvlockstep.models.model import Factory, Model
 from kvlockstep.models.registry import model_of
@@ -19,7 +19,6 @@ from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
 SHARD, SHORTEN, RECORD, REUSE = "shard", "shorten", "record", "reuse"
-HANG_SECONDS_WHILE_SHRINKING = 0.4
 ISOLATED_STEP_SECONDS = 1.0
 
 
@@ -71,7 +70,7 @@ def do_task(
 def _shorten(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
     model_type = model_of(plan.contract)
     usual = watchdog.limit
-    watchdog.limit = HANG_SECONDS_WHILE_SHRINKING if trace.law == TERMINATION.id else usual
+    watchdog.limit = HANG_SECONDS if trace.law == TERMINATION.id else usual
     try:
         if apart:
             watchdog.limit = min(watchdog.limit, ISOLATED_STEP_SECONDS)

@@ -28,6 +28,9 @@ Attempt = Callable[[Scope, Sequence[Op]], Trace | None]
 # A leak shows as accounting while requests are live, and as leak_freedom when none is.
 ONE_KIND = frozenset({"accounting", "leak_freedom"})
 
+# Calls of a trace that hangs are cut off after this, while it is made short.
+HANG_SECONDS = 0.4
+
 RunOps = Callable[[type[Model[Any]], Factory, Scope, Sequence[Op], Watchdog], Trace | None]
 
 
