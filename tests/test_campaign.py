@@ -69,20 +69,34 @@ def test_a_campaign_in_two_runs_is_one(tmp_path, driver):
     require_equal(tmp_path / "two", tmp_path / "one")
 
 
-def test_workers_that_are_killed(tmp_path, undisturbed, monkeypatch):
+def test_a_worker_that_is_killed(tmp_path, undisturbed, monkeypatch):
     monkeypatch.setattr("kvlockstep.campaign.running.COMMIT_SECONDS", 0.0)
     killed = []
 
-    def kill(state):
-        if len(killed) < 20 and not any("not repeated" in text for text in state.lost_workers):
+    def kill(_state):
+        if not killed:
             children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
             for child in [int(p) for p in children.stdout.split() if is_fork_of_us(p)][:1]:
                 killed.append(child)
                 os.kill(child, signal.SIGKILL)
 
-    done = campaign(resolve(*FAULT), tmp_path, shards=SHARDS, progress=kill)
-    assert any("SIGKILL; not repeated when run alone" in text for text in done.lost_workers)
+    campaign(resolve(*FAULT), tmp_path, shards=SHARDS, progress=kill)
+    assert killed
     require_equal(tmp_path, undisturbed)
+
+
+def test_a_worker_that_is_killed_in_a_shard(tmp_path, undisturbed):
+    target, parent, died = resolve(*FAULT), os.getpid(), tmp_path / "died"
+
+    def dies_once(*config):
+        if os.getpid() != parent and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return target.factory(*config)
+
+    done = campaign(Target(target.contract, target.name, dies_once), tmp_path / "campaign", shards=SHARDS, jobs=1)
+    assert any("SIGKILL; not repeated when run alone" in text for text in done.lost_workers)
+    require_equal(tmp_path / "campaign", undisturbed)
 
 
 def test_a_worker_deaf_to_signals_goes_with_its_parent(tmp_path):
