@@ -26,9 +26,9 @@ from kvlockstep.targets import FAULT_PREFIX, Target, clean_twins, faults, known_
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
-STEP_SECONDS = 1.0
-SHRINK_SECONDS = 6.0
-EXPLORE_SHARE = 0.06
+STEP_SECONDS = 0.5
+SHRINK_SECONDS = 4.0
+EXPLORE_SHARE = 0.04
 MEDIAN_LENGTH = 6
 LONGEST = 12
 
