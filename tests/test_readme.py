@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlockstep.models.registry import MODELS
+from kvlockstep.targets import known_divergences
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -57,3 +58,12 @@ def test_every_law_and_contract_is_in_the_tables():
         assert f"`{contract}`" in README
         for law in model.laws:
             assert f"`{law.id}`" in README, law.id
+
+
+def test_the_bugs_of_engines_are_counted():
+    bugs = [known for known in known_divergences() if known.kind == "bug"]
+    assert f"{len(bugs)} traces of bugs so far" in README
+    examples = re.findall(r"^\| (\S+) (\d+\.\d+\.\d+) \| .* \| `(\w+)` \|", README, re.MULTILINE)
+    assert examples
+    for engine, version, law in examples:
+        assert any((b.version, b.law) == (version, law) and b.id.startswith(engine.lower()) for b in bugs)
