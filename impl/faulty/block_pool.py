@@ -627,5 +627,5 @@ FAULTS = faults_of(
     ("bp-masks-miss", MasksMiss, "write and read masks do not meet", ("vllm#42258",), "prefix_completeness"),
     ("bp-empty-error", EmptyIsAnotherError, "an error of another kind", ("seed 002",), "error_contract"),
     ("bp-free-twice-of-many", FreedTwiceOfMany, "free([b, b])", ("dynamo#13398",), "no_double_free"),
-    ("bp-touch-uncaches", TouchUncaches, "held is not hit", ("mini-sglang#52",), "eviction_safety"),
+    ("bp-touch-uncaches", TouchUncaches, "held is not hit", ("mutant",), "eviction_safety"),
 )

@@ -151,6 +151,6 @@ FAULTS = faults_of(
     ("stack-off-by-one", OffByOne, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
     ("stack-shares-top", SharesTop, "a free block is handed out", ("vllm#42571",), "conservation"),
     ("stack-release-in-capture", ReleaseInCapture, "a release inside a capture", ("seed 003",), "graph_contract"),
-    ("stack-above-top", ReadsAboveTop, "ids from above the top", ("vllm#42571",), "no_aliasing"),
+    ("stack-above-top", ReadsAboveTop, "ids from above the top", ("mutant",), "no_aliasing"),
     ("stack-overflow", ReleaseOverflows, "more blocks come back than there are", ("seed 003",), "error_contract"),
 )

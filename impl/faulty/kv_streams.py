@@ -210,7 +210,7 @@ FAULTS = faults_of(
     ("streams-waits", WaitsToHandOut, "work in flight counts as held", ("llama.cpp#10873",), "admission_honesty"),
     ("streams-hands-out-twice", HandsOutHeld, "a block with two holders", ("vllm#42571",), "no_aliasing"),
     ("streams-refused-frees", RefusedFrees, "a refused swap frees", ("Megatron-LM#6091",), "atomicity"),
-    ("streams-last-again", LastOneAgain, "handed out twice", ("vllm#42571",), "no_aliasing"),
+    ("streams-last-again", LastOneAgain, "handed out twice", ("mutant",), "no_aliasing"),
     ("streams-refused-requeues", RefusedFreeRequeues, "a refusal shows", ("Megatron-LM#6091",), "atomicity"),
     ("streams-key-error", GateKeyError, "an error of the dict", ("mutant",), "error_contract"),
 )

@@ -868,6 +868,6 @@ FAULTS = faults_of(
     ("radix-reset-missing", ResetIsMissing, "no reset", ("seed 001",), "error_contract"),
     ("radix-render-cut", RenderIsCut, "the picture is cut", ("seed 001",), "agreement"),
     ("radix-reset-cached", ResetKeepsCached, "a reset that forgets nothing", ("vllm#57727",), "reset_complete"),
-    ("radix-drops-parent", InsertDropsParent, "an extension replaces", ("sglang#28692",), "structure"),
+    ("radix-drops-parent", InsertDropsParent, "an extension replaces", ("mutant",), "structure"),
     ("radix-finish-frees", FinishFreesLocked, "one ends, all lose", ("TensorRT-LLM#17926",), "eviction_safety"),
 )

@@ -405,6 +405,6 @@ FAULTS = faults_of(
     ("prefix-refused-clears", RefusedInsertClears, "a refused insert clears", ("Megatron-LM#6091",), "atomicity"),
     ("prefix-evicts-by-age", EvictsByAge, "the beginning of a path goes first", ("Megatron-LM#5822",), "structure"),
     ("prefix-copy-whole", CopiesWholeSlot, "a copy of more than the prefix", ("mlx-lm#1547",), "write_isolation"),
-    ("prefix-keeps-version", InsertKeepsVersion, "an old version", ("Megatron-LM#6218",), "version_current"),
-    ("prefix-pinned-here", PinnedInThisSlot, "a needless refusal", ("llama.cpp#10873",), "admission_honesty"),
+    ("prefix-keeps-version", InsertKeepsVersion, "an old version", ("mutant",), "version_current"),
+    ("prefix-pinned-here", PinnedInThisSlot, "a needless refusal", ("mutant",), "admission_honesty"),
 )
