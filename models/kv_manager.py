@@ -15,19 +15,19 @@ from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.reference.contracts import KV_OPTIONAL
 
-PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch", "edited", "edited")
+PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch", "edited", "edited", "crossed")
 HISTORY = 6
 
 # Token ids that are one when they are cut to so many bits, cast to a float, taken modulo the size of a vocabulary,
 # clamped, added up with a multiplier, or joined as text.
 CUT = (1, 257, 65537, 2**31 - 1, 0, 2), (7, 7 + 2**20, 7 + 2**24, 7 + 2**30)
 CAST = (2**24, 2**24 + 1, 2048, 2049), (256, 257)
-MODULO = (3, 1003, 32003), (3, 50260, 151939), (3, 1000, 1012, 1000006, 1000000010)
+MODULO = (3, 1003, 32003), (3, 50260, 128259, 151939), (3, 1000, 1012, 1000006, 1000000010)
 CLAMPED = (2**31 - 1, 2**31 - 2), (32768, 32769, 40000)
 SUMMED = (1, 2, 33)
 ALIKE = (1, 11, 0)
-# The keys 1 and 257 are one in 8 bits; -1 and 0 are what others write for no key; 1 and 2 are also tokens.
-EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = ((None, 0, 7), (None,), (None, 1, 2), (None, -1, 0), (None, 1, 257))
+# The keys 1 and 65537 are one in 8 and in 16 bits; -1 and 0 are what others write for no key; 1 and 2 are also tokens.
+EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = ((None, 0, 7), (None,), (None, 1, 2), (None, -1, 0), (None, 1, 65537))
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class KVScope(Scope):
     """`live` requests at most at a time, over a vocabulary `tokens`, under `keys`. `ask`: see KVJudge.
 
     `max_tokens` bounds a prompt; with `exhaustive` every prompt up to it is proposed, otherwise a rich choice of
-    repeated, extended, shortened and branching ones.
+    repeated, extended, shortened and branching ones. With `many` the prompts are long, distinct and come back, and
+    little else happens: thousands of cached blocks, among which the keys of two are one if they are short and trusted.
+    `long` episodes, without a reset, use up what leaks in small parts and let counters run over.
     """
 
     blocks: int
@@ -46,9 +48,15 @@ class KVScope(Scope):
     keys: tuple[int | None, ...] = (None,)
     ask: str = "avail"
     exhaustive: bool = False
+    many: bool = False
+    long: bool = False
 
     def shown(self) -> dict[str, Any]:
         return {"blocks": self.blocks, "block_size": self.block_size, "ask": self.ask}
+
+    @property
+    def stretch(self) -> int:
+        return 5 if self.long else 1
 
 
 def _scopes() -> Iterable[KVScope]:
@@ -67,6 +75,8 @@ def _scopes() -> Iterable[KVScope]:
     for ask in ASK_ORDERS:
         yield KVScope(96, 1, 4, 90, (1, 2, 3), (None,), ask)
         yield KVScope(80, 2, 3, 70, (1, 2), (None, 7), ask)
+    yield KVScope(24, 2, 9, 24, long=True)
+    yield KVScope(2048, 1, 4, 64, tuple(range(1, 17)), (None,), "late", many=True)
 
 
 class KVManagerModel(Model[KVScope]):
@@ -152,9 +162,9 @@ class KVManagerModel(Model[KVScope]):
         longest = traits.max_length or 10**9
         request = pick([r for r in self._idle() if r.remaining <= 1 and r.computed < longest])
         most = min(traits.tokens_per_decode or 10**9, longest - request.computed) - 1
-        width = (
-            pick([k for k in (0, 0, 0, 1, 2, self._size) if k <= most]) if most > 0 and not self.scope.exhaustive else 0
-        )
+        # The widest drafts cross two ends of blocks.
+        widths = (0, 0, 0, 1, 2, self._size, 2 * self._size)
+        width = pick([k for k in widths if k <= most]) if most > 0 and not self.scope.exhaustive else 0
         return Op(
             "decode",
             request=request.name,
@@ -205,6 +215,7 @@ class KVManagerModel(Model[KVScope]):
         self._require(
             self.judge.traits.can_fork and not self.judge.scheduled and len(self.judge.live) < self.scope.live
         )
+        self._require(not self.scope.many)
         live = list(self.judge.live)
         inside = [name for name in live if self.judge.live[name].computed % self._size]
         names = live if self.scope.exhaustive else [*live, *inside]
@@ -214,13 +225,14 @@ class KVManagerModel(Model[KVScope]):
     def evict_all(self, pick: Pick) -> Op:
         """The cache is emptied of what nobody holds."""
         self._require(self.judge.traits.can_evict_all and not self.judge.scheduled)
-        self._require(self.scope.exhaustive or pick((False, True)))
+        self._require(not self.scope.many and (self.scope.exhaustive or pick((False, True))))
         return Op("evict_all")
 
     @command(1)
     def reset(self, pick: Pick) -> Op:
         """Everything is forgotten."""
         self._require(self.judge.traits.can_reset and not self.judge.scheduled)
+        self._require(not self.scope.many and not self.scope.long)
         self._require(self.scope.exhaustive or pick((False, False, False, True)))
         return Op("reset")
 
@@ -263,7 +275,8 @@ class KVManagerModel(Model[KVScope]):
         judge = self.judge
         requests = tuple((tuple(r.tokens), r.extra_key, r.computed, r.pending) for r in judge.live.values())
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
-        return requests, preempted, judge.admitting, judge.memory.contents(), tuple(judge.idle_blocks)
+        contents = len(self.history) if self.scope.many else judge.memory.contents()
+        return requests, preempted, judge.admitting, contents, tuple(judge.idle_blocks)
 
     def not_checked(self) -> dict[str, str]:
         judge, traits = self.judge, self.judge.traits
@@ -339,7 +352,7 @@ class KVManagerModel(Model[KVScope]):
             raise NotEnabled
 
     def _idle(self) -> list[Request]:
-        if self.judge.admitting:
+        if self.judge.admitting or self.scope.many:
             raise NotEnabled
         return [r for r in self.judge.live.values() if not r.pending]
 
@@ -347,11 +360,12 @@ class KVManagerModel(Model[KVScope]):
         known = (tuple(tokens), extra_key)
         if known not in self.history:
             self.history.append(known)
-            del self.history[:-HISTORY]
+            if not self.scope.many:
+                del self.history[:-HISTORY]
 
     def _chunk_of(self, pick: Pick, tokens: int) -> int:
         traits = self.judge.traits
-        if not traits.chunk:
+        if not traits.chunk or self.scope.many:
             return tokens
         align = traits.chunk_align
         if self.scope.exhaustive:
@@ -365,6 +379,8 @@ class KVManagerModel(Model[KVScope]):
         scope = self.scope
         if scope.exhaustive:
             return list(pick(_all_prompts(scope.tokens, self._longest))), pick(self._keys)
+        if scope.many:
+            return self._one_of_many(pick)
         twins = [self.judge.live[name] for name in self.judge.scheduled[-1:] if self.judge.live[name].admitted]
         again = pick((True, False, False, False, False)) if twins else False
         if again:
@@ -380,7 +396,17 @@ class KVManagerModel(Model[KVScope]):
             base = base[: self._length(pick, len(base) - 1)] if len(base) > 1 else base
         if kind == "edited":
             return self._edited(base, pick), key
+        if kind == "crossed":
+            return self._crossed(base, pick), key
         return base[: self._longest] if kind in ("repeat", "shorter") else self._grown(base, pick), key
+
+    def _one_of_many(self, pick: Pick) -> tuple[list[int], int | None]:
+        """A prompt of random tokens, or one that was there before."""
+        again = pick((True, False)) if self.history else False
+        if again:
+            tokens, key = pick(self.history)
+            return list(tokens), key
+        return [pick(self.scope.tokens) for _ in range(self._longest)], pick(self._keys)
 
     def _grown(self, base: list[int], pick: Pick) -> list[int]:
         room = self._longest - len(base)
@@ -392,6 +418,12 @@ class KVManagerModel(Model[KVScope]):
         at = pick((0, len(base) // 2, max(0, len(base) - 2), len(base) - 1))
         base[at : at + 1] = [pick(self.scope.tokens)] if len(base) == 1 or pick((True, True, False)) else []
         return (base + [pick(self.scope.tokens)] * pick((0, 1)))[: self._longest]
+
+    def _crossed(self, base: list[int], pick: Pick) -> list[int]:
+        """The head of one sequence before the tail of another, as if requests that parted had come together again."""
+        other, _ = pick(self.history)
+        at = self._length(pick, min(len(base), len(other)))
+        return (base[:at] + list(other[at:]) + [pick(self.scope.tokens)])[: self._longest]
 
     def _length(self, pick: Pick, most: int) -> int:
         """A length from 1 to `most`, near a multiple of the block."""

@@ -52,12 +52,12 @@ def run_episode(
     episode: int,
     watchdog: Watchdog,
     outcome: Outcome,
-    announce: Callable[[Op], None] | None = None,
 ) -> Trace | None:
-    """Runs one episode, which depends on nothing but `seed` and `episode`. `announce` hears of each step beforehand."""
+    """Runs one episode, which depends on nothing but `seed` and `episode`."""
     pick = picker(seed, episode)
     scope = pick(model_type.scopes)
-    trace = walk(model_type, factory, scope, pick(EPISODE_LENGTHS), pick, watchdog, outcome, announce)
+    length = scope.stretch * pick(EPISODE_LENGTHS)
+    trace = walk(model_type, factory, scope, length, pick, watchdog, outcome)
     return trace and trace.but(driver="random", seed=seed)
 
 
@@ -82,7 +82,6 @@ def walk(
     pick: Pick,
     watchdog: Watchdog,
     outcome: Outcome,
-    announce: Callable[[Op], None] | None = None,
     *,
     stale: Callable[[Model[Any]], bool] | None = None,
 ) -> Trace | None:
@@ -106,8 +105,6 @@ def walk(
                 continue
             watchdog.beat += 1
             ops.append(op)
-            if announce is not None:
-                announce(op)
             try:
                 answers.append(model.step(op))
                 misses = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.impl.faulty.kv_keys import Keyed
@@ -60,6 +61,22 @@ class KeyOfEightBits(Keyed):
     @staticmethod
     def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
         return extra_key if extra_key is None else extra_key % 256, tokens
+
+
+class KeyOfSixteenBits(Keyed):
+    """An extra key keeps 16 bits."""
+
+    @staticmethod
+    def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
+        return extra_key if extra_key is None else extra_key & 0xFFFF, tokens
+
+
+class DigestOfTwentyBits(Keyed):
+    """A cryptographic digest of everything that the KV depends on keeps 20 bits, and is trusted."""
+
+    @staticmethod
+    def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
+        return int.from_bytes(blake2b(repr((extra_key, tokens)).encode(), digest_size=3).digest(), "big") >> 4
 
 
 class KeyIsAToken(Keyed):
@@ -134,6 +151,64 @@ class GrandchildUncounted(KVManager):
             self._refs[table[0]] -= 1
         self._children.add(child)
         return pairs
+
+
+class ForkSharesChain(KVManager):
+    """Parent and child of a fork go on with one list of block keys, so that each takes the other's for its own past."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._chains: dict[str, list[Key]] = {}
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
+        cached = super().admit(rid, tokens, extra_key, n)
+        ends = range(self.block_size, (cached or 0) + 1, self.block_size)
+        self._chains[rid] = [self._key(extra_key, tokens[:end]) for end in ends]
+        return cached
+
+    def fork(self, rid: str, child: str) -> list[tuple[int, int]] | None:
+        self._chains[child] = self._chains[rid]
+        return super().fork(rid, child)
+
+    def commit(self, rid: str, n: int) -> None:
+        request, chain = self._live[rid], self._chains[rid]
+        request.computed += n
+        request.base = list(request.table)
+        for i in range(len(chain), request.computed // self.block_size):
+            block, (_, before) = request.table[i], chain[-1] if chain else (None, ())
+            own = request.tokens[i * self.block_size : (i + 1) * self.block_size]
+            chain.append((request.extra_key, before + tuple(own)))
+            if chain[-1] not in self._cached:
+                self._cached[chain[-1]] = block
+                self._key_of[block] = chain[-1]
+
+
+class FourHolders(KVManager):
+    """The count of a block's holders has room for four."""
+
+    def _hold(self, block: int) -> None:
+        super()._hold(block)
+        self._refs[block] = min(4, self._refs[block])
+
+
+class AvailInAByte(KVManager):
+    """avail counts blocks in a byte."""
+
+    def avail(self) -> int:
+        return (super().avail() // self.block_size & 0xFF) * self.block_size
+
+
+class TwoEndsOneBlock(KVManager):
+    """Drafts that cross two ends of blocks get one block."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        request = self._live[rid]
+        before, decode = len(request.table), len(request.tokens) == request.computed + 1
+        if not super().reserve(rid, n):
+            return False
+        if decode and len(request.table) > before + 1:
+            self._drop(request.table.pop())
+        return True
 
 
 class OthersCopiesDropped(KVManager):
@@ -329,12 +404,18 @@ FAULTS = faults_of(
     ("kv-key-sum", SumOfTokens, "a sum is trusted", ("mutant",), "prefix_soundness"),
     ("kv-key-minus-one", NoneIsMinusOne, "extra key -1 is taken for none", ("mutant",), "prefix_soundness"),
     ("kv-extra-8-bits", KeyOfEightBits, "an extra key is cut", ("mutant",), "prefix_soundness"),
+    ("kv-extra-16-bits", KeyOfSixteenBits, "an extra key is cut", ("LMCache#4783",), "prefix_soundness"),
+    ("kv-digest-20-bits", DigestOfTwentyBits, "a short digest is trusted", ("mutant",), "prefix_soundness"),
     ("kv-extra-token", KeyIsAToken, "an extra key is a token", ("mutant",), "prefix_soundness"),
     ("kv-key-short-prompts", KeyOfShortPrompts, "long prompts lose their key", ("mutant",), "prefix_soundness"),
     ("kv-key-sixteen", AllButLastOfSixteen, "only with blocks of 16", ("mutant",), "prefix_soundness"),
     ("kv-second-preempt", SecondPreemptLeaks, "a block lost the second time", ("mutant",), "leak_freedom"),
     ("kv-resume-exchanges", ResumeExchanges, "hit blocks change places", ("mutant",), "prefix_soundness"),
     ("kv-grandchild", GrandchildUncounted, "a fork of a fork", ("mutant",), "accounting"),
+    ("kv-fork-chain", ForkSharesChain, "a fork shares the list of keys", ("mutant",), "prefix_soundness"),
+    ("kv-four-holders", FourHolders, "a count of holders is full", ("mutant",), "accounting"),
+    ("kv-draft-two-ends", TwoEndsOneBlock, "wide drafts lack a block", ("TensorRT-LLM#16280",), "coverage"),
+    ("kv-avail-byte", AvailInAByte, "avail wraps around", ("mutant",), "leak_freedom"),
     ("kv-others-copies", OthersCopiesDropped, "a withdrawal drops others' copies", ("mutant",), "content_equality"),
     ("kv-withdraw-token", WithdrawTakesToken, "a withdrawn token is forgotten", ("mutant",), "prefix_soundness"),
     ("kv-no-room-no-copy", NoRoomNoCopy, "no room for a copy", ("mutant",), "write_isolation"),
