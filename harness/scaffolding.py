@@ -24,29 +24,6 @@ from kvlockstep.targets import BUILT_IN, check_contract, load
 
 WIDTH = 120
 
-KV_METHODS = {
-    "admit": (
-        "Finds and pins the cached prefix, takes slots for the next `n` tokens of the prompt. Answers how many "
-        "tokens are cached, less than all of them; None to refuse, and then nothing is held. After `preempt` the "
-        "same id comes back with all the tokens known so far."
-    ),
-    "append": "One more token of the request is known; its KV is not computed yet.",
-    "reserve": "Takes slots for the next `n` tokens. False to refuse, and then nothing has changed.",
-    "copies": "The slot copies (source, target) that this step needs; asked once, before launch.",
-    "launch": "Allocation for the whole batch, if there is any.",
-    "slots": (
-        "The slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset. Changes nothing."
-    ),
-    "commit": "`n` reserved tokens are written and accepted. Full blocks may be published now.",
-    "finish": "The request ends and gives its slots back. What stays cached is your business.",
-    "abort": "The request ends in whatever phase it is.",
-    "preempt": "The request gives its slots back, to be admitted again under the same id.",
-    "avail": "Free and evictable slots. Changes nothing.",
-    "free_now": "Free slots, without evicting anything. Changes nothing.",
-    "free_slots": (
-        "The slots that are free and cannot be hit any more; None if nobody knows. Makes traces much shorter."
-    ),
-}
 KV_TRAITS = {
     "max_length": "longest request in tokens, None without a limit",
     "chunk": "a prompt may be computed in chunks",
@@ -66,18 +43,8 @@ KV_TRAITS = {
     "prefix_cache": "False if prefixes are never shared",
     "event_listener": 'there is events() for a listener that keeps a "set" of keys, or one "counting" copies',
 }
-SCHEDULER_METHODS = {
-    "add": "A request arrives. It ends by END_TOKEN or by its `max_tokens`-th sampled token.",
-    "schedule": "Decides the next batch, which is launched at once.",
-    "update": "The sampled tokens of the oldest batch in flight; answers the requests that have ended now.",
-    "abort": "The request ends, also with a batch in flight.",
-    "queues": "Every queue by its name, with the requests in it. Changes nothing.",
-    "slots": "The slots that the request holds now; none if it waits. Changes nothing.",
-    "avail": "Free and evictable slots. Changes nothing.",
-    "free_slots": "The slots that are free and cannot be hit any more; None if nobody knows.",
-}
 SCHEDULER_TRAITS = {
-    "overlap": "batches that may be in flight",
+    "overlap": "batches that may be in flight; with drafts schedule has an argument, too",
     "policy": '"fcfs" or "priority" if nobody is admitted before an older request that waits',
     "preempts": "False if it never takes slots back",
     "mixes": "False if prompts and decodes never share a batch",
@@ -88,7 +55,6 @@ SCHEDULER_TRAITS = {
     "drafts": "most drafts of a request in a batch; there is draft(rid, tokens), and update has a second argument",
     "aborts": '"any" time; "before_schedule" if messages are read there; None without an abort',
 }
-METHODS = {"kv_manager": KV_METHODS, "kv_scheduler": SCHEDULER_METHODS}
 TRAITS: dict[str, tuple[type[Any], dict[str, str]]] = {
     "kv_manager": (Traits, KV_TRAITS),
     "kv_scheduler": (SchedulerTraits, SCHEDULER_TRAITS),
@@ -149,7 +115,7 @@ def adapter_source(module: str, contract: str) -> str:
     body += _traits(contract) if contract in TRAITS else []
     body += ["", *_init(known)]
     for name, member in methods:
-        body += ["", *_method(name, member, _about(known, name))]
+        body += ["", *_method(name, member, _about(known, name, member))]
     imports = _imports(known, [member for _, member in methods])
     head = [
         f'"""{class_name(module)}: a target of the contract {contract}."""',
@@ -211,13 +177,11 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return f"{parameter.name}: {parameter.annotation}{default}"
 
 
-def _about(contract: Contract, method: str) -> str:
-    """What a method does: as above, or as the reference says."""
-    if method in METHODS.get(contract.name, {}):
-        return METHODS[contract.name][method]
+def _about(contract: Contract, method: str, member: Any) -> str:
+    """What a method does, as the protocol says, or the reference."""
     reference = BUILT_IN.get(contract.name, {}).get("reference")
     documented = inspect.getdoc(getattr(load(reference), method, None)) if reference else None
-    return documented or f"See `kvlockstep explain {contract.name}`."
+    return member.__doc__ or documented or f"See `kvlockstep explain {contract.name}`."
 
 
 def _docstring(text: str) -> str:

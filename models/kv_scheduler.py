@@ -76,6 +76,10 @@ class KVSchedulerModel(Model[SchedulerScope]):
         Goal("drafts", "a batch has drafts", "drafts"),
         Goal("accepted_drafts", "some drafts are accepted", "drafts"),
         Goal("rejected_drafts", "some drafts are rejected", "drafts"),
+        Goal("behind_accepted", "a request goes on behind accepted drafts in flight", "drafts_overlap"),
+        Goal("behind_rejected", "a request goes on behind rejected drafts in flight", "drafts_overlap"),
+        Goal("preempt_drafts", "a request is preempted with drafts in flight", "drafts_overlap_preempts"),
+        Goal("late_drafts", "drafts arrive for a request that has ended", "drafts_overlap"),
         Goal("reset_live", "a reset sends requests back", "can_reset"),
         Goal("extra_key", "a request has an extra key", "extra_key"),
         Goal("drain", "every request is run to its end"),
@@ -114,7 +118,9 @@ class KVSchedulerModel(Model[SchedulerScope]):
         self._require(len(self.judge.flights) < self.judge.traits.overlap and bool(self.judge.live))
         tokens = self._samples(pick)
         offered = max(len(job.offered) for job in self.judge.live.values())
-        return Op("schedule", tokens=tokens, **({"accept": pick(range(offered + 1))} if offered else {}))
+        accept = {"accept": pick(range(offered + 1))} if offered else {}
+        behind = {"drafts": self._samples(pick)[: self.judge.traits.drafts]} if self.judge.drafts_overlap else {}
+        return Op("schedule", tokens=tokens, **accept, **behind)
 
     @command(8)
     def update(self, pick: Pick) -> Op:
@@ -126,7 +132,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def abort(self, pick: Pick) -> Op:
         """A request is aborted wherever it is."""
         self._require(self.judge.may_abort())
-        return Op("abort", request=pick(list(self.judge.live)))
+        return Op("abort", request=pick([name for name, job in self.judge.live.items() if not job.aborted]))
 
     @command(2)
     def draft(self, pick: Pick) -> Op:
@@ -165,10 +171,13 @@ class KVSchedulerModel(Model[SchedulerScope]):
         names = {name: i for i, name in enumerate(judge.live)}
         jobs = tuple(
             (tuple(j.request.tokens), j.request.extra_key, j.max_tokens, j.rank[0], j.request.computed, j.delivered,
-             j.fresh, j.preempted, tuple(j.offered), tuple(judge.adapter.slots(name)))
+             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(judge.adapter.slots(name)))
             for name, j in judge.live.items()
         )  # fmt: skip
-        flights = tuple(tuple((names.get(n, -1), *t) for n, t in flight.gained.items()) for flight in judge.flights)
+        flights = tuple(
+            tuple((names.get(n, -1), flight.rejected.get(n), *t) for n, t in flight.gained.items())
+            for flight in judge.flights
+        )
         queues = tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
         return jobs, flights, queues, judge.memory.contents()
 
@@ -195,6 +204,8 @@ class KVSchedulerModel(Model[SchedulerScope]):
             "ends_in_flight": traits.overlap > 1 or traits.aborts == "any",
             "aborts_in_flight": traits.aborts == "any" or (traits.aborts and traits.overlap > 1),
             "aborts_preempted": traits.aborts and traits.preempts,
+            "drafts_overlap": self.judge.drafts_overlap,
+            "drafts_overlap_preempts": self.judge.drafts_overlap and traits.preempts,
             **{trait: getattr(traits, trait) for trait in SCHEDULER_OPTIONAL.values()},
         }
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}

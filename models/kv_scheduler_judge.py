@@ -6,6 +6,7 @@ sampled then; the scheduler hears of them in `update`. Whatever else it does mea
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.contracts import Traits
-from kvlockstep.reference.scheduler_contract import END_TOKEN, PADDING, Batch, Item, SchedulerTraits
+from kvlockstep.reference.scheduler_contract import END_TOKEN, PAD_DRAFT, Batch, Item, SchedulerTraits
 
 SHOWN_BATCHES = 8
 
@@ -29,7 +30,7 @@ class Job:
     """A live request. `request` has its true tokens, those in flight included; `delivered` the scheduler knows.
 
     `rank` orders it under the policy; it is `fresh` while it holds nothing, before its start or after a preemption.
-    `offered` are drafts for its next batch.
+    `offered` are drafts for its next batch. `aborted`: it ends with its next token, if not before.
     """
 
     request: Request
@@ -39,6 +40,7 @@ class Job:
     delivered: int = 0
     fresh: bool = True
     preempted: bool = False
+    aborted: bool = False
     offered: list[int] = field(default_factory=list)
 
     @property
@@ -47,7 +49,7 @@ class Job:
 
     def cut(self, tokens: list[int]) -> list[int]:
         """The tokens that it gains of these: none behind its end."""
-        left = tokens[: self.max_tokens + self.prompt - len(self.request.tokens)]
+        left = tokens[: max(0, self.max_tokens + self.prompt - len(self.request.tokens))]
         return left[: left.index(END_TOKEN) + 1] if END_TOKEN in left else left
 
     @property
@@ -59,11 +61,13 @@ class Flight(NamedTuple):
     """A batch in flight: who is in it, the token sampled for each that samples, and how many drafts were right.
 
     `gained` are the tokens that a request has by it: accepted drafts and the sampled one, up to the request's end.
+    `rejected` counts the drafts that were wrong.
     """
 
     names: set[str]
     sampled: dict[str, int]
     accepted: dict[str, int]
+    rejected: dict[str, int]
     gained: dict[str, list[int]]
 
 
@@ -93,6 +97,7 @@ class SchedulerJudge:
         self._blocks_seen: set[int] = set()
         self._free_before: int | None = None
         self._batches_without_token = 0
+        self._arrivals = itertools.count()
         self._settle()
 
     def add(
@@ -103,7 +108,7 @@ class SchedulerJudge:
             raise NotEnabled
         if (extra_key is not None and not self.traits.extra_key) or (priority and self.traits.policy != "priority"):
             raise NotEnabled
-        rank = (priority or 0, len(self.used_names))
+        rank = (priority or 0, next(self._arrivals))
         self.used_names.add(name)
         self._call(self.adapter.add, name, list(tokens), extra_key, max_tokens, priority or 0)
         self.live[name] = Job(Request(name, list(tokens), extra_key), max_tokens, rank, len(tokens))
@@ -111,6 +116,11 @@ class SchedulerJudge:
         self.reach["extra_key"] += extra_key is not None
         self._settle()
         return "done"
+
+    @property
+    def drafts_overlap(self) -> bool:
+        """Whether batches are scheduled behind drafts that nobody but the device has judged."""
+        return self.traits.drafts > 0 and self.traits.overlap > 1
 
     def may_abort(self) -> bool:
         """Whether an abort can come now."""
@@ -127,19 +137,22 @@ class SchedulerJudge:
         """Drafts are offered for the next batch of a request that decodes."""
         if name not in self.may_draft() or not 0 < len(tokens) <= self.traits.drafts:
             raise NotEnabled
-        self.live[name].offered = list(tokens)
-        self._call(self.adapter.draft, name, list(tokens))
+        self._offer(name, tokens)
         self._settle()
         return "done"
 
-    def schedule(self, tokens: Sequence[int], accept: int = 0) -> str:
+    def schedule(self, tokens: Sequence[int], accept: int = 0, drafts: Sequence[int] = ()) -> str:
         """A batch is decided and launched; its n-th request that samples gets the n-th of `tokens`, cyclically.
 
-        Of each request's drafts the first `accept` are right.
+        Of each request's drafts the first `accept` are right. `drafts` are what the device drafts behind them.
         """
         if len(self.flights) >= self.traits.overlap or not tokens or not self.live:
             raise NotEnabled
-        batch = Batch(*self._call(self.adapter.schedule))
+        if drafts and not (self.drafts_overlap and len(drafts) <= self.traits.drafts):
+            raise NotEnabled
+        device = [[dict(flight.accepted) for flight in self.flights]] if self.drafts_overlap else []
+        batch = Batch(*self._call(self.adapter.schedule, *device))
+        self._let_go()
         self._check_preempted(batch.preempted)
         items = [Item(*item) for item in batch.items]
         if not self.flights:
@@ -148,6 +161,8 @@ class SchedulerJudge:
         self._forward(items, batch.copies)
         flight = self._sample(items, tokens, accept)
         self.flights.append(flight)
+        for name in flight.sampled if drafts else ():
+            self._offer(name, drafts)
         self.reach["overlap"] += len(self.flights) > 1
         self._batches_without_token = 0 if flight.sampled or not items else self._batches_without_token + 1
         self._check(laws.liveness, self._batches_without_token, sum(job.work for job in self.live.values()))
@@ -163,9 +178,10 @@ class SchedulerJudge:
         for name, gained in flight.gained.items():
             job = self.live.get(name)
             self.reach["late_token"] += job is None
+            self.reach["late_drafts"] += job is None and self.drafts_overlap and name in flight.accepted
             if job is not None:
                 job.delivered += len(gained)
-                if END_TOKEN in gained or job.delivered == job.max_tokens:
+                if not job.aborted and (END_TOKEN in gained or job.delivered == job.max_tokens):
                     expected.append(name)
                     self.reach["ended_by_token"] += job.delivered < job.max_tokens
                     self.reach["ended_by_length"] += job.delivered == job.max_tokens
@@ -174,19 +190,24 @@ class SchedulerJudge:
         self._check(laws.ending, [name for name in ended if name not in self._aborted], expected)
         for name in expected:
             del self.live[name]
+        self._let_go()
+        self._check(laws.ending, [], [name for name, gained in flight.gained.items() if gained and self._lingers(name)])
         self._settle()
         return f"ended {','.join(expected)}" if expected else "done"
 
     def abort(self, name: str) -> str:
         """A request ends wherever it is."""
-        if name not in self.live or not self.may_abort():
+        if name not in self.live or self.live[name].aborted or not self.may_abort():
             raise NotEnabled
-        job = self.live.pop(name)
+        job = self.live[name]
+        job.aborted = True
         self._aborted.add(name)
+        self._batches_without_token = 0
         self.reach["abort_waiting"] += job.fresh and not job.preempted
         self.reach["abort_preempted"] += job.preempted
         self.reach["abort_in_flight"] += any(name in flight.names for flight in self.flights)
         self._call(self.adapter.abort, name)
+        self._let_go()
         self._settle()
         return "done"
 
@@ -196,9 +217,14 @@ class SchedulerJudge:
             raise NotEnabled
         self._call(self.adapter.reset)
         self.reach["reset_live"] += any(not job.fresh for job in self.live.values())
+        queued = [name for names in self._call(self.adapter.queues).values() for name in names]
+        for name in queued:
+            if name in self.live and not self.live[name].fresh:
+                self._queue_anew(name)
         for job in self.live.values():
             job.fresh = True
             job.offered = []
+        self._batches_without_token = 0
         avail = self._call(self.adapter.avail)
         free = len(self._free_slots()) if self.exposes_free_slots else avail
         self._check(laws.reset_complete, avail, free, self.traits.total)
@@ -226,14 +252,44 @@ class SchedulerJudge:
         self.reach["drain"] += 1
         return f"{batches} batches"
 
+    def _offer(self, name: str, drafts: Sequence[int]) -> None:
+        self.live[name].offered = list(drafts)
+        self._call(self.adapter.draft, name, list(drafts))
+
+    def _queue_anew(self, name: str) -> None:
+        if self.traits.preempted_last:
+            self.live[name].rank = (self.live[name].rank[0], next(self._arrivals))
+
+    def _let_go(self) -> None:
+        """Aborted requests are gone, with `late_aborts` as soon as they stand in no queue."""
+        aborted = [name for name in self.live if self._lingers(name)]
+        if aborted and self.traits.late_aborts:
+            standing = {name for names in self._call(self.adapter.queues).values() for name in names}
+            aborted = [name for name in aborted if name not in standing]
+        for name in aborted:
+            del self.live[name]
+
+    def _lingers(self, name: str) -> bool:
+        return name in self.live and self.live[name].aborted
+
     def _check_preempted(self, preempted: Sequence[str]) -> None:
         for name in preempted:
             slots = self._call(self.adapter.slots, name) if name in self.live else []
             self._check(laws.preemption_frees, [name], self.live, slots)
             self.live[name].fresh = self.live[name].preempted = True
             self.live[name].offered = []
+            self._queue_anew(name)
             self.reach["preempt"] += 1
             self.reach["preempt_in_flight"] += self.live[name].undelivered > 0
+            if self.traits.drops_late_tokens:
+                self._drop_late_tokens(name)
+            self.reach["preempt_drafts"] += any(name in flight.accepted for flight in self.flights)
+
+    def _drop_late_tokens(self, name: str) -> None:
+        job = self.live[name]
+        del job.request.tokens[job.prompt + job.delivered :]
+        for flight in self.flights:
+            flight.gained.pop(name, None)
 
     def _check_items(self, items: Sequence[Item]) -> None:
         seen: set[str] = set()
@@ -265,10 +321,13 @@ class SchedulerJudge:
         self._check(laws.held_tables, item.slots, self._call(self.adapter.slots, item.rid), name=item.rid)
 
     def _guesses(self, item: Item, job: Job) -> list[int]:
-        """The drafts that an item has if it is right: those that were offered, with padding where it has padding."""
-        fed = [*item.tokens[item.n - item.drafts :], *[PADDING] * item.drafts]
-        offered = [*job.offered, *[PADDING] * item.drafts]
-        return [PADDING if fed[i] == PADDING else offered[i] for i in range(item.drafts)]
+        """The drafts that an item has if it is right: those that were offered, with padding where it has padding.
+
+        Ids that it leaves out are the device's own.
+        """
+        fed = list(item.tokens[item.n - item.drafts :])
+        offered = [*job.offered, *[PAD_DRAFT] * item.drafts]
+        return [PAD_DRAFT if fed[i : i + 1] == [PAD_DRAFT] else offered[i] for i in range(item.drafts)]
 
     def _forward(self, items: Sequence[Item], copies: Sequence[tuple[int, int]]) -> None:
         self.memory.copy(copies)
@@ -281,6 +340,9 @@ class SchedulerJudge:
                 self._notice_start(job, item)
                 job.request.hit = item.start
                 job.fresh = job.preempted = False
+            else:
+                self.reach["behind_accepted"] += any(flight.accepted.get(item.rid) for flight in self.flights)
+                self.reach["behind_rejected"] += any(flight.rejected.get(item.rid) for flight in self.flights)
             job.request.computed = item.start
             job.request.drafts = self._guesses(item, job)
             job.offered = []
@@ -304,22 +366,23 @@ class SchedulerJudge:
         self.reach["resume_with_output"] += job.preempted and job.delivered > 0
 
     def _sample(self, items: Sequence[Item], tokens: Sequence[int], accept: int) -> Flight:
-        flight = Flight({item.rid for item in items}, {}, {}, {})
+        flight = Flight({item.rid for item in items}, {}, {}, {}, {})
         for item in items:
             job = self.live[item.rid]
             drafts, job.request.drafts = job.request.drafts, []
             if not item.samples:
                 continue
             token = flight.sampled[item.rid] = tokens[len(flight.sampled) % len(tokens)]
-            right = list(takewhile(lambda draft: draft != PADDING, drafts))[:accept]
+            right = list(takewhile(lambda draft: draft != PAD_DRAFT, drafts))[:accept]
             if item.drafts:
                 flight.accepted[item.rid] = len(right)
+                flight.rejected[item.rid] = item.drafts - len(right)
                 self.reach["drafts"] += 1
                 self.reach["accepted_drafts"] += len(right) > 0
                 self.reach["rejected_drafts"] += len(right) < item.drafts
-            gained = flight.gained[item.rid] = job.cut([*right, token])
-            job.request.tokens += gained
-            job.request.computed += min(len(right), len(gained))
+            flight.gained[item.rid] = job.cut([*right, token])
+            job.request.tokens += [*right, token]
+            job.request.computed += len(right)
         return flight
 
     def _read(self, request: Request, slots: Sequence[int], stop: int) -> None:

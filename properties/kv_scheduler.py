@@ -39,7 +39,7 @@ def continuity(start: int, stop: int, computed: int, known: int, fresh: bool) ->
 
     It computes at least one token, and none that is neither known nor a draft.
     """
-    if not start < stop <= known:
+    if not 0 <= start < stop <= known:
         return f"computes positions {start} to {stop} of {known} known tokens"
     if fresh or start == computed:
         return None

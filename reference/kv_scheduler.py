@@ -116,14 +116,21 @@ class KVScheduler:
         planned: list[tuple[Job, int]] = []
         left = self._budget
         for job in list(self._running):
-            n = min(len(job.tokens) + len(job.drafts) - job.computed, left)
-            while n and job in self._running and not self._kv.reserve(job.rid, n):
+            n = min(self._wanted(job), left)
+            while n and job in self._running and not self._reserve(job, n):
                 self._preempt(self._running[-1], preempted)
             if n and job in self._running:
                 job.drafts = job.drafts[: n - 1]
                 planned.append((job, n))
                 left -= n
         return planned
+
+    def _wanted(self, job: Job) -> int:
+        """The tokens and drafts of a running request that have no KV yet."""
+        return len(job.tokens) + len(job.drafts) - job.computed
+
+    def _reserve(self, job: Job, n: int) -> bool:
+        return self._kv.reserve(job.rid, n)
 
     def _preempt(self, job: Job, preempted: list[str]) -> None:
         self._kv.preempt(job.rid)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 END_TOKEN = 0
 """A sampled token that ends its request."""
 
-PADDING = -1
+PAD_DRAFT = -1
 """A draft that stands for none."""
 
 NO_DRAFTS: Mapping[str, int] = MappingProxyType({})
@@ -23,7 +23,7 @@ class Item(NamedTuple):
     `slots` are the physical slots of [0, start + n), as the engine's worker knows them: it reads all of them and
     writes the last n. `tokens` are the ids that it feeds at [start, start + n), as many of them as the scheduler
     knows. `samples`: a token is expected of it. The last `drafts` of the n tokens are guesses: those that were drafted
-    for the request, or PADDING, which is never accepted.
+    for the request, also where the scheduler does not know their ids, or PAD_DRAFT, which is never accepted.
     """
 
     rid: str
@@ -61,16 +61,35 @@ class KVSchedulerTarget(Protocol):
 
     With `drafts`, `draft(rid, tokens)` offers guesses behind a request's last token, for its next batch, and `update`
     has a second argument, the number of drafts that were right where there were any: the sampled token follows them.
+    Where batches overlap, too, the drafts are the device's: `draft` comes right behind the launch of the batch that
+    samples the token before them, and `schedule` has an argument: for each batch in flight, the oldest first, what
+    `update` will say of its drafts, so that the items begin where the device does. Both tell the worker, and the
+    scheduler decides without them.
     """
 
-    def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None: ...
-    def schedule(self) -> Batch: ...
-    def update(self, sampled: Mapping[str, int]) -> Collection[str]: ...
-    def abort(self, rid: str) -> None: ...
-    def queues(self) -> Mapping[str, Sequence[str]]: ...
-    def slots(self, rid: str) -> list[int]: ...
-    def avail(self) -> int: ...
-    def free_slots(self) -> Iterable[int] | None: ...
+    def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
+        """A request arrives. It ends by END_TOKEN or by its `max_tokens`-th sampled token."""
+
+    def schedule(self) -> Batch:
+        """Decides the next batch, which is launched at once."""
+
+    def update(self, sampled: Mapping[str, int]) -> Collection[str]:
+        """The sampled tokens of the oldest batch in flight; answers the requests that have ended now."""
+
+    def abort(self, rid: str) -> None:
+        """The request ends, also with a batch in flight."""
+
+    def queues(self) -> Mapping[str, Sequence[str]]:
+        """Every queue by its name, with the requests in it. Changes nothing."""
+
+    def slots(self, rid: str) -> list[int]:
+        """The slots that the request holds now; none if it waits. Changes nothing."""
+
+    def avail(self) -> int:
+        """Free and evictable slots. Changes nothing."""
+
+    def free_slots(self) -> Iterable[int] | None:
+        """The slots that are free and cannot be hit any more; None if nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +103,9 @@ class SchedulerTraits:
     request may have in a batch. `aborts`: "any" time; "before_schedule", where a batch might be scheduled next, for
     an engine that reads its messages there; None for one that has no `abort`.
     `can_reset`: it has `reset`, which drops every content; live requests wait anew.
+    `late_aborts`: an aborted request that has started may stay live until its next token is back; when it has left the
+    queues it is gone. `drops_late_tokens`: a token in flight is dropped, and sampled anew, if its request is preempted.
+    `preempted_last`: for `policy` a preempted request has arrived anew.
     """
 
     block_size: int
@@ -98,6 +120,9 @@ class SchedulerTraits:
     max_length: int | None = None
     drafts: int = 0
     aborts: str | None = "any"
+    late_aborts: bool = False
+    drops_late_tokens: bool = False
+    preempted_last: bool = False
 
 
 SCHEDULER_OPTIONAL = {"reset": "can_reset", "abort": "aborts", "draft": "drafts"}

@@ -21,6 +21,7 @@ from kvlockstep.watchdog import Watchdog
 KNOWN = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0]) / "known"
 MODEL = model_of("kv_scheduler")
 NANO, MINI, VLLM = "nano_vllm_scheduler", "mini_sglang_scheduler", "vllm_scheduler"
+SGLANG = "sglang_scheduler"
 
 
 def adapter_of(engine: str) -> Any:
@@ -39,9 +40,16 @@ def walk(factory: Any, steps: int, seed: int = 1) -> Any:
         (NANO, "make"),
         (MINI, "make_repaired"),
         (MINI, "make_normal_repaired"),
+        (SGLANG, "make"),
+        (SGLANG, "make_lpm"),
+        (SGLANG, "make_overlap_priority"),
+        (SGLANG, "make_overlap_mixed_repaired"),
         (VLLM, "make_ngram"),
         (VLLM, "make_eagle"),
         (VLLM, "make_priority_ngram"),
+        (VLLM, "make_async_ngram"),
+        (VLLM, "make_async_eagle"),
+        (VLLM, "make_async_priority_ngram"),
     ],
 )
 def test_random_episodes_hold_every_law_and_reach_every_goal(engine: str, make: str) -> None:
@@ -50,9 +58,9 @@ def test_random_episodes_hold_every_law_and_reach_every_goal(engine: str, make: 
     assert {goal.id for goal in MODEL.goals} - outcome.reach.keys() <= (outcome.unreachable or set())
 
 
-@pytest.mark.parametrize("engine", ["nano-vllm", "mini-sglang"])
+@pytest.mark.parametrize("engine", ["nano-vllm", "mini-sglang", "sglang"])
 def test_the_known_divergences_are_still_there(engine: str) -> None:
-    adapter_of({"nano-vllm": NANO, "mini-sglang": MINI}[engine])
+    adapter_of({"nano-vllm": NANO, "mini-sglang": MINI, "sglang": SGLANG}[engine])
     for known in tomllib.loads((KNOWN / f"{engine}.toml").read_text())["divergence"]:
         if known["contract"] != "kv_scheduler":
             continue
@@ -62,6 +70,7 @@ def test_the_known_divergences_are_still_there(engine: str) -> None:
             failure = run_ops(MODEL, factory, trace.scope, trace.ops, watchdog)
         assert failure is not None, known["id"]
         assert failure.law == known["law"]
+        assert engine != "sglang" or failure.message.startswith(trace.message)
         if engine == "mini-sglang":
             with Watchdog(5.0).watching() as watchdog:
                 repaired = adapter_of(MINI).make_repaired
@@ -122,6 +131,61 @@ def counts_rejected_as_computed(original: Any, scheduler: Any, output: Any, ran:
     return answers
 
 
+def keeps_placeholders(original: Any, scheduler: Any, request: Any, *args: Any, **options: Any) -> None:
+    placeholders = request.num_output_placeholders
+    original(scheduler, request, *args, **options)
+    request.num_output_placeholders = placeholders
+
+
+def takes_nothing_off(_original: Any, _adapter: Any, _accepted: Any) -> dict[str, int]:
+    return {}
+
+
+def test_no_chunk_of_sglang_starves_where_decodes_leave_it_room() -> None:
+    adapter = adapter_of(SGLANG)
+    trace = load_trace(KNOWN / "sglang-scheduler-starved-chunk.jsonl")
+    repaired = partial(adapter.make_mixed, kind=adapter.RepairedScheduler)
+    with Watchdog(5.0).watching() as watchdog:
+        assert run_ops(MODEL, repaired, trace.scope, trace.ops, watchdog) is None
+
+
+def retracts_for_good(original: Any, scheduler: Any, req: Any, is_retracted: bool = False) -> None:
+    if not is_retracted:
+        original(scheduler, req)
+
+
+def retracts_to_the_front(original: Any, scheduler: Any, req: Any, is_retracted: bool = False) -> None:
+    original(scheduler, req, is_retracted)
+    if is_retracted:
+        scheduler.waiting_queue.insert(0, scheduler.waiting_queue.pop())
+
+
+def runs_on_after_an_abort(original: Any, req: Any, *args: Any) -> None:
+    req.to_finish = None
+    original(req, *args)
+
+
+def relays_to_other_rows(original: Any, relay: Any, rows: Any, payload: Any) -> None:
+    original(relay, rows.flip(0), payload)
+
+
+def keeps_tokens_of_the_retracted(original: Any, processor: Any, batch: Any, result: Any) -> None:
+    for req in batch.reqs:
+        req.is_retracted = False
+    original(processor, batch, result)
+
+
+def counts_one_page_less(original: Any, batch: Any, *args: Any) -> int:
+    return max(0, int(original(batch, *args)) - batch.token_to_kv_pool_allocator.page_size)
+
+
+def retracts_without_freeing(original: Any, batch: Any, *args: Any, **options: Any) -> Any:
+    tree = batch.tree_cache
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(tree), "unlock", lambda *_args: None)
+        return original(batch, *args, **options)
+
+
 @pytest.mark.parametrize(
     ("engine", "make", "owner", "method", "broken", "law"),
     [
@@ -151,12 +215,92 @@ def counts_rejected_as_computed(original: Any, scheduler: Any, output: Any, ran:
             "progress every_request_ends",
         ),
         (
+            SGLANG,
+            "make",
+            "sglang.srt.managers.scheduler:Scheduler",
+            "_add_request_to_queue",
+            retracts_for_good,
+            "one_queue preemption_frees",
+        ),
+        (
+            SGLANG,
+            "make",
+            "sglang.srt.managers.scheduler:Scheduler",
+            "_add_request_to_queue",
+            retracts_to_the_front,
+            "admission_order",
+        ),
+        (
+            SGLANG,
+            "make_overlap",
+            "sglang.srt.managers.schedule_batch:Req",
+            "update_finish_state",
+            runs_on_after_an_abort,
+            "ending",
+        ),
+        (
+            SGLANG,
+            "make_overlap",
+            "sglang.srt.managers.overlap_utils:FutureMap",
+            "stash",
+            relays_to_other_rows,
+            "input_tokens",
+        ),
+        (
+            SGLANG,
+            "make_overlap",
+            "sglang.srt.managers.scheduler_components.batch_result_processor:SchedulerBatchResultProcessor",
+            "process_batch_result_decode",
+            keeps_tokens_of_the_retracted,
+            "error_contract continuity ending",
+        ),
+        (
+            SGLANG,
+            "make",
+            "sglang.srt.managers.schedule_batch:ScheduleBatch",
+            "new_tokens_required_next_decode",
+            counts_one_page_less,
+            "error_contract",
+        ),
+        (
+            SGLANG,
+            "make",
+            "sglang.srt.managers.schedule_batch:ScheduleBatch",
+            "retract_decode",
+            retracts_without_freeing,
+            "accounting leak_freedom",
+        ),
+        (
             VLLM,
             "make_ngram",
             "vllm.v1.core.sched.scheduler:Scheduler",
             "update_from_output",
             counts_rejected_as_computed,
             "continuity progress",
+        ),
+        (
+            VLLM,
+            "make_async_ngram",
+            "vllm.v1.core.sched.scheduler:Scheduler",
+            "update_from_output",
+            counts_rejected_as_computed,
+            "continuity",
+        ),
+        (
+            VLLM,
+            "make_async_eagle",
+            "vllm.v1.core.sched.scheduler:Scheduler",
+            "_preempt_request",
+            keeps_placeholders,
+            "continuity sampling error_contract",
+        ),
+        (
+            VLLM,
+            "make_async_eagle",
+            "kvlockstep.impl.engines.vllm_scheduler:VllmScheduler",
+            "_rejections",
+            takes_nothing_off,
+            "continuity",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty import FAULTS, sched_overlap
 from kvlockstep.models.registry import model_of
 from kvlockstep.scoring import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
@@ -46,7 +46,8 @@ def test_shows_the_fault(fault, trace, target):
 
 def test_the_reference_passes_it(fault, trace):
     with Watchdog(1.0).watching() as watchdog:
-        clean = resolve(fault.contract, "reference").factory
+        spoiled = "overlap" if fault in sched_overlap.FAULTS else "reference"
+        clean = resolve(fault.contract, spoiled).factory
         assert run_ops(model_of(fault.contract), clean, trace.scope, trace.ops, watchdog) is None
 
 

@@ -11,13 +11,14 @@ import pytest
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import same_kind, shrink
-from kvlockstep.impl.faulty import FAULTS, kv_scheduler
+from kvlockstep.impl.faulty import FAULTS, kv_scheduler, sched_overlap
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler import Job, KVScheduler
+from kvlockstep.reference.kv_scheduler_overlap import OverlapScheduler
 from kvlockstep.reference.scheduler_contract import Batch, Item, SchedulerTraits
 from kvlockstep.watchdog import Watchdog
 
@@ -31,21 +32,30 @@ def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2
     return SchedulerJudge(make(*sizes, 8, 4), 8, 4)
 
 
-def test_the_reference_passes_and_reaches_every_goal() -> None:
-    outcome = walk(KVScheduler, 25_000)
+BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
+
+
+@BOTH
+def test_the_reference_passes_and_reaches_every_goal(make: Callable[..., Any]) -> None:
+    outcome = walk(make, 25_000)
     assert outcome.failure is None
     assert {g.id for g in KVSchedulerModel.goals} - outcome.reach.keys() <= (outcome.unreachable or set())
 
 
+def test_with_drafts_in_flight_every_goal_can_be_reached() -> None:
+    assert walk(OverlapScheduler, 5_000).unreachable == set()
+
+
+@BOTH
 @pytest.mark.parametrize("scope", KVSchedulerModel.small_scopes, ids=str)
-def test_small_scopes_hold(scope: Any) -> None:
+def test_small_scopes_hold(scope: Any, make: Callable[..., Any]) -> None:
     with Watchdog(5.0).watching() as watchdog:
-        outcome = explore(KVSchedulerModel, KVScheduler, scope, watchdog=watchdog, seconds=2)
+        outcome = explore(KVSchedulerModel, make, scope, watchdog=watchdog, seconds=2)
     assert outcome.failure is None
     assert outcome.states > 50
 
 
-@pytest.mark.parametrize("fault", kv_scheduler.FAULTS, ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", [*kv_scheduler.FAULTS, *sched_overlap.FAULTS], ids=lambda fault: fault.id)
 def test_a_fault_is_caught_and_shrinks(fault: Any) -> None:
     failure = walk(fault.make, 20_000).failure
     assert failure is not None
@@ -131,6 +141,65 @@ def test_a_late_token_is_for_nobody() -> None:
     assert run.reach["late_token"] == run.reach["abort_in_flight"] == 1
 
 
+def decoding(make: Callable[..., Any] = OverlapScheduler) -> SchedulerJudge:
+    """A request with its prompt computed, and [5, 6, 7] drafted behind its first token."""
+    run = judge(make, (8, 2))
+    run.add("a", [1, 2, 3], None, 10, None)
+    run.schedule([4], drafts=[5, 6, 7])
+    return run
+
+
+@pytest.mark.parametrize(("accept", "start"), [(3, 7), (1, 5), (0, 4)])
+def test_behind_drafts_in_flight_a_request_goes_on_where_the_device_is(accept: int, start: int) -> None:
+    run = decoding()
+    assert run.schedule([8], accept) == "a[3:7]"
+    assert run.update() == "done"
+    assert run.schedule([9]) == f"a[{start}:{start + 4}]"
+    assert run.reach["behind_accepted"] == (accept > 0)
+    assert run.reach["behind_rejected"] == (accept < 3)
+    run.update()
+    assert run.live["a"].request.tokens[3:] == [4, *[5, 6, 7][:accept], 8, 9]
+
+
+def test_a_request_that_ends_by_a_draft_runs_on_until_that_is_heard() -> None:
+    run = judge(OverlapScheduler, (12, 2))
+    run.add("a", [1, 2, 3], None, 12, None)
+    run.schedule([4], drafts=[0, 6, 7])
+    run.schedule([8], 3)
+    assert run.update() == "done"
+    assert run.schedule([9]) == "a[7:11]"
+    assert run.update() == "ended a"
+    assert run.update() == "done"
+    assert run.reach["late_drafts"] == 1
+
+
+def test_drafts_behind_a_batch_are_for_schedulers_with_both() -> None:
+    run = judge()
+    run.add("a", [1, 2, 3], None, 2, None)
+    with pytest.raises(NotEnabled):
+        run.schedule([5], drafts=[1])
+    run = judge(OverlapScheduler)
+    run.add("a", [1, 2, 3], None, 2, None)
+    with pytest.raises(NotEnabled):
+        run.schedule([5], drafts=[1] * 4)
+
+
+class Uncorrected(OverlapScheduler):
+    """The worker believes what the scheduler assumes."""
+
+    def _rejections(self, accepted: Any) -> dict[str, int]:
+        return {}
+
+
+def test_a_worker_that_does_not_correct_its_position_is_named() -> None:
+    run = decoding(Uncorrected)
+    run.schedule([8], 1)
+    run.update()
+    with pytest.raises(Divergence) as caught:
+        run.schedule([9])
+    assert caught.value.law == "continuity"
+
+
 def test_a_drain_says_how_far_it_came() -> None:
     run = judge(kv_scheduler.EndsOneLate, (8, 1))
     run.add("a", [1, 2], None, 4, None)
@@ -196,3 +265,20 @@ def test_what_a_scheduler_does_not_declare_is_what_every_scheduler_does() -> Non
     defaults = {field.name: field.default for field in fields(SchedulerTraits)}
     assert {name for name, default in defaults.items() if default is True} == {"preempts", "mixes", "prefix_cache"}
     assert (defaults["overlap"], defaults["drafts"]) == (1, 0)
+
+
+@pytest.mark.parametrize("lost", ["abort", "reset"])
+def test_batches_that_an_abort_or_a_reset_undoes_are_not_counted(lost: str) -> None:
+    run = SchedulerJudge(KVScheduler(3, 2, 1, 1), 1, 1)
+    run.add("a", [1, 2, 1, 2], None, 1, None)
+    if lost == "abort":
+        run.add("b", [2, 1], None, 1, None)
+    for _ in range(3):
+        run.schedule([1])
+        run.update()
+    if lost == "abort":
+        run.abort("a")
+    else:
+        run.reset()
+    assert run.drain([1]) != ""
+    assert not run.live

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.slots import slots_of
 
 BARE = ("lmdeploy", "lmdeploy.pytorch", "lmdeploy.pytorch.strategies", "lmdeploy.pytorch.strategies.ar")
 STUBS = ("lmdeploy.pytorch.disagg", "lmdeploy.pytorch.engine", "lmdeploy.pytorch.model_inputs")
@@ -111,7 +112,7 @@ class LmdeployKVManager:
         self._scheduler.activate_seqs([self._sequences[rid] for rid in self._batch])
 
     def slots(self, rid: str) -> list[int]:
-        return [block * self.block_size + i for block in self.blocks(rid) for i in range(self.block_size)]
+        return slots_of(self.blocks(rid), self.block_size)
 
     def blocks(self, rid: str) -> list[int]:
         """The block table: block i holds positions [i * block_size, (i + 1) * block_size)."""
@@ -146,7 +147,7 @@ class LmdeployKVManager:
         return int(self._blocks.get_num_free_gpu_blocks()) * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
-        return [block * self.block_size + i for block in self.free_blocks() for i in range(self.block_size)]
+        return slots_of(self.free_blocks(), self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The physical blocks that nobody owns."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.slots import slots_of
 
 SMALLEST_BLOCK = 2
 
@@ -78,7 +79,7 @@ class NanoVllmKVManager:
         pass
 
     def slots(self, rid: str) -> list[int]:
-        return [block * self.block_size + i for block in self.blocks(rid) for i in range(self.block_size)]
+        return slots_of(self.blocks(rid), self.block_size)
 
     def blocks(self, rid: str) -> list[int]:
         """The block table: block i holds positions [i * block_size, (i + 1) * block_size)."""
@@ -109,7 +110,7 @@ class NanoVllmKVManager:
         return len(self.free_blocks()) * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
-        return [block * self.block_size + i for block in self.free_blocks() for i in range(self.block_size)]
+        return slots_of(self.free_blocks(), self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The blocks in the free queue that no lookup can hit."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from kvlockstep.impl.engines import nano_vllm
 from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item
 
 with without_the_rest(nano_vllm.ENGINE, (), ("nanovllm.config",)):
@@ -77,25 +78,23 @@ class NanoVllmScheduler:
         return {name: [self._names[seq.seq_id] for seq in getattr(self._scheduler, name)] for name in names}
 
     def slots(self, rid: str) -> list[int]:
-        return self._slots(self._sequences[rid].block_table)
+        return slots_of(self._sequences[rid].block_table, self.block_size)
 
     def avail(self) -> int:
         return len(self._manager.free_block_ids) * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
         blocks, found = self._manager.blocks, self._manager.hash_to_block_id
-        return self._slots([i for i in self._manager.free_block_ids if found.get(blocks[i].hash) != i])
+        free = [i for i in self._manager.free_block_ids if found.get(blocks[i].hash) != i]
+        return slots_of(free, self.block_size)
 
     def _item(self, seq: Any, is_prefill: bool) -> Item:
         """What the model runner makes of a sequence."""
         start = seq.num_cached_tokens if is_prefill else len(seq) - 1
         end = start + seq.num_scheduled_tokens
         tokens = seq[start:end] if is_prefill else [seq.last_token]
-        slots = self._slots(seq.block_table)[:end]
+        slots = slots_of(seq.block_table, self.block_size)[:end]
         return Item(self._names[seq.seq_id], start, end - start, slots, tokens, end == len(seq))
-
-    def _slots(self, blocks: Iterable[int]) -> list[int]:
-        return [block * self.block_size + i for block in blocks for i in range(self.block_size)]
 
 
 make = NanoVllmScheduler

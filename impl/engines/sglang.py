@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -23,9 +23,9 @@ import torch
 from kvlockstep.impl.engines.loading import find, without_the_rest
 from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
-BARE = ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.mem_cache")
+BARE = ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.mem_cache", "sglang.srt.model_executor")
 GATE = "sglang.srt.layers.attention.dsv4.unified_kv_gate"
-OF_SGLANG = "configs constrained entrypoints layers model_executor models multimodal parser server_args"
+OF_SGLANG = "configs constrained entrypoints layers models multimodal parser server_args"
 STUBS: tuple[str, ...] = ("dill", "fastapi", "IPython", "openai", "requests", "starlette", "torchvision", "triton")
 STUBS += ("sglang.kernels", *(f"sglang.srt.{part}" for part in OF_SGLANG.split()))
 STUBS += ("sglang.srt.layers.attention", "sglang.srt.layers.attention.dsv4", GATE)
@@ -72,6 +72,30 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def memory(
+    blocks: int, block_size: int, core: str | None, requests: int, need_sort: bool = False, **options: Any
+) -> tuple[Any, Any, Any]:
+    """The rows of `requests` requests, an allocator of `blocks` pages, and the tree over both, with its `options`."""
+    total = blocks * block_size
+    rows = ReqToTokenPool(requests, total + block_size, "cpu", enable_memory_saver=False)
+    made: dict[str, Any] = {"dtype": torch.int64, "device": "cpu", "kvcache": None, "need_sort": need_sort}
+    allocator = (
+        TokenToKVPoolAllocator(total, **made)
+        if block_size == 1
+        else PagedTokenToKVPoolAllocator(total, block_size, **made)
+    )
+    params = CacheInitParams(
+        disable=False,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=block_size,
+        tree_components=(ComponentType.FULL,),
+        tree_core_backend=core,
+        **options,
+    )
+    return rows, allocator, RadixCache(params) if core is None else UnifiedRadixCache(params)
+
+
 class SGLangKVManager:
     """A tree over an allocator of `blocks` pages: `RadixCache`, or `UnifiedRadixCache` with the `core` of this name.
 
@@ -109,30 +133,21 @@ class SGLangKVManager:
         self._continue_always = continue_always
         self.total = blocks * block_size
         self.output_reserve = block_size + 1
-        self._rows = ReqToTokenPool(requests, self.total + block_size, "cpu", enable_memory_saver=False)
-        made: dict[str, Any] = {"dtype": torch.int64, "device": "cpu", "kvcache": None, "need_sort": need_sort}
-        self._allocator = (
-            TokenToKVPoolAllocator(self.total, **made)
-            if block_size == 1
-            else PagedTokenToKVPoolAllocator(self.total, block_size, **made)
-        )
         # Of pairs of tokens no listener can tell a prefix.
         self.event_listener = None if is_eagle else "set"
         self._adapters = adapters
         self._adapter_names = KvEventLoraNames()
-        params = CacheInitParams(
-            disable=False,
-            req_to_token_pool=self._rows,
-            token_to_kv_pool_allocator=self._allocator,
-            page_size=block_size,
-            tree_components=(ComponentType.FULL,),
-            tree_core_backend=core,
+        self._rows, self._allocator, self._tree = memory(
+            blocks,
+            block_size,
+            core,
+            requests,
+            need_sort,
             eviction_policy=eviction_policy,
             is_eagle=is_eagle,
             enable_kv_cache_events=not is_eagle,
             kv_event_lora_names=self._adapter_names,
         )
-        self._tree: Any = RadixCache(params) if core is None else UnifiedRadixCache(params)
         self._running: dict[str, Any] = {}
         self._retracted: dict[str, Any] = {}
         self._adder: Any = None
@@ -360,15 +375,23 @@ def make_unnamed_keys(blocks: int, block_size: int) -> SGLangKVManager:
     return make_unified_rust(blocks, block_size, adapters=False)
 
 
-def _bag(path: str, leaves: dict[str, Any]) -> Any:
-    bag = runtime_context._ConfigBag(path)
+def configure(settings: Mapping[str, Any]) -> None:
+    """Publishes these settings, by namespace, beside those that are published already."""
+    context = runtime_context.get_context()
+    if context._config_bags is None:
+        context._config_bags = {}
+    for name, leaves in settings.items():
+        _fill(context._config_bags.setdefault(name, runtime_context._ConfigBag(name)), name, leaves)
+
+
+def _fill(bag: Any, path: str, leaves: Mapping[str, Any]) -> None:
     for name, value in leaves.items():
-        if isinstance(value, dict):
-            bag._set_sub(name, _bag(f"{path}.{name}", value))
-        else:
+        if not isinstance(value, dict):
             bag._set(name, value)
-    return bag
+            continue
+        if name not in bag._subs:
+            bag._set_sub(name, runtime_context._ConfigBag(f"{path}.{name}"))
+        _fill(bag._subs[name], f"{path}.{name}", value)
 
 
-if runtime_context.get_context()._config_bags is None:
-    runtime_context.get_context()._config_bags = {name: _bag(name, leaves) for name, leaves in DEFAULTS.items()}
+configure(DEFAULTS)

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from kvlockstep.impl.slots import slots_of
+
 try:
     import torch
     import transformers
@@ -140,8 +142,7 @@ class TransformersKVManager:
         return blocks * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
-        size = self.block_size
-        return [block * size + i for block in self.free_blocks() for i in range(size)]
+        return slots_of(self.free_blocks(), self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The blocks that are free and not cached; a sector is one block, see `_cache`."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines import vllm_modules as vllm
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 MAX_MODEL_LEN = 1 << 20
@@ -89,7 +90,7 @@ class VllmKVManager:
         self._scheduling = False
 
     def slots(self, rid: str) -> list[int]:
-        return [block * self.block_size + i for block in self.blocks(rid) for i in range(self.block_size)]
+        return slots_of(self.blocks(rid), self.block_size)
 
     def blocks(self, rid: str) -> list[int]:
         """The block table: block i holds positions [i * block_size, (i + 1) * block_size)."""
@@ -136,7 +137,7 @@ class VllmKVManager:
         return len(self.free_blocks()) * self.block_size
 
     def free_slots(self) -> Iterable[int] | None:
-        return [block * self.block_size + i for block in self.free_blocks() for i in range(self.block_size)]
+        return slots_of(self.free_blocks(), self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The blocks in the free queue that no lookup can hit."""

@@ -8,10 +8,12 @@ SingleTypeKVCacheManager.free does. A reset leaves the free queue as it is: bloc
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from kvlockstep.impl.block_keys import packed
 from kvlockstep.impl.engines import vllm_modules as vllm
 from kvlockstep.reference.block_pool_contract import AlreadyCached, ExtraKey, HashFunction, InUse, Prefix
 from kvlockstep.reference.contracts import InvalidArgument, NotCached, NotHeld, OutOfSlots, UnknownSlot
@@ -26,21 +28,20 @@ class VllmKeys:
         self._size = block_size
         self._extra_keys = tuple(extra_keys)
         self._prefixes = prefixes
-        self._tokens: list[int] = []
+        self._tokens = array("i")
         self.hashes: list[Any] = []
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        if not all(-(2**31) <= token < 2**31 for token in tokens):
-            raise InvalidArgument("extend: a token does not fit into 32 bits")
-        self._tokens += tokens
+        """More tokens are known. Raises InvalidArgument if one is not an integer of 32 bits."""
+        self._tokens.frombytes(packed(tokens))
         for block in range(len(self), len(self._tokens) // self._size):
             end = (block + 1) * self._size
             extra_keys = (self._extra_keys + (None,) * (block + 1))[: block + 1]
             parent = self.hashes[-1] if self.hashes else None
-            own = self._tokens[block * self._size : end]
+            own = self._tokens[block * self._size : end].tolist()
             own_key = None if extra_keys[-1] is None else (extra_keys[-1],)
             self.hashes.append(vllm.utils.hash_block_tokens(vllm.HASH, parent, own, own_key))
             self._prefixes[self.hashes[-1]] = Prefix(extra_keys, tuple(self._tokens[:end]))

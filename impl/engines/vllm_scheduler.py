@@ -64,7 +64,8 @@ class VllmScheduler:
         self._hasher = vllm.block_hasher(block_size) if caching else None
         self._added = 0
         self._tables: dict[str, list[int]] = {}
-        self._launched: deque[Any] = deque()
+        self._launched: deque[tuple[Any, dict[str, list[int]]]] = deque()
+        self._guesses: dict[str, list[int]] = {}
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
         self._added += 1
@@ -74,14 +75,14 @@ class VllmScheduler:
             )
         )
 
-    def schedule(self) -> Batch:
+    def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
+        rejected = self._rejections(accepted)
         output = self._scheduler.schedule()
-        self._launched.append(output)
         self._tell_worker(output)
         scheduled = output.num_scheduled_tokens
         fed = {new.req_id: new.prefill_token_ids or new.prompt_token_ids for new in output.scheduled_new_reqs}
-        drafts = output.scheduled_spec_decode_tokens
-        items = [self._item(rid, n, fed.get(rid), drafts.get(rid, [])) for rid, n in scheduled.items()]
+        items = [self._item(output, rid, fed.get(rid), rejected.get(rid, 0)) for rid in scheduled]
+        self._launched.append((output, self._drafts_of(output)))
         size = self.block_size
         copies = [
             (copy.src_block_id * size + i, copy.dst_block_id * size + i)
@@ -92,12 +93,14 @@ class VllmScheduler:
         return Batch(items, sorted(preempted), copies)
 
     def draft(self, rid: str, tokens: list[int]) -> None:
-        self._scheduler.update_draft_token_ids(vllm.outputs.DraftTokenIds([rid], [tokens]))
+        if self.overlap > 1:
+            self._guesses[rid] = tokens
+        else:
+            self._scheduler.update_draft_token_ids(vllm.outputs.DraftTokenIds([rid], [tokens]))
 
     def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
-        output = self._launched.popleft()
+        output, drafts = self._launched.popleft()
         rids = list(output.num_scheduled_tokens)
-        drafts = output.scheduled_spec_decode_tokens
         right = {rid: drafts[rid][:n] for rid, n in accepted.items()}
         tokens = [[*right.get(rid, []), sampled[rid]] if rid in sampled else [] for rid in rids]
         ran = vllm.outputs.ModelRunnerOutput(rids, {rid: i for i, rid in enumerate(rids)}, tokens)
@@ -136,13 +139,28 @@ class VllmScheduler:
             elif blocks is not None:
                 self._tables[rid] += blocks[0]
 
-    def _item(self, rid: str, n: int, fed: Sequence[int] | None, drafts: Sequence[int]) -> Item:
+    def _rejections(self, accepted: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        """Drafts in flight that the device has rejected; its runner takes them off `num_computed_tokens` there."""
+        rejected: dict[str, int] = {}
+        for (output, _), right in zip(self._launched, accepted, strict=bool(accepted)):
+            for rid, drafts in output.scheduled_spec_decode_tokens.items():
+                rejected[rid] = rejected.get(rid, 0) + len(drafts) - right.get(rid, 0)
+        return rejected
+
+    def _drafts_of(self, output: Any) -> dict[str, list[int]]:
+        """The drafts that a batch feeds. An asynchronous scheduler names placeholders; the runner has the ids."""
+        drafts = output.scheduled_spec_decode_tokens
+        return {rid: self._guesses.pop(rid, []) for rid in drafts} if self.overlap > 1 else drafts
+
+    def _item(self, output: Any, rid: str, fed: Sequence[int] | None, rejected: int) -> Item:
         request = self._scheduler.requests[rid]
-        start = request.num_computed_tokens - n
+        n, drafts = output.num_scheduled_tokens[rid], output.scheduled_spec_decode_tokens.get(rid, [])
+        start = request.num_computed_tokens - n - rejected
         end = start + n - len(drafts)
-        tokens = request.all_token_ids[start:end] if fed is None else fed[start:end]
+        tokens = list((request.all_token_ids if fed is None else fed)[start:end])
         slots = self._slots(self._tables[rid])[: start + n]
-        return Item(rid, start, n, slots, [*tokens, *drafts], not request.is_prefill_chunk, len(drafts))
+        named = [] if self.overlap > 1 else drafts
+        return Item(rid, start, n, slots, [*tokens, *named], not request.is_prefill_chunk, len(drafts))
 
     def _slots(self, blocks: Iterable[int]) -> list[int]:
         return [block * self.block_size + i for block in blocks for i in range(self.block_size)]
@@ -247,5 +265,9 @@ make_priority_long = partial(VllmScheduler, policy="priority", long_prefill=True
 make_uncached = partial(VllmScheduler, caching=False)
 make_ngram = partial(VllmScheduler, drafts=3)
 make_eagle = partial(VllmScheduler, drafts=3, eagle=True)
+make_async_ngram = partial(VllmScheduler, drafts=3, asynchronous=True)
+make_async_eagle = partial(VllmScheduler, drafts=3, asynchronous=True, eagle=True)
+make_async_priority_ngram = partial(VllmScheduler, drafts=3, asynchronous=True, policy="priority")
+make_async_eagle_v1 = partial(VllmScheduler, drafts=3, asynchronous=True, eagle=True, runner_v2=False)
 make_priority_ngram = partial(VllmScheduler, drafts=3, policy="priority")
 make_ngram_long = partial(VllmScheduler, drafts=3, long_prefill=True)

@@ -22,6 +22,7 @@ from kvlockstep.impl.faulty import (
     radix_cache,
     sched_batches,
     sched_memory,
+    sched_overlap,
     slot_pool,
     slot_prefix_cache,
 )
@@ -49,6 +50,7 @@ MODULES = (
     kv_scheduler,
     sched_memory,
     sched_batches,
+    sched_overlap,
 )
 
 FAULTS: dict[str, Fault] = {fault.id: fault for module in MODULES for fault in module.FAULTS}
