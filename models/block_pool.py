@@ -11,7 +11,7 @@ from typing import Any
 
 from kvlockstep.models.block_pool_reach import GOALS, extends, reached
 from kvlockstep.models.model import Factory, LockstepModel, Scope
-from kvlockstep.models.op import NotEnabled, Op, Pick, command, pick_first
+from kvlockstep.models.op import NotEnabled, Op, Pick, command, pick_first, sample
 from kvlockstep.properties import block_pool as laws
 from kvlockstep.properties.block_pool import Held, View, prefix_of
 from kvlockstep.properties.law import Refused, Step
@@ -359,12 +359,7 @@ def _mostly(pick: Pick) -> bool:
 
 def _some(options: Sequence[int], pick: Pick, most: int = MOST_IN_ONE_CALL) -> list[int]:
     """At least one of the blocks, in any order."""
-    rest = list(options)
-    chosen: list[int] = []
-    for _ in range(pick(range(min(len(rest), most), 0, -1))):
-        chosen.append(pick(rest))
-        rest.remove(chosen[-1])
-    return chosen
+    return sample(pick, options, pick(range(min(len(options), most), 0, -1)))
 
 
 @functools.cache

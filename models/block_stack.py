@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.model import Goal, LockstepModel, Scope
-from kvlockstep.models.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.properties import block_stack as laws
 from kvlockstep.properties.block_stack import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -18,6 +18,8 @@ MOST_IN_ONE_RELEASE = 8
 
 @dataclass(frozen=True)
 class BlockStackScope(Scope):
+    """A stack of `blocks` blocks."""
+
     blocks: int
 
 
@@ -85,12 +87,8 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         raise NotEnabled
 
     def _some_held(self, pick: Pick) -> list[int]:
-        rest = sorted(self.held.blocks)
-        chosen: list[int] = []
-        for _ in range(pick(range(min(len(rest), MOST_IN_ONE_RELEASE) + 1))):
-            chosen.append(pick(rest))
-            rest.remove(chosen[-1])
-        return chosen
+        held = sorted(self.held.blocks)
+        return sample(pick, held, pick(range(min(len(held), MOST_IN_ONE_RELEASE) + 1)))
 
     def perform(self, system: Any, op: Op) -> Any:
         answer = getattr(system, op.name)(**op.args)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.model import Goal, LockstepModel, Scope
-from kvlockstep.models.op import Op, Pick, command
+from kvlockstep.models.op import Op, Pick, command, sample
 from kvlockstep.properties import decode_graphs as laws
 from kvlockstep.properties.decode_graphs import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -108,10 +108,8 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
     def replay(self, pick: Pick) -> Op:
         """A captured graph runs for some rows."""
         lanes = pick([*sorted(self.held.fresh), *sorted(self.held.stale)[:1]])
-        rest, rows = self._rows(live=True), []
-        for _ in range(pick(range(min(len(rest), lanes), -1, -1))):
-            rows.append(pick(rest))
-            rest.remove(rows[-1])
+        live = self._rows(live=True)
+        rows = sample(pick, live, pick(range(min(len(live), lanes), -1, -1)))
         return Op("replay", lanes=lanes, rows=rows, stamps=self._stamps(pick, len(rows)))
 
     @command(4)

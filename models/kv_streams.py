@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.model import Goal, LockstepModel, Scope, simpler_args
-from kvlockstep.models.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.properties import kv_streams as laws
 from kvlockstep.properties.kv_streams import Held, View, moved
 from kvlockstep.properties.law import Refused, Step
@@ -91,14 +91,14 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         count = min(self._count(pick), len(blocks) // 2)
         if not count:
             raise NotEnabled
-        targets = _sample(pick, blocks, count)
+        targets = sample(pick, blocks, count)
         sources = [block for block in blocks if block not in targets]
         return self._call("copy", pairs=[(pick(sources), target) for target in targets])
 
     @command(4)
     def swap_out(self, pick: Pick) -> Op:
         """Blocks go to the host."""
-        targets = _sample(pick, list(range(self.scope.host_blocks)), self._count(pick))
+        targets = sample(pick, range(self.scope.host_blocks), self._count(pick))
         return self._call("swap_out", pairs=[(self._held_block(pick), target) for target in targets])
 
     @command(4)
@@ -106,7 +106,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         """Blocks come from the host."""
         if not self.scope.host_blocks:
             raise NotEnabled
-        targets = _sample(pick, sorted(self.held.blocks), self._count(pick))
+        targets = sample(pick, sorted(self.held.blocks), self._count(pick))
         return self._call("swap_in", pairs=[(pick(range(self.scope.host_blocks)), target) for target in targets])
 
     @command(4)
@@ -269,11 +269,3 @@ def places_of(op: Op) -> tuple[str, list[tuple[str, int]], list[tuple[str, int]]
         "swap_in": ("in", "host", "device"),
     }[op.name]
     return stream, [(origin, s) for s, _ in args["pairs"]], [(goal, t) for _, t in args["pairs"]]
-
-
-def _sample(pick: Pick, options: list[int], n: int) -> list[int]:
-    rest, chosen = list(options), []
-    for _ in range(min(n, len(rest))):
-        chosen.append(pick(rest))
-        rest.remove(chosen[-1])
-    return chosen

@@ -44,6 +44,11 @@ class Scope:
         """What a failure page says of it."""
         return self.to_json()
 
+    @property
+    def stretch(self) -> int:
+        """How many times as long as others random episodes in this scope are."""
+        return 1
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
@@ -168,14 +173,22 @@ def _smaller(value: Any) -> Iterable[Any]:
 R = TypeVar("R")
 
 
-def guarded(call: Callable[..., R], /, *args: Any, **kwargs: Any) -> R | Refused:
+def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
     """Calls the target. A contract error becomes Refused; a time-out or any other exception is a Divergence."""
     try:
-        return call(*args, **kwargs)
+        return call(*args)
     except ContractError as error:
         return Refused(type(error).__name__)
     except (StepTimeout, Exception) as error:
-        raise unexpected(error, getattr(call, "__name__", "call")) from None
+        raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
+
+
+def looked_at(look: Callable[..., R], /, *args: Any) -> R:
+    """Looks at the target, which may raise nothing; a time-out or any exception is a Divergence."""
+    try:
+        return look(*args)
+    except (StepTimeout, Exception) as error:
+        raise unexpected(error, "a look at it afterwards") from None
 
 
 def unexpected(error: BaseException, call: str) -> Divergence:
@@ -231,17 +244,9 @@ class LockstepModel(Model[S]):
             want = self.perform(self.reference, op)
         except ContractError as error:
             want = Refused(type(error).__name__)
-        try:
-            got = self.perform(self.target, op)
-        except ContractError as error:
-            got = Refused(type(error).__name__)
-        except (StepTimeout, Exception) as error:
-            raise unexpected(error, op.name) from None
+        got = guarded(self.perform, self.target, op, called=op.name)
         view = self.observe(self.reference)
-        try:
-            seen = self.observe(self.target)
-        except (StepTimeout, Exception) as error:
-            raise unexpected(error, "a look at it afterwards") from None
+        seen = looked_at(self.observe, self.target)
         step = Step(op, got, self.view, seen, self.held, self.holds_after(self.held, op, got))
         if (broken := self._broken_law(step)) is not None:
             law, wrong = broken

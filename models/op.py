@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -56,6 +56,15 @@ def pick_first(options: Sequence[T]) -> T:
     if not options:
         raise NotEnabled
     return options[0]
+
+
+def sample(pick: Pick, options: Iterable[T], n: int) -> list[T]:
+    """`n` different options in any order, or all of them if there are fewer."""
+    rest, chosen = list(options), []
+    for _ in range(min(n, len(rest))):
+        chosen.append(pick(rest))
+        rest.remove(chosen[-1])
+    return chosen
 
 
 Propose = Callable[[Any, Pick], Op]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvlockstep.properties.paged_cache import Held, Life, Tokens, keys_of
+from kvlockstep.properties.paged_state import Held, Life, Tokens, keys_of
 from kvlockstep.reference.paged_contract import Allocation, Growth
 
 

@@ -6,7 +6,8 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-from kvlockstep.properties.paged_cache import POISON, Tokens, stamps
+from kvlockstep.properties.paged_state import POISON, Tokens
+from kvlockstep.properties.stamps import stamps
 from kvlockstep.reference.paged_contract import KVShape, KVStoreTarget
 
 

@@ -15,10 +15,14 @@ from kvlockstep.reference.slot_pool import SlotPool
 
 @dataclass(frozen=True)
 class SlotPoolScope(Scope):
+    """A pool of `slots` slots."""
+
     slots: int
 
 
 class View(NamedTuple):
+    """Of each slot whether it is free, and its version."""
+
     free: list[bool]
     versions: list[int]
     free_count: int

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.model import Goal, LockstepModel, Scope
+from kvlockstep.models.model import LockstepModel, Scope
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.slot_prefix_reach import GOALS, notice
 from kvlockstep.properties import slot_prefix_cache as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
@@ -20,8 +21,9 @@ from kvlockstep.properties.slot_prefix_cache import (
     common_length,
     overwritten,
     prefixes,
-    stamps,
+    trimmed,
 )
+from kvlockstep.properties.stamps import stamps
 from kvlockstep.reference.contracts import Match
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
 
@@ -68,32 +70,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         SlotPrefixCacheScope(1, 2, 2, pins=1, exhaustive=True, gone=True),
         SlotPrefixCacheScope(3, 3, 3, pins=1, pinned_inserts=False, exhaustive=True),
     )
-    goals = (
-        Goal("hit", "find answers the whole sequence"),
-        Goal("partial_hit", "find answers a part of the sequence"),
-        Goal("miss", "find answers a miss with entries cached"),
-        Goal("longer_than_slot", "find is asked for more tokens than a slot has"),
-        Goal("eviction", "an insert evicts"),
-        Goal("deep_eviction", "several entries of one path are evicted at once"),
-        Goal("over_capacity", "every leaf is pinned, and the cache stays over its capacity"),
-        Goal("crowded_out", "an insert is evicted at once, since everything else is pinned"),
-        Goal("pin_protects", "a pinned leaf stays while one used more recently is evicted"),
-        Goal("pinned_twice", "an entry has two pins"),
-        Goal("refused_pinned", "overwriting a slot is refused since a pinned entry would be lost"),
-        Goal("pinned_elsewhere", "the slot of a pinned entry is overwritten, another slot holds it too"),
-        Goal("reuse_drops", "in-place reuse drops the longer entries of the slot and keeps shorter ones"),
-        Goal("extended", "a longer sequence is inserted into the slot of its prefix"),
-        Goal("overwritten", "a sequence that shares nothing is inserted into a slot that held another"),
-        Goal("shared", "a prefix is held by two slots"),
-        Goal("fallback", "an entry is answered by an older slot after the newest one lost it"),
-        Goal("copy", "an entry is copied into another slot"),
-        Goal("copy_cuts", "a copy drops entries of its target"),
-        Goal("copy_onto_itself", "a copy is asked for into the slot that the entry lies in"),
-        Goal("unknown_slot", "a slot that is not there is named"),
-        Goal("bad_length", "a sequence that is empty or too long is inserted, or a reuse of negative length asked for"),
-        Goal("not_cached", "a prefix that is not cached is pinned or copied"),
-        Goal("not_pinned", "a release without a pin is asked for"),
-    )
+    goals = GOALS
 
     def factory_arguments(self, scope: SlotPrefixCacheScope) -> dict[str, Any]:
         return {"capacity": scope.capacity, "slots": scope.slots, "positions": scope.positions}
@@ -219,7 +196,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         # What the step before evicted shows in the entries seen after it.
         entries = self.view.entries
-        rows = held.rows if len(held.held) == len(entries) else _trimmed(held.rows, entries)
+        rows = held.rows if len(held.held) == len(entries) else trimmed(held.rows, entries)
         clock, used, pins, written, args = held.clock + 1, held.used, held.pins, held.written, op.args
         if isinstance(outcome, Refused):
             return Held(held.capacity, held.clock, rows, entries, used, pins, written)
@@ -246,51 +223,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         return Held(held.capacity, clock, rows, prefixes(rows), used, pins, written)
 
     def notice(self, step: Step) -> None:
-        reach, args = self.reach, step.op.args
-        if isinstance(step.outcome, Refused):
-            reach[_REFUSED.get((step.op.name, step.outcome.error)) or _REFUSED[step.outcome.error]] += 1
-            return
-        gone = laws.evicted(step)
-        reach["over_capacity"] += len(step.after.entries) > self.scope.capacity
-        if gone:
-            reach["eviction"] += 1
-            reach["crowded_out"] += tuple(args["tokens"][:1]) in gone
-            reach["deep_eviction"] += any(p[:-1] in gone for p in gone)
-            reach["pin_protects"] += _a_pin_protected(step, gone)
-        match step.op.name:
-            case "find":
-                asked, length = len(args["tokens"]), step.outcome.length
-                reach["longer_than_slot"] += asked > self.scope.positions
-                kind = "hit" if length == asked else "partial_hit" if length else "miss"
-                reach[kind] += bool(asked and step.before.entries)
-            case "pin":
-                reach["pinned_twice"] += step.held.pins[tuple(args["tokens"])] > 1
-            case "insert" | "reuse" | "copy_kv":
-                self._notice_overwriting(step)
-
-    def _notice_overwriting(self, step: Step) -> None:
-        reach, op = self.reach, step.op
-        before, after = step.before.entries, step.after.entries
-        slot = op.args["target"] if op.name == "copy_kv" else op.args["slot"]
-        old = _trimmed(step.held_before.rows, before).get(slot)
-        new = step.held.rows.get(slot)
-        former: Prefix = old.tokens if old else ()
-        kept: Prefix = new.tokens if new else ()
-        common = common_length(former, kept)
-        lost = [former[:n] for n in range(common + 1, len(former) + 1)]
-        reach["pinned_elsewhere"] += any(p in step.held.pins for p in lost)
-        if step.op.name != "insert":
-            reach["fallback"] += any(p in after and after[p] != before[p] for p in lost)
-        match op.name:
-            case "insert":
-                reach["extended"] += 0 < len(former) == common < len(kept)
-                reach["overwritten"] += bool(former) and common == 0
-                reach["shared"] += any(r.tokens[0] == kept[0] for s, r in step.held.rows.items() if s != slot)
-            case "reuse":
-                reach["reuse_drops"] += bool(kept and any(p not in after for p in lost))
-            case "copy_kv":
-                reach["copy"] += 1
-                reach["copy_cuts"] += bool(lost)
+        notice(self.reach, step, self.scope.positions)
 
     def fingerprint(self) -> Any:
         # Clocks become ranks. Versions, KV and the relative order of rows that share no prefix are left out: the
@@ -298,7 +231,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         # is: states that differ by renaming slots or tokens are one state, in which all slots and tokens are tried.
         entries, held = self.view.entries, self.held
         rank = {t: i for i, t in enumerate(sorted({held.used[p] for p in entries}))}
-        rows = _trimmed(held.rows, entries)
+        rows = trimmed(held.rows, entries)
         state = {(p, rank[held.used[p]], _holders(rows, p), held.pins.get(p, 0)) for p in entries}
         if self.scope.gone:
             nowhere: tuple[int, ...] = ()
@@ -314,29 +247,12 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
                     yield replace(scope, **{name: smaller})
 
 
-def _trimmed(rows: Mapping[int, Row], entries: Mapping[Prefix, Any]) -> dict[int, Row]:
-    """The rows less what was evicted from them: a row reaches as far as there are entries."""
-    kept = {}
-    for slot, row in rows.items():
-        length = len(row.tokens)
-        while length and row.tokens[:length] not in entries:
-            length -= 1
-        if length:
-            kept[slot] = row if length == len(row.tokens) else row._replace(tokens=row.tokens[:length])
-    return kept
-
-
 def _holders(rows: Mapping[int, Row], prefix: Prefix) -> tuple[int, ...]:
     return tuple([slot for slot, row in rows.items() if row.tokens[: len(prefix)] == prefix])
 
 
 def _touched(used: Mapping[Prefix, int], tokens: Prefix, clock: int) -> dict[Prefix, int]:
     return {**used, **{tokens[:n]: clock for n in range(1, len(tokens) + 1)}}
-
-
-def _a_pin_protected(step: Step, gone: Sequence[Prefix]) -> bool:
-    used = step.held.used
-    return any(used[p] < max(used[g] for g in gone) for p in step.held.pins)
 
 
 @functools.cache
@@ -358,13 +274,3 @@ def _canonical(state: frozenset[tuple[Any, ...]], tokens: tuple[int, ...]) -> An
             ]
         )
     return tuple(min(renamed))
-
-
-_REFUSED: dict[Any, str] = {
-    ("copy_kv", "InvalidArgument"): "copy_onto_itself",
-    "InvalidArgument": "bad_length",
-    "UnknownSlot": "unknown_slot",
-    "Pinned": "refused_pinned",
-    "NotCached": "not_cached",
-    "NotPinned": "not_pinned",
-}
