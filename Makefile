@@ -70,7 +70,8 @@ engines: $(READY) .engines/.ready
 
 # Hypothesis with CrossHair's symbolic values as its backend; it gates nothing.
 symbolic: $(READY)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt hypothesis-crosshair
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation \
+		--config-settings editable_mode=strict --editable '.[symbolic]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib --hypothesis-profile kvlockstep-symbolic tests/symbolic
 
 $(READY): $(VENV)/.dependencies $(PACKAGES)

@@ -1,8 +1,9 @@
 """kvlockstep: executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
 
-`check(factory, contract=...)` checks a manager of your own; `record(manager, path)` writes what a live one is asked
-for, to be replayed. Importing this package, or `kvlockstep.reference`,
-imports neither torch nor hypothesis.
+`check(factory, contract=...)` checks a manager of your own, and raises CheckFailed with the failure page if it does not
+hold. `machine(contract, factory)` makes a Hypothesis state machine of it. `record(manager, path)` is a Recorder: the
+manager itself to its scheduler, which writes what it is asked for, to be replayed. Bad arguments raise UsageError.
+Importing this package, or `kvlockstep.reference`, imports neither torch nor hypothesis.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,7 @@ def bench_insert(factory: Factory, rounds: int = 300) -> Speed:
             start = time.perf_counter()
             _ = data == other, bytes(memoryview(data)), slots32.copy()
             floor.append(time.perf_counter() - start)
-    return Speed("d insert 4k, 2k cached", "us", 1e6 * middle(ours), 1e6 * middle(floor), 0.0)
+    return Speed("d insert 4k, 2k cached", "us", 1e6 * median(ours), 1e6 * median(floor), 0.0)
 
 
 def bench_evict(factory: Factory, rounds: int = 5) -> list[Speed]:
@@ -120,7 +121,7 @@ def bench_evict(factory: Factory, rounds: int = 5) -> list[Speed]:
             start = time.perf_counter()
             cache.evict(1)
             times.append(time.perf_counter() - start)
-    rows.append(Speed("e evict one token, 100,000 leaves", "us", 1e6 * middle(times), 0.0, 5.0))
+    rows.append(Speed("e evict one token, 100,000 leaves", "us", 1e6 * median(times), 0.0, 5.0))
     return rows
 
 
@@ -168,7 +169,7 @@ def deep_times(factory: Factory, depth: int, rounds: int, size: int = 16) -> lis
 
 
 @dataclass(frozen=True)
-class Chat:
+class Conversations:
     """Conversations of `turns` turns behind one system prompt; users by popularity 1 / rank**0.8."""
 
     requests: int = 2_000
@@ -202,7 +203,7 @@ def bench_chat(factory: Factory, rounds: int = 5) -> list[Speed]:
 
     The floor of the hit rate is that of exact LRU over tokens with nothing in flight.
     """
-    requests = Chat().prompts()
+    requests = Conversations().prompts()
     rows = []
     for publish in (True, False):
         best, rate = 0.0, 0.0
@@ -261,8 +262,3 @@ def exact_lru(requests: list[tuple[array[int], array[int]]], capacity: int) -> f
         while len(order) > capacity:
             order.popitem(last=False)
     return hit / asked
-
-
-def middle(times: list[float]) -> float:
-    """The median."""
-    return sorted(times)[len(times) // 2]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvlockstep.config import Config
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
+from kvlockstep.drivers.shrink import shrink
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.errors import UsageError
+from kvlockstep.files import require_writable
 from kvlockstep.isolation import isolated, run_ops_isolated
 from kvlockstep.models.model import Factory, Model
 from kvlockstep.models.registry import model_of
@@ -24,11 +26,10 @@ from kvlockstep.targets import CPU, Target, from_factory
 from kvlockstep.trace import Trace, load_trace, save_trace
 from kvlockstep.watchdog import Watchdog
 
-FAILURES = Path(".kvlockstep/failures")
+FAILURES = Path(Config.dir)
 DRIVERS = ("explore", "hypothesis", "random")
 
 Emit = Callable[["Event"], None]
-Drive = Callable[[type[Model[Any]], Watchdog], Outcome]
 
 
 @dataclass(frozen=True)
@@ -164,20 +165,12 @@ def _slow_for_once(target: Target, trace: Trace, profile: Profile) -> bool:
 
 
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
-    """The failure made short and replayed twice.
-
-    Calls are cut off early while a trace of one that hangs is made short; if the result is only slow, it is not used.
-    """
-    hangs = trace.law == TERMINATION.id
-    limit = HANG_SECONDS if hangs else profile.step_seconds
-    model_type = model_of(target.contract)
+    """The failure made short, in children if the profile isolates drivers."""
+    model_type, watchdog = model_of(target.contract), Watchdog(profile.step_seconds)
     if profile.isolate and target.device == CPU:
-        watchdog = Watchdog(limit)
-        short = shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds, run_ops_isolated)
-    else:
-        with Watchdog(limit).watching() as watchdog:
-            short = shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds)
-    return trace if not short.flaky and _slow_for_once(target, short, profile) else short
+        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds, run_ops_isolated)
+    with watchdog.watching():
+        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds)
 
 
 def _run_driver(
@@ -192,10 +185,7 @@ def _run_driver(
     def work(_model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
         return _drive(name, target, profile, seed, watchdog, progress)
 
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {directory}: {error.strerror}; choose another with --dir") from error
+    require_writable(directory)
     return isolated(name, model_type, work, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from kvlockstep.campaign.store import require_writable
 from kvlockstep.checking import DRIVERS, check_target, shrink_failure
 from kvlockstep.config import Config, load_config
 from kvlockstep.console import (
@@ -30,11 +29,11 @@ from kvlockstep.drivers.explore import explore as run_explore
 from kvlockstep.engines import engines_command
 from kvlockstep.errors import UsageError
 from kvlockstep.explaining import explain_command, list_command
+from kvlockstep.files import require_writable
 from kvlockstep.formats import (
     machine_formats,
     publish,
     results_of,
-    results_of_json,
     results_of_runs,
 )
 from kvlockstep.fuzzing import fuzz_command, status_command
@@ -52,13 +51,14 @@ from kvlockstep.options import (
 )
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
+from kvlockstep.proving import prove_command
 from kvlockstep.quality import quality_command
-from kvlockstep.replaying import replay_mooncake, replay_twice
-from kvlockstep.report import ERROR, EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED, Report, Run, run_of
+from kvlockstep.replaying import replay_command
+from kvlockstep.report import ERROR, EXIT_CODES, HOLDS, VIOLATED, Report, Run, run_of
 from kvlockstep.report_page import report_command
 from kvlockstep.scaffolding import new_target_command
 from kvlockstep.targets import CPU, ENGINES, Target, check_contract, known_faults, known_targets, on_device, resolve
-from kvlockstep.trace import load_trace, save_trace
+from kvlockstep.trace import save_trace
 from kvlockstep.watchdog import Watchdog
 
 
@@ -185,96 +185,13 @@ def explore(
             sizes = ", ".join(f"{k}={v}" for k, v in scope.shown().items())
             console.print(
                 f"{contract} on {target.name} with {sizes}: {outcome.steps:,} states, {outcome.states:,} unique, depth "
-                f"{outcome.depth}, {outcome.steps:,} steps, {outcome.seconds:.1f} seconds, "
+                f"{outcome.depth}, {outcome.seconds:.1f} seconds, "
                 f"{'exhausted' if outcome.exhausted else 'not exhausted'}",
                 markup=False,
             )
         if outcome.failure is not None:
             break
     _end_runs(report, as_json)
-
-
-@cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@options(target_option, json_option, machine_formats)
-@click.option("--format", "trace_format", type=click.Choice(["kvlockstep", "mooncake"]), default="kvlockstep")
-@click.option("--skip-bad", is_flag=True, help="mooncake: skip and count malformed lines.")
-@click.option("--limit", type=click.IntRange(min=1), help="mooncake: only the first requests.")
-@click.option(
-    "--blocks", type=click.IntRange(min=1), default=8192, show_default=True, help="mooncake: size of the pool."
-)
-@click.option(
-    "--block-size", type=click.IntRange(min=1), default=512, show_default=True, help="mooncake: tokens a block."
-)
-def replay(
-    file: Path,
-    targets: Sequence[str],
-    as_json: bool,
-    trace_format: str,
-    skip_bad: bool,
-    limit: int | None,
-    blocks: int,
-    block_size: int,
-) -> None:
-    """Plays a saved trace again and says FIXED, VIOLATED or FLAKY; or plays a request trace in Mooncake format."""
-    if trace_format == "mooncake":
-        target = one_target("kv_manager", targets or ("blocks",))
-        verdict, result = replay_mooncake(
-            file,
-            target,
-            blocks=blocks,
-            block_size=block_size,
-            limit=limit,
-            skip_bad=skip_bad,
-            console=stdout(),
-            as_json=as_json,
-        )
-        if as_json:
-            click.echo(json.dumps(result))
-        publish(results_of_json(result))
-        sys.exit(EXIT_CODES[verdict])
-    trace = load_trace(file)
-    if len(targets) > 1:
-        raise UsageError("replay takes one --target")
-    if not targets and not trace.target:
-        raise UsageError(f"{file} names no target; give one with --target")
-    spec = targets[0] if targets else trace.target
-    verdict, word, page, run = replay_twice(resolve(trace.contract, spec), trace, file)
-    if as_json:
-        click.echo(json.dumps({"verdict": verdict, "word": word, "runs": [run.to_json()]}))
-    else:
-        console = stdout()
-        console.print(page, markup=False)
-        console.print(word)
-    publish(results_of_runs([run]))
-    sys.exit(EXIT_CODES[verdict])
-
-
-@cli.command()
-@click.argument("names", nargs=-1)
-@json_option
-@click.option("--time", "time_text", default="30s", show_default=True, help="For each proof.")
-def prove(names: Sequence[str], as_json: bool, time_text: str) -> None:
-    """CrossHair on the small pure functions that the rest stands on; NAMES choose some of the proofs.
-
-    A proof that was not exhausted in its time is not called proved; it makes the verdict inconclusive.
-    """
-    from kvlockstep.proving import NOT_EXHAUSTED, REFUTED, print_proofs  # noqa: PLC0415
-    from kvlockstep.proving import prove as run_proofs  # noqa: PLC0415
-
-    with progress_bar() as progress:
-        task = progress.add_task("proving")
-        proofs = []
-        for proof in run_proofs(parse_time(time_text), tuple(names)):
-            proofs.append(proof)
-            progress.update(task, description=f"{len(proofs)} proofs, the last: {proof.name}")
-    verdicts = {proof.verdict for proof in proofs}
-    verdict = VIOLATED if REFUTED in verdicts else INCONCLUSIVE if NOT_EXHAUSTED in verdicts else HOLDS
-    if as_json:
-        click.echo(json.dumps({"verdict": verdict, "proofs": [vars(proof) for proof in proofs]}))
-    else:
-        print_proofs(stdout(), proofs)
-    sys.exit(EXIT_CODES[verdict])
 
 
 @cli.command()
@@ -382,6 +299,8 @@ for extra in (
     new_target_command,
     engines_command,
     diff_command,
+    replay_command,
+    prove_command,
     quality_command,
     fuzz_command,
     status_command,

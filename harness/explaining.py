@@ -14,7 +14,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from kvlockstep.checking import DRIVERS
 from kvlockstep.console import stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS
@@ -29,6 +28,7 @@ WHAT_DRIVERS_DO = {
     "explore": "every operation in every state of small scopes, breadth first",
     "hypothesis": "a rule-based state machine, one rule for each operation",
     "random": "seeded random episodes; `fuzz` runs it in several processes",
+    "guided": "in `fuzz` only: random episodes that end where they find nothing that their shard has not met",
     "replay": "a saved trace",
 }
 MANY = 12
@@ -47,7 +47,7 @@ def catalogue() -> dict[str, dict[str, dict[str, str]]]:
     return {
         contract: {
             "targets": {name: _described(contract, name, path) for name, path in known_targets(contract).items()},
-            "drivers": {name: WHAT_DRIVERS_DO.get(name, "") for name in (*DRIVERS, "replay")},
+            "drivers": WHAT_DRIVERS_DO,
             "laws": {law.id: law.statement for law in model.laws},
             "goals": {goal.id: goal.statement for goal in model.goals},
             "faults": known_faults(contract),

@@ -83,11 +83,11 @@ def results_of_runs(runs: Sequence[Run]) -> Results:
     return Results(list(runs), [finding_of(run.failure, run.trace) for run in runs if run.failure is not None])
 
 
-def results_of_campaign(campaign: Campaign, verdict: str) -> Results:
+def results_of_campaign(campaign: Campaign) -> Results:
     """A campaign as one run with all of its findings."""
     contract, target = campaign.target.contract, campaign.target.name
     steps, episodes, seconds = campaign.steps, campaign.episodes, campaign.seconds
-    run = Run(contract, target, campaign.plan.driver, verdict, steps, episodes, seconds, campaign.laws)
+    run = Run(contract, target, campaign.plan.driver, campaign.verdict, steps, episodes, seconds, campaign.laws)
     results = Results([run], [finding_of(trace, path) for trace, path in campaign.findings.values()])
     results.not_checked[contract, target] = campaign.not_checked
     if campaign.missed and not campaign.findings:

@@ -16,11 +16,12 @@ from rich.console import Console
 
 from kvlockstep.campaign.playing import LOOKED_AT, SHARD_DRIVERS, shard_driver
 from kvlockstep.campaign.running import MakeEngine, fuzz, local_engine
-from kvlockstep.campaign.store import FINDINGS, DirectoryStore, Store, require_writable
+from kvlockstep.campaign.store import FINDINGS, DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign, status_of, yardstick
 from kvlockstep.config import Config
 from kvlockstep.console import complete_contract, print_campaign, progress_bar, stdout
 from kvlockstep.errors import UsageError
+from kvlockstep.files import require_writable
 from kvlockstep.formats import machine_formats, publish, results_of_campaign
 from kvlockstep.options import json_option, one_target, options, parse_time, profile_option, target_option
 from kvlockstep.profiles import profile_of
@@ -100,7 +101,7 @@ def fuzz_command(
         click.echo(json.dumps(campaign_json(campaign)))
     else:
         print_campaign(stdout(), campaign)
-    publish(results_of_campaign(campaign, campaign.verdict))
+    publish(results_of_campaign(campaign))
     sys.exit(EXIT_CODES[campaign.verdict])
 
 

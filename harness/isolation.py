@@ -130,9 +130,8 @@ def isolated(
     try:
         return in_child(lambda watchdog: drive(_journaled(model_type, journal), watchdog), step_seconds)
     except ChildLost as lost:
-        outcome = Outcome(driver, failure=_read_journal(model_type, journal, lost).but(driver=driver))
-        outcome.steps = len(outcome.failure.ops) if outcome.failure is not None else 0
-        return outcome
+        failure = _read_journal(model_type, journal, lost).but(driver=driver)
+        return Outcome(driver, steps=len(failure.ops), failure=failure)
     finally:
         journal.unlink(missing_ok=True)
 

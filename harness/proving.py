@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
+from kvlockstep.console import progress_bar, stdout
 from kvlockstep.errors import UsageError
+from kvlockstep.options import json_option, parse_time
 from kvlockstep.properties.proofs import PROOFS
+from kvlockstep.report import EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED
 
 PROVED, REFUTED, NOT_EXHAUSTED = "proved", "refuted", "not exhausted"
 
@@ -83,3 +89,27 @@ def print_proofs(console: Console, proofs: list[Proof]) -> None:
     for proof in proofs:
         table.add_row(proof.name, proof.verdict, f"{proof.seconds:.1f}", proof.text)
     console.print(table)
+
+
+@click.command("prove")
+@click.argument("names", nargs=-1)
+@json_option
+@click.option("--time", "time_text", default="30s", show_default=True, help="For each proof.")
+def prove_command(names: Sequence[str], as_json: bool, time_text: str) -> None:
+    """CrossHair on the small pure functions that the rest stands on; NAMES choose some of the proofs.
+
+    A proof that was not exhausted in its time is not called proved; it makes the verdict inconclusive.
+    """
+    with progress_bar() as progress:
+        task = progress.add_task("proving")
+        proofs = []
+        for proof in prove(parse_time(time_text), tuple(names)):
+            proofs.append(proof)
+            progress.update(task, description=f"{len(proofs)} proofs, the last: {proof.name}")
+    verdicts = {proof.verdict for proof in proofs}
+    verdict = VIOLATED if REFUTED in verdicts else INCONCLUSIVE if NOT_EXHAUSTED in verdicts else HOLDS
+    if as_json:
+        click.echo(json.dumps({"verdict": verdict, "proofs": [vars(proof) for proof in proofs]}))
+    else:
+        print_proofs(stdout(), proofs)
+    sys.exit(EXIT_CODES[verdict])

@@ -27,7 +27,7 @@ UNBOUNDED = 16
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatWorkload:
     """`blocks` blocks of `block_size` tokens are about a third of what all conversations hold in the end."""
 
     blocks: int = 512
@@ -72,7 +72,7 @@ class _Turn:
     answer: deque[int] = field(default_factory=deque)
 
 
-def chat_turns(chat: Chat, seed: int) -> list[tuple[int, list[int], list[int]]]:
+def chat_turns(chat: ChatWorkload, seed: int) -> list[tuple[int, list[int], list[int]]]:
     """(user, prompt, answer) of every turn, in the order of arrival; more popular users come more often."""
     draw = random.Random(seed)
     system = [draw.randrange(50_000) for _ in range(chat.system)]
@@ -90,7 +90,7 @@ def chat_turns(chat: Chat, seed: int) -> list[tuple[int, list[int], list[int]]]:
     return turns
 
 
-def measure(target: Target, chat: Chat, seed: int) -> Quality:
+def measure(target: Target, chat: ChatWorkload, seed: int) -> Quality:
     """Serves the chats on a new manager of the target. Nothing is judged here; `check` does that."""
     manager = target.factory(chat.blocks, chat.block_size)
     quality = Quality(target.name)
@@ -159,7 +159,7 @@ def _decode(manager: Any, live: list[_Turn], waiting: deque[_Turn], quality: Qua
             manager.commit(turn.rid, 1)
 
 
-def compare(targets: Sequence[Target], chat: Chat, seed: int) -> list[Quality]:
+def compare(targets: Sequence[Target], chat: ChatWorkload, seed: int) -> list[Quality]:
     """The targets, then exact LRU with the same pool, then with a pool that never fills."""
     exact = resolve("kv_manager", EXACT_LRU)
     rows = [measure(target, chat, seed) for target in targets]
@@ -170,12 +170,14 @@ def compare(targets: Sequence[Target], chat: Chat, seed: int) -> list[Quality]:
 
 @click.command("quality")
 @options(target_option, seed_option, json_option)
-@click.option("--blocks", type=click.IntRange(min=64), default=Chat.blocks, show_default=True, help="Size of the pool.")
-@click.option("--block-size", type=click.IntRange(min=1), default=Chat.block_size, show_default=True)
+@click.option(
+    "--blocks", type=click.IntRange(min=64), default=ChatWorkload.blocks, show_default=True, help="Size of the pool."
+)
+@click.option("--block-size", type=click.IntRange(min=1), default=ChatWorkload.block_size, show_default=True)
 def quality_command(targets: Sequence[str], seed: int | None, as_json: bool, blocks: int, block_size: int) -> None:
     """Hit rate, needless refusals, recomputation and lost blocks of kv_managers on multi-turn chats."""
     chosen = [resolve("kv_manager", name) for name in targets or ("blocks", "radix", "transformers")]
-    chat = Chat(blocks=blocks, block_size=block_size)
+    chat = ChatWorkload(blocks=blocks, block_size=block_size)
     with progress_bar() as bar:
         bar.add_task("serving")
         rows = compare(chosen, chat, seed or 0)

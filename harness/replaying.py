@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.checking import replay_trace
-from kvlockstep.console import progress_bar
+from kvlockstep.console import progress_bar, stdout
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.errors import UsageError
+from kvlockstep.formats import machine_formats, publish, results_of_json, results_of_runs
 from kvlockstep.models.kv_judge import make_adapter
 from kvlockstep.models.model import Divergence
-from kvlockstep.mooncake import ReplayDivergence, Summary, play, read_mooncake
+from kvlockstep.mooncake import read_mooncake
+from kvlockstep.options import json_option, one_target, options, target_option
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
-from kvlockstep.report import HOLDS, VIOLATED, Run, run_of
-from kvlockstep.targets import Target
-from kvlockstep.trace import Trace
+from kvlockstep.report import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
+from kvlockstep.request_playing import ReplayDivergence, Summary, play
+from kvlockstep.targets import Target, resolve
+from kvlockstep.trace import Trace, load_trace
 
 
 def replay_twice(target: Target, trace: Trace, path: Path) -> tuple[str, str, str, Run]:
@@ -129,3 +136,59 @@ def _mooncake_json(
     hit_rate = {"hit_rate": summary.hit_rate} if summary is not None else {}
     wrong = {"message": divergence.message, "details": list(divergence.details)} if divergence is not None else {}
     return {"verdict": verdict, "runs": [run], "summary": {**played, **hit_rate, "skipped": skipped}, **wrong}
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(path_type=Path))
+@options(target_option, json_option, machine_formats)
+@click.option("--format", "trace_format", type=click.Choice(["kvlockstep", "mooncake"]), default="kvlockstep")
+@click.option("--skip-bad", is_flag=True, help="mooncake: skip and count malformed lines.")
+@click.option("--limit", type=click.IntRange(min=1), help="mooncake: only the first requests.")
+@click.option(
+    "--blocks", type=click.IntRange(min=1), default=8192, show_default=True, help="mooncake: size of the pool."
+)
+@click.option(
+    "--block-size", type=click.IntRange(min=1), default=512, show_default=True, help="mooncake: tokens a block."
+)
+def replay_command(
+    file: Path,
+    targets: Sequence[str],
+    as_json: bool,
+    trace_format: str,
+    skip_bad: bool,
+    limit: int | None,
+    blocks: int,
+    block_size: int,
+) -> None:
+    """Plays a saved trace again and says FIXED, VIOLATED or FLAKY; or plays a request trace in Mooncake format."""
+    if trace_format == "mooncake":
+        target = one_target("kv_manager", targets or ("blocks",))
+        verdict, result = replay_mooncake(
+            file,
+            target,
+            blocks=blocks,
+            block_size=block_size,
+            limit=limit,
+            skip_bad=skip_bad,
+            console=stdout(),
+            as_json=as_json,
+        )
+        if as_json:
+            click.echo(json.dumps(result))
+        publish(results_of_json(result))
+        sys.exit(EXIT_CODES[verdict])
+    trace = load_trace(file)
+    if len(targets) > 1:
+        raise UsageError("replay takes one --target")
+    if not targets and not trace.target:
+        raise UsageError(f"{file} names no target; give one with --target")
+    spec = targets[0] if targets else trace.target
+    verdict, word, page, run = replay_twice(resolve(trace.contract, spec), trace, file)
+    if as_json:
+        click.echo(json.dumps({"verdict": verdict, "word": word, "runs": [run.to_json()]}))
+    else:
+        console = stdout()
+        console.print(page, markup=False)
+        console.print(word)
+    publish(results_of_runs([run]))
+    sys.exit(EXIT_CODES[verdict])

@@ -1,4 +1,4 @@
-"""Results of runs, and the failure page that every door shows."""
+"""Results of runs: verdicts, what became of each law, reach."""
 
 from __future__ import annotations
 

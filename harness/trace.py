@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvlockstep.errors import UsageError
+from kvlockstep.files import write_whole
 from kvlockstep.models.model import Scope
 from kvlockstep.models.op import Op
 from kvlockstep.models.registry import model_of
@@ -103,11 +103,9 @@ def save_trace(trace: Trace, directory: Path, name: str = "") -> Path:
     Without `name` the file is named after what it violates, so that the same failure has one file.
     """
     path = directory / (name or trace.file_name)
-    unfinished = directory / f".{path.name}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(trace_text(trace))
-        unfinished.replace(path)
+        write_whole(path, trace_text(trace), durable=False)
     except OSError as error:
         raise UsageError(f"cannot write trace {path}: {error.strerror}; choose another directory with --dir") from error
     return path
@@ -157,8 +155,8 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
         scope = model_of(known.contract).scope_type.from_json(known.scope)
         ops = tuple(Op(record["op"], **_as_proposed(record["args"])) for record in records[1:-1])
         answers = tuple(str(record.get("answer", "")) for record in records[1:-1])
-    except (TypeError, KeyError) as error:
-        raise UsageError(f"{path}: malformed trace: {error}") from error
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path}: malformed trace: {type(error).__name__}: {error}") from error
     return Trace(
         known.contract,
         scope,

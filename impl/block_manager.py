@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from kvlockstep.impl.kv_tensors import KVTensors
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 HashFunction = Callable[[int, bytes], int]
@@ -159,8 +160,7 @@ class BlockManager:
 
     def slots(self, rid: str) -> list[int]:
         """The slots of the request's blocks, in order."""
-        size = self.block_size
-        return [slot for block in self._live[rid].table for slot in range(block * size, block * size + size)]
+        return slots_of(self._live[rid].table, self.block_size)
 
     def blocks(self, rid: str) -> list[int]:
         """The request's block table."""
@@ -228,8 +228,7 @@ class BlockManager:
 
     def free_slots(self) -> Iterable[int] | None:
         """The slots of the blank blocks."""
-        size = self.block_size
-        return [slot for block in self._blank for slot in range(block * size, block * size + size)]
+        return slots_of(self._blank, self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The blank blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.reference.paged_contract import KVShape, Rows
@@ -14,7 +15,8 @@ Gathered = tuple[list[list[int]], list[list[int]]]
 class FarStore:
     """Meets KVStoreTarget with `blocks` of the blocks of a KVStore that takes at least `least_bytes`.
 
-    The first block is its first, the last its last. Raises InvalidArgument.
+    The first block is its first, the last its last. `options` are the KVStore's: device, kernels. Raises
+    InvalidArgument.
     """
 
     def __init__(
@@ -26,13 +28,12 @@ class FarStore:
         layout: str,
         *,
         least_bytes: int,
-        device: str = "cpu",
-        kernels: bool | None = None,
+        **options: Any,
     ) -> None:
         self._size, self._blocks = block_size, blocks
         self._block_bytes = block_size * shape.token_bytes
         self._total = max(blocks, -(-least_bytes // self._block_bytes)) if blocks else 0
-        self.store = KVStore(self._total, block_size, host_blocks, shape, layout, device=device, kernels=kernels)
+        self.store = KVStore(self._total, block_size, host_blocks, shape, layout, **options)
         self.blocks_within = self.store.blocks_within
         self.gather_host = self.store.gather_host
 

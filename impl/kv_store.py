@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
-from kvlockstep.reference.paged_contract import LAYOUTS, PADDING, KVShape, Rows, blocks_within
+from kvlockstep.reference.paged_contract import LAYOUTS, PAD_SLOT, KVShape, Rows, blocks_within
 
 if TYPE_CHECKING:
     from kvlockstep.impl.kv_moves import KernelMoves
@@ -94,14 +94,14 @@ class KVStore:
         return self._layer(self.kv, layer, 1)
 
     def store(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Stores keys[i] and values[i], [token, head, dim] of the dtype of `kv`, in slots[i], unless that is PADDING.
+        """Stores keys[i] and values[i], [token, head, dim] of the dtype of `kv`, in slots[i], unless that is PAD_SLOT.
 
         `slots`, int64, are trusted: they are in range and differ.
         """
         if self.moves is not None:
             self.moves.store(layer, slots, keys, values)
             return
-        real = slots != PADDING
+        real = slots != PAD_SLOT
         if not bool(real.all()):
             slots, keys, values = slots[real], keys[real], values[real]
         for plane, rows in enumerate((keys, values)):
@@ -117,11 +117,11 @@ class KVStore:
         return k.view(self.kv.dtype), v.view(self.kv.dtype)
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
-        """Stores row i of `keys` and of `values` in slots[i]; where that is PADDING nothing is written.
+        """Stores row i of `keys` and of `values` in slots[i]; where that is PAD_SLOT nothing is written.
 
         Raises UnknownSlot, InvalidArgument for an unknown layer, a repeated slot, or rows that do not fit.
         """
-        real = [slot for slot in slots if slot != PADDING]
+        real = [slot for slot in slots if slot != PAD_SLOT]
         self._check_layer("write", layer)
         _check("write", real, self._blocks * self.block_size)
         _check_once("write", real)

@@ -10,7 +10,7 @@ import torch
 
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.reference.contracts import KVManagerTarget
-from kvlockstep.reference.paged_contract import PADDING
+from kvlockstep.reference.paged_contract import PAD_SLOT
 
 
 @dataclass
@@ -120,7 +120,7 @@ class PagedGenerator:
         context = max(request.computed + n for request, _, n in requests)
         ids = torch.zeros(shape, dtype=torch.int64)
         positions = torch.zeros(shape, dtype=torch.int64)
-        targets = torch.full(shape, PADDING)
+        targets = torch.full(shape, PAD_SLOT)
         origins = torch.zeros(shape[0], context, dtype=torch.int64)
         seen = torch.zeros(shape[0], 1, shape[1], context, dtype=torch.bool)
         seen[..., 0] = True  # a padding row that sees nothing would be NaN

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kvlockstep.impl.paged_cache import PagedCache
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.impl.store_memory import SHAPE, StoreMemory
 from kvlockstep.reference.contracts import OutOfSlots
 
@@ -126,8 +127,7 @@ class PagedManager:
 
     def slots(self, rid: str) -> list[int]:
         """The slots of the request's blocks, in order."""
-        size = self.block_size
-        return [slot for block in self.blocks(rid) for slot in range(block * size, block * size + size)]
+        return slots_of(self.blocks(rid), self.block_size)
 
     def blocks(self, rid: str) -> list[int]:
         """The request's block table."""
@@ -196,8 +196,7 @@ class PagedManager:
 
     def free_slots(self) -> Iterable[int] | None:
         """The slots of the free blocks."""
-        size = self.block_size
-        return [slot for block in self.cache.free_blocks() for slot in range(block * size, block * size + size)]
+        return slots_of(self.cache.free_blocks(), self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The free blocks."""

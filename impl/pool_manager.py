@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kvlockstep.impl.block_keys import RequestKeys
 from kvlockstep.impl.block_pool import BlockPool
 from kvlockstep.impl.kv_tensors import KVTensors
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.block_pool_contract import HashFunction
 
 
@@ -106,8 +107,9 @@ class PoolManager:
 
     def copies(self) -> list[tuple[int, int]]:
         """The slot copies of this step's copy-on-writes."""
+        size = self.block_size
         pairs = [(due.source, self._live[due.rid].table[due.at]) for due in self._due]
-        return list(zip(self._slots(s for s, _ in pairs), self._slots(t for _, t in pairs), strict=True))
+        return list(zip(slots_of((s for s, _ in pairs), size), slots_of((t for _, t in pairs), size), strict=True))
 
     def launch(self) -> None:
         """The copies have run: their sources may go."""
@@ -117,7 +119,7 @@ class PoolManager:
 
     def slots(self, rid: str) -> list[int]:
         """The slots of the request's blocks, in order."""
-        return self._slots(self._live[rid].table)
+        return slots_of(self._live[rid].table, self.block_size)
 
     def blocks(self, rid: str) -> list[int]:
         """The request's block table."""
@@ -181,15 +183,11 @@ class PoolManager:
 
     def free_slots(self) -> Iterable[int] | None:
         """The slots of the blocks that `free_now` counts."""
-        return self._slots(self.free_blocks())
+        return slots_of(self.free_blocks(), self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The free blocks with nothing cached in them."""
         return self._pool.free_queue()[: self._pool.num_free - self._pool.num_evictable]
-
-    def _slots(self, blocks: Iterable[int]) -> list[int]:
-        size = self.block_size
-        return [slot for block in blocks for slot in range(block * size, block * size + size)]
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)

@@ -10,19 +10,14 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-import struct
-import sys
-from array import array
 from collections.abc import Iterator, Sequence
 
 import torch
 
+from kvlockstep.impl.packed_tokens import TOKEN, common, packed, unpacked
 from kvlockstep.reference.contracts import MISS, InvalidArgument, Match, NotCached, NotPinned, Pinned, UnknownSlot
 
 TORN = -2
-_TOKEN = 8
-_FIRST_COMPARED = 32 * _TOKEN
-_MOST_COMPARED = 8192 * _TOKEN
 _SPARE_RECORDS = 64
 
 
@@ -54,7 +49,7 @@ class _Node:
 
     @property
     def key(self) -> bytes:
-        return self.data[self.start : self.start + _TOKEN]
+        return self.data[self.start : self.start + TOKEN]
 
     @property
     def run(self) -> bytes:
@@ -92,7 +87,7 @@ class SlotPrefixCache:
     ) -> None:
         if min(capacity, slots, positions, layers) < 0:
             raise InvalidArgument(f"capacity={capacity}, slots={slots}, positions={positions}: none may be negative")
-        self._capacity = capacity * _TOKEN
+        self._capacity = capacity * TOKEN
         self._slots = slots
         self._positions = positions
         with torch.inference_mode(False):  # an inference tensor could not be written to outside of inference mode
@@ -117,7 +112,7 @@ class SlotPrefixCache:
         self._check_slot(slot)
         if not 0 < len(tokens) <= self._positions:
             raise InvalidArgument(f"insert: {len(tokens)} tokens do not fit a slot of 1..{self._positions}")
-        query = _packed(tokens)
+        query = packed(tokens)
         self._cut(slot, self._shared_with_row(slot, query))
         self._clock += 1
         end = self._extend(query)
@@ -128,22 +123,22 @@ class SlotPrefixCache:
 
     def find(self, tokens: Sequence[int]) -> Match:
         """The longest entry that is a prefix of `tokens`, in the slot it was inserted into last; it counts as used."""
-        node, inside, depth = self._walk(_packed(tokens))
+        node, inside, depth = self._walk(packed(tokens))
         if not depth:
             return MISS
         self._clock += 1
         node = self._split(node, inside)
         self._touch(node)
-        return Match(depth // _TOKEN, node.latest, self._rows[node.latest].version)
+        return Match(depth // TOKEN, node.latest, self._rows[node.latest].version)
 
     def pin(self, tokens: Sequence[int]) -> None:
         """Protects this entry and its prefixes until released as often. Raises NotCached."""
-        node, inside = self._entry("pin", _packed(tokens))
+        node, inside = self._entry("pin", packed(tokens))
         self._split(node, inside).pins += 1
 
     def release(self, tokens: Sequence[int]) -> None:
         """Takes back one pin and evicts down to capacity. Raises NotPinned."""
-        query = _packed(tokens)
+        query = packed(tokens)
         node, inside, depth = self._walk(query)
         if depth < len(query) or inside < node.size or not node.pins:
             raise NotPinned(f"release: this prefix of {len(tokens)} tokens has no pin")
@@ -159,7 +154,7 @@ class SlotPrefixCache:
         self._check_slot(slot)
         if length < 0:
             raise InvalidArgument(f"reuse: length={length} is negative")
-        self._cut(slot, length * _TOKEN)
+        self._cut(slot, length * TOKEN)
 
     def copy_kv(self, tokens: Sequence[int], target: int) -> int:
         """Copies the KV of this entry into slot `target`, all planes at once, and returns the slot it came from.
@@ -168,7 +163,7 @@ class SlotPrefixCache:
         Pinned if a pinned entry would be lost, InvalidArgument if the entry lies in `target` itself.
         """
         self._check_slot(target)
-        query = _packed(tokens)
+        query = packed(tokens)
         source = self._entry("copy_kv", query)[0].latest
         if source == target:
             raise InvalidArgument(f"copy_kv: target={target} already holds this prefix of {len(tokens)} tokens")
@@ -202,7 +197,7 @@ class SlotPrefixCache:
         pending: list[tuple[_Node, tuple[int, ...]]] = [(child, ()) for child in self._root.children.values()]
         while pending:
             node, above = pending.pop()
-            tokens = above + _unpacked(node.run)
+            tokens = above + unpacked(node.run)
             for length in range(len(above) + 1, len(tokens) + 1):
                 found[tokens[:length]] = node.latest, self._rows[node.latest].version
             pending += [(child, tokens) for child in node.children.values()]
@@ -211,9 +206,9 @@ class SlotPrefixCache:
     def _walk(self, query: bytes) -> tuple[_Node, int, int]:
         """The node where the longest cached prefix ends, how far into its run, and the length of the prefix."""
         node, inside, depth = self._root, 0, 0
-        while inside == node.size and (child := node.children.get(query[depth : depth + _TOKEN])) is not None:
+        while inside == node.size and (child := node.children.get(query[depth : depth + TOKEN])) is not None:
             node = child
-            inside = _common(query, depth, node.data, node.start, min(node.size, len(query) - depth))
+            inside = common(query, depth, node.data, node.start, min(node.size, len(query) - depth))
             depth += inside
         return node, inside, depth
 
@@ -221,14 +216,14 @@ class SlotPrefixCache:
         """The node in which this entry ends, and how far into its run. Raises NotCached."""
         node, inside, depth = self._walk(query)
         if not depth or depth < len(query):
-            raise NotCached(f"{operation}: this prefix of {len(query) // _TOKEN} tokens is not cached")
+            raise NotCached(f"{operation}: this prefix of {len(query) // TOKEN} tokens is not cached")
         return node, inside
 
     def _shared_with_row(self, slot: int, query: bytes) -> int:
         """Length of the common prefix of the query and what the slot holds."""
         depth = 0
         for node in _path(self._rows[slot].end) if slot in self._rows else ():
-            inside = _common(query, depth, node.data, node.start, min(node.size, len(query) - depth))
+            inside = common(query, depth, node.data, node.start, min(node.size, len(query) - depth))
             depth += inside
             if inside < node.size:
                 break
@@ -410,41 +405,6 @@ class SlotPrefixCache:
 
 def _evictable(node: _Node) -> bool:
     return node.parent is not None and not node.children and not node.pins
-
-
-def _packed(tokens: Sequence[int]) -> bytes:
-    """The tokens as 64-bit little-endian words. Raises InvalidArgument for what is not a 64-bit integer."""
-    if isinstance(tokens, array) and tokens.typecode == "q" and sys.byteorder == "little":
-        return tokens.tobytes()
-    try:
-        return struct.pack(f"<{len(tokens)}q", *tokens)
-    except struct.error as error:
-        raise InvalidArgument(f"tokens must be 64-bit integers: {error}") from error
-
-
-def _unpacked(run: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(run) // _TOKEN}q", run)
-
-
-def _common(a: bytes, i: int, b: bytes, j: int, most: int) -> int:
-    """Length of the common prefix of a[i:] and b[j:], up to `most`, in whole tokens.
-
-    Compares parts of growing size, then halves the part that differs: never reads far beyond the difference.
-    """
-    done, size = 0, min(_FIRST_COMPARED, most)
-    while done < most and a.startswith(b[j + done : j + done + size], i + done):
-        done += size
-        size = min(2 * size, _MOST_COMPARED, most - done)
-    if done == most:
-        return most
-    while size > _TOKEN:
-        half = size // (2 * _TOKEN) * _TOKEN
-        if a.startswith(b[j + done : j + done + half], i + done):
-            done += half
-            size -= half
-        else:
-            size = half
-    return done
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Laws of block_stack. A step's view has `free` (bottom of the stack first) and `num_free`; see `Held` for `held`."""
+"""Laws of block_stack, over what the stack shows (`View`) and what its answers so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
 
 
 class View(NamedTuple):
+    """`free`: the free blocks, bottom of the stack first."""
+
     free: list[int]
     num_free: int
 

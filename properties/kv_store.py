@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.reference.paged_contract import PADDING, KVShape
+from kvlockstep.reference.paged_contract import PAD_SLOT, KVShape
 
 Row = list[int]
 Rows = list[Row]
@@ -31,6 +31,8 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
+    """`blocks` on the device and `host_blocks` on the host, of `block_size` slots with KV of `shape`."""
+
     blocks: int
     block_size: int
     host_blocks: int
@@ -78,7 +80,7 @@ def written(step: Step) -> dict[tuple[str, int, int, int], Row]:
             for layer in layers
             for plane in range(2)
             for slot, stamp in zip(op.args["slots"], op.args["stamps"], strict=True)
-            if slot != PADDING
+            if slot != PAD_SLOT
         }
     if op.name in ("copy_prefix", "copy_blocks", "swap_out", "swap_in"):
         return {
@@ -96,7 +98,7 @@ def ill_formed(op: Any, held: Held) -> str | None:
     args = op.args
     match op.name:
         case "write":
-            real = [slot for slot in args["slots"] if slot != PADDING]
+            real = [slot for slot in args["slots"] if slot != PAD_SLOT]
             bad_layer = args["layer"] is not None and not 0 <= args["layer"] < held.shape.layers
             bad_rows = len(args["stamps"]) != len(args["slots"]) or min(args["stamps"], default=0) < 0
             bad = bad_layer or bad_rows or len(set(real)) < len(real)

@@ -1,4 +1,4 @@
-"""Laws of kv_streams. The view has `free` (next one first), and `memory` as of the last synchronize; see `Held`."""
+"""Laws of kv_streams, over what it shows (`View`) and what the calls so far amount to in program order (`Held`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
 
 
 class View(NamedTuple):
+    """`free`: the free blocks, next one first. `memory`: the stamp of each block as of the last synchronize."""
+
     free: list[int]
     memory: list[int]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.properties.slot_prefix_cache import stamps
+from kvlockstep.properties.stamps import stamps
 
 Prefix = tuple[int, ...]
 

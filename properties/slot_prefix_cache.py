@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.stamps import stamps
 
 Prefix = tuple[int, ...]
 
 POISON = -1
-_STAMPS = 2**61 - 1
 
 
 class View(NamedTuple):
@@ -44,17 +43,6 @@ class Held(NamedTuple):
     written: Mapping[int, Prefix]
 
 
-@functools.lru_cache(maxsize=4_096)
-def stamps(tokens: Prefix) -> list[int]:
-    """The stamps of a sequence: each depends on its token and on all before it. Not to be changed."""
-    out = []
-    stamp = 0
-    for token in tokens:
-        stamp = ((stamp + 1) * 1_000_003 + token) % _STAMPS
-        out.append(stamp)
-    return out
-
-
 def common_length(a: Prefix, b: Prefix) -> int:
     """Length of the longest common prefix."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
@@ -77,6 +65,18 @@ def overwritten(rows: Mapping[int, Row], name: str, args: Mapping[str, Any]) -> 
         else:
             del after[slot]
     return after
+
+
+def trimmed(rows: Mapping[int, Row], entries: Mapping[Prefix, Any]) -> dict[int, Row]:
+    """The rows less what was evicted from them: a row reaches as far as there are entries."""
+    kept = {}
+    for slot, row in rows.items():
+        length = len(row.tokens)
+        while length and row.tokens[:length] not in entries:
+            length -= 1
+        if length:
+            kept[slot] = row if length == len(row.tokens) else row._replace(tokens=row.tokens[:length])
+    return kept
 
 
 def prefixes(rows: Mapping[int, Row]) -> dict[Prefix, tuple[int, int]]:

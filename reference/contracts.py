@@ -110,19 +110,49 @@ class KVManagerTarget(Protocol):
     the attributes of `Traits`.
     """
 
-    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None: ...
-    def append(self, rid: str, token: int) -> None: ...
-    def reserve(self, rid: str, n: int) -> bool: ...
-    def copies(self) -> list[tuple[int, int]]: ...
-    def launch(self) -> None: ...
-    def slots(self, rid: str) -> list[int]: ...
-    def commit(self, rid: str, n: int) -> None: ...
-    def finish(self, rid: str) -> None: ...
-    def abort(self, rid: str) -> None: ...
-    def preempt(self, rid: str) -> None: ...
-    def avail(self) -> int: ...
-    def free_now(self) -> int: ...
-    def free_slots(self) -> Iterable[int] | None: ...
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
+        """Finds and pins the cached prefix, takes slots for the next `n` tokens of the prompt.
+        Answers how many tokens are cached, less than all of them; None to refuse, and then nothing is held.
+        After `preempt` the same id comes back with all the tokens known so far.
+        """
+
+    def append(self, rid: str, token: int) -> None:
+        """One more token of the request is known; its KV is not computed yet."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        """Takes slots for the next `n` tokens. False to refuse, and then nothing has changed."""
+
+    def copies(self) -> list[tuple[int, int]]:
+        """The slot copies (source, target) that this step needs; asked once, before launch."""
+
+    def launch(self) -> None:
+        """Allocation for the whole batch, if there is any."""
+
+    def slots(self, rid: str) -> list[int]:
+        """The slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset.
+        Changes nothing.
+        """
+
+    def commit(self, rid: str, n: int) -> None:
+        """`n` reserved tokens are written and accepted. Full blocks may be published now."""
+
+    def finish(self, rid: str) -> None:
+        """The request ends and gives its slots back. What stays cached is your business."""
+
+    def abort(self, rid: str) -> None:
+        """The request ends in whatever phase it is."""
+
+    def preempt(self, rid: str) -> None:
+        """The request gives its slots back, to be admitted again under the same id."""
+
+    def avail(self) -> int:
+        """Free and evictable slots. Changes nothing."""
+
+    def free_now(self) -> int:
+        """Free slots, without evicting anything. Changes nothing."""
+
+    def free_slots(self) -> Iterable[int] | None:
+        """The slots that are free and cannot be hit any more; None if nobody knows. Makes traces much shorter."""
 
 
 class BlockStored(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
-from kvlockstep.reference.paged_contract import LAYOUTS, PADDING, KVShape, Rows, blocks_within
+from kvlockstep.reference.paged_contract import LAYOUTS, PAD_SLOT, KVShape, Rows, blocks_within
 
 Slot = list[list[list[int]]]
 
@@ -40,11 +40,11 @@ class KVStore:
         return blocks_within(budget, self._size, self._shape)
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
-        """Stores row i of `keys` and of `values` in slots[i]; where that is PADDING nothing is written.
+        """Stores row i of `keys` and of `values` in slots[i]; where that is PAD_SLOT nothing is written.
 
         Raises UnknownSlot, InvalidArgument for an unknown layer, a repeated slot, or rows that do not fit.
         """
-        real = [slot for slot in slots if slot != PADDING]
+        real = [slot for slot in slots if slot != PAD_SLOT]
         self._check_layer("write", layer)
         self._check("write", real, len(self._device))
         self._check_once("write", real)
@@ -52,7 +52,7 @@ class KVStore:
             if len(rows) != len(slots) or any(not self._fits(row) for row in rows):
                 raise InvalidArgument(f"write: one row of {self._row} {self._shape.dtype} elements for each slot")
         for slot, key, value in zip(slots, keys, values, strict=True):
-            if slot != PADDING:
+            if slot != PAD_SLOT:
                 self._device[slot][layer] = [list(key), list(value)]
 
     def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:

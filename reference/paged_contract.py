@@ -11,7 +11,7 @@ from kvlockstep.reference.kv_sizing import heads_per_rank, pages_within
 POLICIES = ("lru", "fifo", "frequency")
 LAYOUTS = ("layer_major", "slot_major")
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
-PADDING = -1
+PAD_SLOT = -1
 
 
 class UnknownSequence(ContractError, ValueError):

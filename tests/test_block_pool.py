@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.drivers.explore import explore
@@ -25,7 +26,6 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.block_pool import BlockPool as Reference
 from kvlockstep.reference.block_pool_contract import BlockPoolTarget, Prefix
 from kvlockstep.reference.contracts import InvalidArgument, NotCached, OutOfSlots
-from kvlockstep.watchdog import Watchdog
 
 SIZES = [1, 2, 4, 16]
 POOLS = [Reference, BlockPool]
@@ -48,19 +48,19 @@ def filled(pool, tokens, extra_keys=()):
 
 class TestLockstep:
     def test_random(self):
-        outcome = random_walk(BlockPoolModel, BlockPool, seed=3, watchdog=Watchdog(5.0), steps=60_000)
+        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=3, steps=60_000)
         assert outcome.failure is None
         assert not [goal.id for goal in BlockPoolModel.goals if not outcome.reach[goal.id]]
 
     @pytest.mark.parametrize("scope", BlockPoolModel.small_scopes[:2], ids=["no block", "two blocks"])
     def test_every_state(self, scope):
-        outcome = explore(BlockPoolModel, BlockPool, scope, watchdog=Watchdog(5.0))
+        outcome = watched(explore, BlockPoolModel, BlockPool, scope)
         assert outcome.failure is None
         assert outcome.exhausted
 
     @pytest.mark.slow
     def test_every_state_of_three_blocks(self):
-        outcome = explore(BlockPoolModel, BlockPool, BlockPoolModel.small_scopes[2], watchdog=Watchdog(5.0))
+        outcome = watched(explore, BlockPoolModel, BlockPool, BlockPoolModel.small_scopes[2])
         assert outcome.failure is None
         assert outcome.exhausted
         assert outcome.states > 1_000
@@ -68,12 +68,12 @@ class TestLockstep:
     @pytest.mark.parametrize("few", [0, 1_000])
     def test_keys_by_either_way_of_hashing(self, few, monkeypatch):
         monkeypatch.setattr(block_keys, "FEW_BLOCKS", few)
-        outcome = random_walk(BlockPoolModel, BlockPool, seed=4, watchdog=Watchdog(5.0), steps=4_000)
+        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=4, steps=4_000)
         assert outcome.failure is None
 
     def test_squeezed_at_every_removal(self, monkeypatch):
         monkeypatch.setattr(free_queue, "SPARE_HOLES", -1_000)
-        outcome = random_walk(BlockPoolModel, BlockPool, seed=5, watchdog=Watchdog(5.0), steps=4_000)
+        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=5, steps=4_000)
         assert outcome.failure is None
 
     @pytest.mark.parametrize("make", POOLS)
@@ -344,7 +344,7 @@ class TestPoolManager:
         def make(blocks, block_size):
             return PoolManager(blocks, block_size, hash_function=hash_function)
 
-        outcome = random_walk(KVManagerModel, make, seed=6, watchdog=Watchdog(5.0), steps=25_000)
+        outcome = watched(random_walk, KVManagerModel, make, seed=6, steps=25_000)
         assert outcome.failure is None
         assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
 
@@ -352,7 +352,7 @@ class TestPoolManager:
         def make(blocks, block_size):
             return PoolManager(blocks, block_size, tensors=True)
 
-        outcome = random_walk(KVManagerModel, make, seed=7, watchdog=Watchdog(5.0), steps=4_000)
+        outcome = watched(random_walk, KVManagerModel, make, seed=7, steps=4_000)
         assert outcome.failure is None
         assert outcome.reach["copies"]
 

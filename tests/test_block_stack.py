@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -15,21 +16,18 @@ from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.models.block_stack import BlockStackModel
 from kvlockstep.reference.block_stack import BlockStack as Reference
 from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
-from kvlockstep.watchdog import Watchdog
 
 
 def test_agrees_with_the_reference(device):
     steps = 20_000 if device == "cpu" else 2_000
-    outcome = random_walk(
-        BlockStackModel, lambda blocks: BlockStack(blocks, device), seed=3, watchdog=Watchdog(5.0), steps=steps
-    )
+    outcome = watched(random_walk, BlockStackModel, lambda blocks: BlockStack(blocks, device), seed=3, steps=steps)
     assert outcome.failure is None
     assert not [goal.id for goal in BlockStackModel.goals if not outcome.reach[goal.id]]
 
 
 @pytest.mark.parametrize("scope", BlockStackModel.small_scopes, ids=lambda scope: f"{scope.blocks} blocks")
 def test_agrees_with_the_reference_in_every_state(scope):
-    outcome = explore(BlockStackModel, BlockStack, scope, watchdog=Watchdog(5.0))
+    outcome = watched(explore, BlockStackModel, BlockStack, scope)
     assert outcome.failure is None
     assert outcome.exhausted
     # A state is an order of some of the blocks, in a capture or not.
@@ -249,7 +247,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("law", FAULTS)
 def test_each_law_catches_a_fault(law):
-    outcome = random_walk(BlockStackModel, FAULTS[law], seed=1, watchdog=Watchdog(5.0), steps=20_000)
+    outcome = watched(random_walk, BlockStackModel, FAULTS[law], seed=1, steps=20_000)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 

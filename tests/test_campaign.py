@@ -18,20 +18,18 @@ from pathlib import Path
 import pytest
 from campaigns import FAST, campaign, is_fork_of_us, sums, traces
 
-from kvlockstep.campaign import files, fuzz
+from kvlockstep import files
+from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.ledger import FINDINGS_PER_KIND, HISTORY_POINTS, WINDOW, Ledger
 from kvlockstep.campaign.pool import Done
 from kvlockstep.campaign.ranges import Ranges
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.store import DirectoryStore
-from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.shrink import shrink
 from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target, resolve
 from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 # Several laws, and failures rare enough that most shards have none of some kinds.
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"
@@ -450,19 +448,6 @@ def test_of_each_kind_the_first_failures_are_chosen_whatever_comes_back_first(tm
             assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))).to_json() == ledger.to_json()
         chosen.append([failure.episode for failure in ledger.to_shorten])
     assert chosen == [[0, 64, 128, 192][:FINDINGS_PER_KIND]] * 3
-
-
-def test_shrinking_by_steps_does_not_depend_on_time(monkeypatch):
-    target, model_type = resolve(*FAULT), model_of(FAULT[0])
-    failure = random_walk(model_type, target.factory, seed=0, watchdog=Watchdog(5), steps=100_000).failure
-    done = []
-    for _ in range(2):
-        done.append(shrink(model_type, target.factory, failure, Watchdog(5), steps=500))
-        monkeypatch.setattr("kvlockstep.drivers.shrink.time.perf_counter", lambda: float("inf"))
-    assert done[0] == done[1]
-    assert len(done[0].ops) < len(failure.ops)
-    longer = shrink(model_type, target.factory, failure, Watchdog(5), steps=5)
-    assert len(longer.ops) > len(done[0].ops)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,16 +8,12 @@ from dataclasses import replace
 import pytest
 
 import kvlockstep
-from kvlockstep.checking import check_target, shrink_failure
+from kvlockstep.checking import check_target
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.models.op import Op
-from kvlockstep.models.registry import model_of
 from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
 
 
 def test_holds(tmp_path):
@@ -83,22 +79,3 @@ def test_a_call_that_was_slow_for_once_is_not_blamed(tmp_path):
     )
     assert not report.failures
     assert "explore runs again: alloc did not return within the time limit, but did when repeated" in report.notes
-
-
-def test_a_trace_of_a_call_that_hangs_is_not_made_short_until_it_is_only_slow():
-    class SlowWhenFull(SlotPool):
-        def alloc(self):
-            slot = super().alloc()
-            time.sleep({0: 0.6, 1: 3.0}.get(slot, 0.0))
-            return slot
-
-    hang = Trace("slot_pool", model_of("slot_pool").scope_type(2), (Op("alloc"), Op("alloc")), law="termination")
-    short = shrink_failure(
-        Target("slot_pool", "slow", SlowWhenFull), hang, replace(profile_of("quick"), step_seconds=2.0)
-    )
-    assert [op.name for op in short.ops] == ["alloc", "alloc"]
-
-
-def test_a_driver_that_is_slow_is_not_a_target_that_hangs():
-    with Watchdog(0.2).watching():
-        time.sleep(0.6)

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -18,13 +19,12 @@ from kvlockstep.models.decode_graphs import DecodeGraphsModel
 from kvlockstep.reference.contracts import CaptureActive, InvalidArgument
 from kvlockstep.reference.decode_graphs import DecodeGraphs as Reference
 from kvlockstep.reference.gpu_contract import DONE, FULL, REFUSED, DecodeGraphsTarget, StaleGraph
-from kvlockstep.watchdog import Watchdog
 
 BOTH = pytest.mark.parametrize("make", [Reference, DecodeGraphs], ids=["reference", "optimised"])
 
 
 def walk(factory, steps, seed=1):
-    return random_walk(DecodeGraphsModel, factory, seed=seed, watchdog=Watchdog(30.0), steps=steps)
+    return watched(random_walk, DecodeGraphsModel, factory, seed=seed, steps=steps)
 
 
 def test_agrees_with_the_reference_and_reaches_everything(device):
@@ -34,9 +34,7 @@ def test_agrees_with_the_reference_and_reaches_everything(device):
 
 
 def test_the_reference_holds_in_every_state_of_a_small_scope():
-    outcome = explore(
-        DecodeGraphsModel, Reference, DecodeGraphsModel.small_scopes[1], watchdog=Watchdog(30.0), seconds=60
-    )
+    outcome = watched(explore, DecodeGraphsModel, Reference, DecodeGraphsModel.small_scopes[1], seconds=60)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states > 1000

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvlockstep import explaining, targets
+from kvlockstep.campaign.playing import SHARD_DRIVERS
+from kvlockstep.checking import DRIVERS
 from kvlockstep.explaining import bugs, explain, names_to_explain
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS
@@ -113,7 +115,7 @@ def test_list_shows_drivers_and_everything_else(run_cli):
     code, out, _ = run_cli("list")
     assert code == 0
     drivers = out[out.index("\ndrivers\n") :]
-    for driver in ("explore", "hypothesis", "random", "replay"):
+    for driver in (*DRIVERS, *SHARD_DRIVERS, "replay"):
         assert re.search(rf"^  {driver} +\w", drivers, re.MULTILINE)
     for fault in FAULTS.values():
         assert f" {fault.id} " in out

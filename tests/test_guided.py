@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kvlockstep import bench_guided
-from kvlockstep.campaign.playing import play_guided
+from kvlockstep.campaign.playing import Episodes, play_guided
 from kvlockstep.drivers import guided
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.guided import LONGEST_PAUSE, PATIENCE, Guide, Patience
@@ -21,6 +21,12 @@ from kvlockstep.watchdog import Watchdog
 
 WATCHDOG = Watchdog(30.0)
 DEPTH = 9
+
+
+@pytest.fixture(autouse=True)
+def watching():
+    with WATCHDOG.watching():
+        yield
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,23 @@ class Lock(Model[LockScope]):
         return self.fallen, self.depth
 
 
+def noting(model_type, ops):
+    """The model, which keeps what its steps are."""
+
+    class Noting(model_type):
+        def step(self, op):
+            ops.append(op)
+            return super().step(op)
+
+    return Noting
+
+
 def played(model_type, factory, seed, episodes):
     """The operations of some episodes of a guide."""
-    ops: list[str] = []
-    guide = Guide(model_type, seed=seed)
+    ops: list[Op] = []
+    guide = Guide(noting(model_type, ops), seed=seed)
     for episode in episodes:
-        guide.run_episode(factory, episode, WATCHDOG, Outcome("guided"), announce=lambda op: ops.append(str(op)))
+        guide.run_episode(factory, episode, WATCHDOG, Outcome("guided"))
     return ops
 
 
@@ -86,15 +103,14 @@ def test_a_campaign_plays_the_same_shard():
     outcomes = [Outcome("guided") for _ in range(10)]
     for episode, outcome in zip(range(64, 74), outcomes, strict=True):
         guide.run_episode(factory, episode, WATCHDOG, outcome)
-    shard = list(play_guided(model_type, factory, seed=3, episodes=range(64, 74), watchdog=WATCHDOG))
+    shard = list(play_guided(Episodes(model_type, factory, 3, range(64, 74), WATCHDOG)))
     assert [o.steps for o in shard] == [o.steps for o in outcomes]
     assert [o.reach for o in shard] == [o.reach for o in outcomes]
 
 
 def test_the_same_operations_lead_to_the_same_fingerprints():
     model_type, factory = model_of("radix_cache"), resolve("radix_cache", "reference").factory
-    ops: list[Op] = []
-    Guide(model_type, seed=1).run_episode(factory, 0, WATCHDOG, Outcome("guided"), announce=ops.append)
+    ops = played(model_type, factory, 1, [0])
     scope = picker(1, 0)(model_type.scopes)
 
     def sketches():
@@ -114,12 +130,14 @@ def test_the_same_operations_lead_to_the_same_fingerprints():
 def test_a_guided_episode_is_the_random_one_but_for_its_end():
     model_type, factory = model_of("slot_pool"), resolve("slot_pool", "reference").factory
     cut = 0
-    guide = Guide(model_type, seed=2)
+    plain: list[Op] = []
+    short: list[Op] = []
+    guide = Guide(noting(model_type, short), seed=2)
     for episode in range(20):
-        plain: list[Op] = []
-        short: list[Op] = []
-        run_episode(model_type, factory, 2, episode, WATCHDOG, Outcome("random"), plain.append)
-        guide.run_episode(factory, episode, WATCHDOG, Outcome("guided"), short.append)
+        plain.clear()
+        short.clear()
+        run_episode(noting(model_type, plain), factory, 2, episode, WATCHDOG, Outcome("random"))
+        guide.run_episode(factory, episode, WATCHDOG, Outcome("guided"))
         assert short == plain[: len(short)]
         cut += len(short) < len(plain)
     assert 0 < cut < 20

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 import torch
+from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_far import FarStore
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, KVShape
-from kvlockstep.watchdog import Watchdog
 
 pytest.importorskip("triton")
 
@@ -35,9 +35,7 @@ def store_of(*sizes, **options):
 
 
 def test_agrees_with_the_reference():
-    outcome = random_walk(
-        KVStoreModel, store_of, seed=3, watchdog=Watchdog(30.0), steps=300 if DEVICE == "cpu" else 3000
-    )
+    outcome = watched(random_walk, KVStoreModel, store_of, seed=3, steps=300 if DEVICE == "cpu" else 3000)
     assert outcome.failure is None, outcome.failure
     reached = {goal.id for goal in KVStoreModel.goals if outcome.reach[goal.id]}
     assert {"chain", "cycle", "prefix_tail", "prefix_overlap", "swap_in", "swap_many", "special_copied"} <= reached
@@ -169,7 +167,7 @@ def test_more_than_two_to_the_31_elements(layout):
 
 def walk_far(factory, seed):
     make = partial(factory, least_bytes=FAR_BYTES, device=DEVICE)
-    return random_walk(KVStoreModel, make, seed=seed, watchdog=Watchdog(60.0), steps=300 if DEVICE == "cpu" else 1000)
+    return watched(random_walk, KVStoreModel, make, limit=120.0, seed=seed, steps=300 if DEVICE == "cpu" else 1000)
 
 
 def test_far_apart_agrees_with_the_reference():

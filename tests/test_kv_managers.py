@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import watched
 
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import random_walk
@@ -28,14 +29,13 @@ from kvlockstep.models.model import Divergence
 from kvlockstep.reference.contracts import KV_OPTIONAL, KVManagerTarget, Traits
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_memory import UNWRITTEN, KVMemory, Provenance
-from kvlockstep.watchdog import Watchdog
 
 ROW_ONLY = {"full_prompt_hit", "refused_reserve", "decode_at_block_start", "long_request"}
 WITH_EVENTS = {"announced_hit", "announced_removal"}
 
 
 def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Outcome:
-    return random_walk(KVManagerModel, factory, seed=seed, steps=steps, watchdog=Watchdog(30))
+    return watched(random_walk, KVManagerModel, factory, seed=seed, steps=steps)
 
 
 def holds(factory: Callable[..., Any], steps: int, seed: int = 1) -> Counter[str]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -17,14 +18,13 @@ from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.properties.kv_store import SPECIAL_BITS
 from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
 from kvlockstep.reference.kv_store import KVStore as Reference
-from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, PADDING, KVShape, KVStoreTarget, blocks_within
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, PAD_SLOT, KVShape, KVStoreTarget, blocks_within
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStore], ids=["reference", "optimised"])
 
 
 def walk(factory, steps, model_type=KVStoreModel):
-    return random_walk(model_type, factory, seed=1, watchdog=Watchdog(30.0), steps=steps)
+    return watched(random_walk, model_type, factory, seed=1, steps=steps)
 
 
 class LoudModel(KVStoreModel):
@@ -42,7 +42,7 @@ def test_agrees_with_the_reference_and_reaches_everything(device):
 
 @pytest.mark.parametrize("scope", KVStoreModel.small_scopes, ids=str)
 def test_agrees_in_every_state_of_a_small_scope(scope):
-    outcome = explore(KVStoreModel, KVStore, scope, watchdog=Watchdog(30.0), seconds=60)
+    outcome = watched(explore, KVStoreModel, KVStore, scope, seconds=60)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states >= 16
@@ -105,7 +105,7 @@ def test_tensors_of_a_layer_are_views(layout, device):
     expected = (3, 2, 4, 2, 2, 5) if layout == "layer_major" else (2, 4, 2, 3, 2, 5)
     assert store.kv.shape == expected
     keys, values = torch.randn(2, 3, 2, 5, device=device).bfloat16()
-    slots = torch.tensor([7, PADDING, 2], device=device)
+    slots = torch.tensor([7, PAD_SLOT, 2], device=device)
     store.store(2, slots, keys, values)
     assert torch.equal(store.keys(2)[3, 1], keys[0])
     assert torch.equal(store.values(2)[1, 0], values[2])

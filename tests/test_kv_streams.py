@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.stateful import machine_for
@@ -15,13 +16,12 @@ from kvlockstep.reference.contracts import InvalidArgument
 from kvlockstep.reference.gpu_contract import KVStreamsTarget
 from kvlockstep.reference.kv_streams import KVStreams as Reference
 from kvlockstep.reference.streams import Streams
-from kvlockstep.watchdog import Watchdog
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStreams], ids=["reference", "optimised"])
 
 
 def walk(factory, steps, seed=1):
-    return random_walk(KVStreamsModel, factory, seed=seed, watchdog=Watchdog(30.0), steps=steps)
+    return watched(random_walk, KVStreamsModel, factory, seed=seed, steps=steps)
 
 
 def test_agrees_with_the_reference_and_reaches_everything(device):

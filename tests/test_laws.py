@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.model import LockstepModel
@@ -15,7 +16,6 @@ from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties import kv_manager, kv_scheduler
 from kvlockstep.properties.law import Refused
 from kvlockstep.reference.paged_contract import PagedStatistics
-from kvlockstep.watchdog import Watchdog
 
 # What a law knows exactly of a view or an answer: it blames every number there that is one too high or too low, and
 # every list that has an element less, or its last one twice.
@@ -76,7 +76,7 @@ def steps_of(contract, steps=400):
             taken.append(step)
             super().notice(step)
 
-    random_walk(Noted, Noted.reference_type, seed=2, watchdog=Watchdog(30.0), steps=steps)
+    watched(random_walk, Noted, Noted.reference_type, seed=2, steps=steps)
     return taken
 
 

@@ -15,18 +15,9 @@ import pytest
 from kvlockstep.errors import UsageError
 from kvlockstep.impl.block_manager import BlockManager, CachedBlock
 from kvlockstep.impl.slot_manager import SlotManager
-from kvlockstep.mooncake import (
-    TAIL,
-    Event,
-    MalformedTrace,
-    MooncakeRequest,
-    ReplayDivergence,
-    Summary,
-    play,
-    prompt_tokens,
-    read_mooncake,
-)
+from kvlockstep.mooncake import MalformedTrace, MooncakeRequest, prompt_tokens, read_mooncake
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.request_playing import TAIL, Event, ReplayDivergence, Summary, play
 
 GOOD = {"timestamp": 10, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
 SIZE = 64

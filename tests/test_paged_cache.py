@@ -7,6 +7,7 @@ import time
 from functools import partial
 
 import pytest
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -67,7 +68,7 @@ def test_its_copies_are_carried_out_on_tensors(layout, monkeypatch):
 
 @pytest.mark.parametrize("scope", PagedCacheModel.small_scopes, ids=str)
 def test_agrees_in_every_state_of_a_small_scope(scope):
-    outcome = explore(PagedCacheModel, PagedCache, scope, watchdog=Watchdog(30.0), seconds=60)
+    outcome = watched(explore, PagedCacheModel, PagedCache, scope, seconds=60)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states > 40

@@ -10,12 +10,12 @@ from click.testing import CliRunner
 
 from kvlockstep.cli import cli
 from kvlockstep.errors import UsageError
-from kvlockstep.quality import Chat, chat_turns, compare, measure
+from kvlockstep.quality import ChatWorkload, chat_turns, compare, measure
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.targets import Target, resolve
 
-CHAT = Chat(blocks=64, block_size=4, users=6, turns=5, system=16, asked=12, answered=8)
-SMALL = Chat(blocks=20, block_size=4, users=4, turns=2, system=4, asked=12, answered=16)
+CHAT = ChatWorkload(blocks=64, block_size=4, users=6, turns=5, system=16, asked=12, answered=8)
+SMALL = ChatWorkload(blocks=20, block_size=4, users=4, turns=2, system=4, asked=12, answered=16)
 
 
 def quality(name, chat=CHAT):
@@ -58,7 +58,7 @@ def test_a_decode_without_room_preempts_the_youngest():
 
 def test_a_pool_too_small_for_one_conversation_is_named():
     with pytest.raises(UsageError, match="with nothing else live"):
-        quality("reference", Chat(blocks=8, block_size=4, users=1))
+        quality("reference", ChatWorkload(blocks=8, block_size=4, users=1))
 
 
 def test_the_command_prints_a_row_for_each_target_and_bound():

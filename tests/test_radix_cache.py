@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -19,12 +20,11 @@ from kvlockstep.models.radix_cache import RadixCacheModel
 from kvlockstep.page import failure_page
 from kvlockstep.reference.contracts import InvalidArgument, NotHeld, UnknownSlot
 from kvlockstep.reference.radix_contract import NotLocked
-from kvlockstep.watchdog import Watchdog
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_agrees_with_the_reference(seed):
-    outcome = random_walk(RadixCacheModel, RadixCache, seed=seed, watchdog=Watchdog(5.0), steps=15_000)
+    outcome = watched(random_walk, RadixCacheModel, RadixCache, seed=seed, steps=15_000)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -56,19 +56,19 @@ class Inspected(RadixCache):
 
 
 def test_the_nodes_are_in_order_at_every_step():
-    outcome = random_walk(RadixCacheModel, Inspected, seed=7, watchdog=Watchdog(5.0), steps=15_000)
+    outcome = watched(random_walk, RadixCacheModel, Inspected, seed=7, steps=15_000)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
 def test_agrees_in_the_states_that_five_seconds_reach():
     for scope in RadixCacheModel.small_scopes:
-        outcome = explore(RadixCacheModel, RadixCache, scope, watchdog=Watchdog(5.0), seconds=5)
+        outcome = watched(explore, RadixCacheModel, RadixCache, scope, seconds=5)
         assert outcome.failure is None, failure_page(outcome.failure)
         assert outcome.states > 20
 
 
 def test_the_manager_keeps_the_request_level_contract():
-    outcome = random_walk(KVManagerModel, RadixManager, seed=4, watchdog=Watchdog(5.0), steps=30_000)
+    outcome = watched(random_walk, KVManagerModel, RadixManager, seed=4, steps=30_000)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["hit"] > 100
 

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -18,7 +19,6 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.page import failure_page
 from kvlockstep.reference import kv_sizing
 from kvlockstep.reference.contracts import InvalidArgument, OutOfSlots
-from kvlockstep.watchdog import Watchdog
 
 
 class Tabulating(RadixManager):
@@ -34,7 +34,7 @@ class Tabulating(RadixManager):
 @pytest.mark.parametrize("seed", range(2))
 def test_page_tables_follow_the_slots(seed):
     factory = partial(Tabulating, rows=6, tensors=True)
-    outcome = random_walk(KVManagerModel, factory, seed=seed, watchdog=Watchdog(5.0), steps=8_000)
+    outcome = watched(random_walk, KVManagerModel, factory, seed=seed, steps=8_000)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -43,7 +43,7 @@ def test_a_missing_table_write_shows():
         def _tabulate(self, request, start, stop):
             super()._tabulate(request, start + self.block_size, stop)
 
-    outcome = random_walk(KVManagerModel, partial(Forgets, rows=6), seed=0, watchdog=Watchdog(5.0), steps=2_000)
+    outcome = watched(random_walk, KVManagerModel, partial(Forgets, rows=6), seed=0, steps=2_000)
     assert outcome.failure is not None
 
 
@@ -60,7 +60,7 @@ def test_no_request_is_admitted_or_forked_without_a_row():
 
 def test_the_manager_in_the_states_of_a_small_scope():
     scope = KVManagerModel.small_scopes[0]
-    outcome = explore(KVManagerModel, RadixManager, scope, watchdog=Watchdog(5.0), seconds=60)
+    outcome = watched(explore, KVManagerModel, RadixManager, scope, seconds=60)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.exhausted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from watched import watched
 
 import kvlockstep
 from kvlockstep.bench_record import Load, bench_record
@@ -13,7 +14,6 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.targets import resolve
 from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 
 def serve(manager):
@@ -60,17 +60,19 @@ def test_a_schedule_becomes_operations(tmp_path):
     assert trace.answers[3] == "cached 2"
 
 
+def replayed(trace, factory=KVManager):
+    """The failing trace, None if every law holds."""
+    return watched(run_ops, KVManagerModel, factory, trace.scope, trace.ops)
+
+
 @pytest.mark.parametrize("name", ["reference", "blocks", "slots"])
 def test_what_was_recorded_replays_under_the_oracle(tmp_path, name):
     path = tmp_path / "run.jsonl"
     with kvlockstep.record(KVManager(8, 2), path) as manager:
         serve(manager)
-    trace, watchdog = load_trace(path), Watchdog(5.0)
-    assert run_ops(KVManagerModel, resolve("kv_manager", name).factory, trace.scope, trace.ops, watchdog) is None
-    wrong = run_ops(
-        KVManagerModel, resolve("kv_manager", "fault:kv-finish-by-tokens").factory, trace.scope, trace.ops, watchdog
-    )
-    assert wrong is not None
+    trace, faulty = load_trace(path), resolve("kv_manager", "fault:kv-finish-by-tokens").factory
+    assert replayed(trace, resolve("kv_manager", name).factory) is None
+    assert replayed(trace, faulty) is not None
 
 
 def test_the_load_of_the_bench_is_what_the_recording_says(tmp_path):
@@ -79,7 +81,7 @@ def test_the_load_of_the_bench_is_what_the_recording_says(tmp_path):
         operations = serve_load(manager, load)
     trace = load_trace(path)
     assert len(trace.ops) == operations
-    assert run_ops(KVManagerModel, KVManager, trace.scope, trace.ops, Watchdog(5.0)) is None
+    assert replayed(trace) is None
 
 
 def test_a_run_of_vllm_replays_under_the_oracle(tmp_path):
@@ -88,13 +90,13 @@ def test_a_run_of_vllm_replays_under_the_oracle(tmp_path):
     path, load = tmp_path / "run.jsonl", Load(requests=40, running=6, prompt=23, shared=12, output=9)
     with kvlockstep.record(vllm.make(96, 4), path) as manager:
         serve_load(manager, load)
-    trace, watchdog = load_trace(path), Watchdog(5.0)
+    trace = load_trace(path)
     assert sum(answer == "cached 12" for answer in trace.answers) == 39
     for factory in (vllm.make, KVManager, resolve("kv_manager", "blocks").factory):
-        assert run_ops(KVManagerModel, factory, trace.scope, trace.ops, watchdog) is None
+        assert replayed(trace, factory) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vllm.vllm.pool.BlockPool, "touch", lambda *_: None)
-        wrong = run_ops(KVManagerModel, vllm.make, trace.scope, trace.ops, watchdog)
+        wrong = replayed(trace, vllm.make)
     assert wrong is not None, "what is recorded leads to the defect, if there is one"
 
 
@@ -119,12 +121,12 @@ def test_random_episodes_are_recorded_operation_by_operation(tmp_path):
             recorders.append(kvlockstep.record(KVManager(blocks, block_size), path))
             return recorders[-1]
 
-        assert run_episode(Noted, recorded, 3, episode, Watchdog(5.0), Outcome("random")) is None
+        assert watched(run_episode, Noted, recorded, 3, episode, outcome=Outcome("random")) is None
         recorders[-1].close()
         trace = load_trace(path)
         last = max((i for i, op in enumerate(ops) if op.name == "forward"), default=-1)
         assert kinds(trace.ops)[: last + 1] == kinds(ops)[: last + 1]
-        again = run_ops(KVManagerModel, KVManager, trace.scope, trace.ops, Watchdog(5.0))
+        again = replayed(trace)
         assert again is None, again
         assert len(again_answers(trace)) == len(trace.ops)
 

@@ -12,14 +12,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from watched import watched
 
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import run_episode
+from kvlockstep.finding_page import finding_page
 from kvlockstep.models.op import Op
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.observing import observe, sides_of_law
 from kvlockstep.properties import kv_manager as laws
-from kvlockstep.report_page import finding_page
 from kvlockstep.scripting import script_of
 from kvlockstep.targets import resolve
 from kvlockstep.trace import Trace, load_trace, save_trace
@@ -85,7 +86,7 @@ def finding(run_cli, tmp_path):
     ]
     target, model = resolve("kv_manager", "fault:kv-fork-no-copy"), model_of("kv_manager")
     scope = model.scope_type.from_json({"blocks": 1, "block_size": 2, "live": 2, "max_tokens": 2})
-    trace = run_ops(model, target.factory, scope, ops, Watchdog(5.0))
+    trace = watched(run_ops, model, target.factory, scope, ops)
     assert trace is not None
     return save_trace(trace.but(target=target.name), tmp_path / ".kvlockstep/failures")
 

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
@@ -15,7 +16,6 @@ from kvlockstep.impl.slot_pool import SlotPool
 from kvlockstep.models.slot_pool import SlotPoolModel
 from kvlockstep.reference.contracts import ContractError, InvalidArgument
 from kvlockstep.reference.slot_pool import SlotPool as Reference
-from kvlockstep.watchdog import Watchdog
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def words_of_four(monkeypatch):
 
 
 def test_agrees_with_the_reference():
-    outcome = random_walk(SlotPoolModel, SlotPool, seed=3, watchdog=Watchdog(5.0), steps=20_000)
+    outcome = watched(random_walk, SlotPoolModel, SlotPool, seed=3, steps=20_000)
     assert outcome.failure is None
     assert not [goal.id for goal in SlotPoolModel.goals if not outcome.reach[goal.id]]
 
 
 @pytest.mark.parametrize("scope", SlotPoolModel.small_scopes, ids=lambda scope: f"{scope.slots} slots")
 def test_agrees_with_the_reference_in_every_state(scope):
-    outcome = explore(SlotPoolModel, SlotPool, scope, watchdog=Watchdog(5.0))
+    outcome = watched(explore, SlotPoolModel, SlotPool, scope)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states == 4**scope.slots

@@ -13,24 +13,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl import slot_prefix_cache
-from kvlockstep.impl.slot_prefix_cache import TORN, SlotPrefixCache, _common, _packed
+from kvlockstep.impl import packed_tokens, slot_prefix_cache
+from kvlockstep.impl.packed_tokens import common, packed
+from kvlockstep.impl.slot_prefix_cache import TORN, SlotPrefixCache
 from kvlockstep.models.slot_prefix_cache import SlotPrefixCacheModel
 from kvlockstep.reference.contracts import MISS, ContractError, InvalidArgument, Match, NotPinned, Pinned
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache as Reference
-from kvlockstep.watchdog import Watchdog
 
 
 def test_agrees_with_the_reference(device):
     steps = 15_000 if device == "cpu" else 2_000
-    outcome = random_walk(
+    outcome = watched(
+        random_walk,
         SlotPrefixCacheModel,
         lambda *sizes: SlotPrefixCache(*sizes, device=device),
         seed=3,
-        watchdog=Watchdog(5.0),
         steps=steps,
     )
     assert outcome.failure is None
@@ -44,7 +45,7 @@ def test_agrees_with_the_reference_in_every_state(sizes):
     scope = dataclasses.replace(
         SlotPrefixCacheModel.small_scopes[0], capacity=capacity, slots=slots, positions=positions, gone=False
     )
-    outcome = explore(SlotPrefixCacheModel, SlotPrefixCache, scope, watchdog=Watchdog(5.0))
+    outcome = watched(explore, SlotPrefixCacheModel, SlotPrefixCache, scope)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states > 20
@@ -96,8 +97,8 @@ def related(rng: random.Random, known: list[tuple[int, ...]], longest: int) -> t
 
 @pytest.mark.parametrize("seed", range(8))
 def test_agrees_on_long_runs(seed, monkeypatch):
-    monkeypatch.setattr(slot_prefix_cache, "_FIRST_COMPARED", 16)
-    monkeypatch.setattr(slot_prefix_cache, "_MOST_COMPARED", 64)
+    monkeypatch.setattr(packed_tokens, "_FIRST_COMPARED", 16)
+    monkeypatch.setattr(packed_tokens, "_MOST_COMPARED", 64)
     monkeypatch.setattr(slot_prefix_cache, "_SPARE_RECORDS", 2)
     rng = random.Random(seed)
     longest, slots = 48, 6
@@ -137,9 +138,9 @@ def test_common_is_the_longest_common_prefix(data, shared, a, b):
     most = min(len(a) - i, len(b) - j)
     wanted = next((n for n in range(most) if a[i + n] != b[j + n]), most)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slot_prefix_cache, "_FIRST_COMPARED", data.draw(st.sampled_from((8, 16, 256))))
-        patch.setattr(slot_prefix_cache, "_MOST_COMPARED", data.draw(st.sampled_from((256, 1024))))
-        assert _common(_packed(a), 8 * i, _packed(b), 8 * j, 8 * most) == 8 * wanted
+        patch.setattr(packed_tokens, "_FIRST_COMPARED", data.draw(st.sampled_from((8, 16, 256))))
+        patch.setattr(packed_tokens, "_MOST_COMPARED", data.draw(st.sampled_from((256, 1024))))
+        assert common(packed(a), 8 * i, packed(b), 8 * j, 8 * most) == 8 * wanted
 
 
 @pytest.mark.parametrize("make", [list, tuple, lambda tokens: array("q", tokens)], ids=["list", "tuple", "array"])
@@ -204,7 +205,7 @@ class CountingBytes(bytes):
 def cost(monkeypatch):
     """Answers, for an operation, how many bytes and runs it compares, and how many eviction records it looks at."""
     runs = records = 0
-    common, pop = slot_prefix_cache._common, slot_prefix_cache.heapq.heappop
+    pop = slot_prefix_cache.heapq.heappop
 
     def counting_common(*args):
         nonlocal runs
@@ -216,9 +217,9 @@ def cost(monkeypatch):
         records += 1
         return pop(heap)
 
-    monkeypatch.setattr(slot_prefix_cache, "_common", counting_common)
+    monkeypatch.setattr(slot_prefix_cache, "common", counting_common)
     monkeypatch.setattr(slot_prefix_cache.heapq, "heappop", counting_pop)
-    monkeypatch.setattr(slot_prefix_cache, "_packed", lambda tokens: CountingBytes(_packed(tokens)))
+    monkeypatch.setattr(slot_prefix_cache, "packed", lambda tokens: CountingBytes(packed(tokens)))
 
     def measure(operation, *args):
         nonlocal runs, records
@@ -241,11 +242,11 @@ def test_find_does_not_walk_what_it_does_not_touch(cost):
 
 
 def test_a_difference_ends_the_comparison():
-    long = _packed(range(100_000))
+    long = packed(range(100_000))
     for same in (1, 40, 1_000, 50_000):
-        other = CountingBytes(_packed([*range(same), *[-1] * (100_000 - same)]))
+        other = CountingBytes(packed([*range(same), *[-1] * (100_000 - same)]))
         CountingBytes.compared = CountingBytes.comparisons = 0
-        assert _common(other, 0, long, 0, len(long)) == 8 * same
+        assert common(other, 0, long, 0, len(long)) == 8 * same
         assert CountingBytes.compared <= 8 * (4 * same + 2 * 32)
         assert CountingBytes.comparisons <= 32
 
@@ -483,7 +484,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("law", FAULTS)
 def test_each_law_catches_a_fault(law):
-    outcome = random_walk(SlotPrefixCacheModel, FAULTS[law], seed=1, watchdog=Watchdog(5.0), steps=30_000)
+    outcome = watched(random_walk, SlotPrefixCacheModel, FAULTS[law], seed=1, steps=30_000)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -81,6 +83,30 @@ def test_not_a_trace(tmp_path):
     path.write_text('{"timestamp": 0}\n')
     with pytest.raises(UsageError, match="--format mooncake"):
         load_trace(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"op": "reset", "args": null}', '{"op": "reset"}', '["reset"]', "7"],
+    ids=["null", "none", "list", "number"],
+)
+def test_an_operation_that_is_none(saved, line):
+    header, first, _, end = saved.read_text().splitlines()
+    saved.write_text("\n".join([header, first, line, end]) + "\n")
+    with pytest.raises(UsageError, match="malformed trace"):
+        load_trace(saved)
+
+
+def test_a_full_disk_leaves_what_was_there(saved, monkeypatch):
+    def full(handle, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = saved.read_text()
+    monkeypatch.setattr("kvlockstep.files.os.write", full)
+    with pytest.raises(UsageError, match="No space left on device"):
+        save_trace(load_trace(saved).but(details=("other",)), saved.parent)
+    assert list(saved.parent.iterdir()) == [saved]
+    assert saved.read_text() == before
 
 
 def test_nothing_is_half_written(tmp_path):

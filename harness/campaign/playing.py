@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from unittest import SkipTest
 
 from hypothesis import Phase
@@ -26,22 +26,18 @@ MOST_REUSED = 1_000
 LOOKED_AT = 64
 
 
-class Episodes(Protocol):
-    """Plays episodes and answers an Outcome for each; what comes out depends on nothing but the arguments.
+class Episodes(NamedTuple):
+    """The episodes `numbers` of a seed, to be played; what comes out depends on nothing else.
 
     `database` names the Hypothesis example database that failing examples are saved to, as `example_database` takes it.
     """
 
-    def __call__(
-        self,
-        model_type: type[Model[Any]],
-        factory: Factory,
-        *,
-        seed: int,
-        episodes: range,
-        watchdog: Watchdog,
-        database: str = "",
-    ) -> Iterator[Outcome]: ...
+    model_type: type[Model[Any]]
+    factory: Factory
+    seed: int
+    numbers: range
+    watchdog: Watchdog
+    database: str = ""
 
 
 @dataclass
@@ -56,63 +52,44 @@ def _episode(driver: str, number: int) -> Outcome:
 
 
 class ShardDriver(NamedTuple):
-    """`alone`: an episode can be played without those before it in its shard. `each`: an Outcome is one episode."""
+    """`play` answers an Outcome for each episode, or with `each` False one for all of them.
+
+    `alone`: an episode can be played without those before it in its shard.
+    """
 
     name: str
-    play: Episodes
+    play: Callable[[Episodes], Iterator[Outcome]]
     alone: bool
     each: bool = True
 
 
-def play_random(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    *,
-    seed: int,
-    episodes: range,
-    watchdog: Watchdog,
-    database: str = "",
-) -> Iterator[Outcome]:
+def play_random(episodes: Episodes) -> Iterator[Outcome]:
     """Seeded random episodes."""
-    for episode in episodes:
-        outcome = _episode("random", episode)
-        outcome.failure = run_episode(model_type, factory, seed, episode, watchdog, outcome)
+    model_type, factory, seed, numbers, watchdog, _ = episodes
+    for number in numbers:
+        outcome = _episode("random", number)
+        outcome.failure = run_episode(model_type, factory, seed, number, watchdog, outcome)
         yield outcome
 
 
-def play_guided(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    *,
-    seed: int,
-    episodes: range,
-    watchdog: Watchdog,
-    database: str = "",
-) -> Iterator[Outcome]:
+def play_guided(episodes: Episodes) -> Iterator[Outcome]:
     """Random episodes that end where they find nothing that the shard has not met."""
-    guide = Guide(model_type, seed=seed)
-    for episode in episodes:
-        outcome = _episode("guided", episode)
-        outcome.failure = guide.run_episode(factory, episode, watchdog, outcome)
+    guide = Guide(episodes.model_type, seed=episodes.seed)
+    for number in episodes.numbers:
+        outcome = _episode("guided", number)
+        outcome.failure = guide.run_episode(episodes.factory, number, episodes.watchdog, outcome)
         yield outcome
 
 
-def play_hypothesis(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    *,
-    seed: int,
-    episodes: range,
-    watchdog: Watchdog,
-    database: str = "",
-) -> Iterator[Outcome]:
+def play_hypothesis(episodes: Episodes) -> Iterator[Outcome]:
     """One Hypothesis run with as many examples as there are episodes; it ends at the first failure."""
+    model_type, factory, seed, numbers, watchdog, database = episodes
     outcome = hypothesis_run(
         model_type,
         factory,
-        seed=seed * 1_000_003 + episodes.start,
+        seed=seed * 1_000_003 + numbers.start,
         watchdog=watchdog,
-        examples=len(episodes),
+        examples=len(numbers),
         steps=HYPOTHESIS_STEPS,
         database=example_database(database),
     )

@@ -92,9 +92,9 @@ class LocalPool:
     def collect(self, seconds: float) -> list[Done]:
         self._hand_out()
         done: list[Done] = []
-        busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
+        busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.task is not None}
         for pipe in wait(list(busy), seconds):
-            worker = busy[pipe]  # type: ignore[index]
+            worker = busy[pipe]
             task = worker.task
             assert task is not None
             try:

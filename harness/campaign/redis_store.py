@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.campaign.files import write_whole
 from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.store import CHECKPOINT_BYTES, FORMAT, DirectoryStore, Saved
 from kvlockstep.errors import UsageError
+from kvlockstep.files import write_whole
 from kvlockstep.trace import Trace, trace_text
 
 try:

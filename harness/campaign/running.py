@@ -166,9 +166,8 @@ class _Run:
 
     def _next(self, over: bool, shards: int | None) -> Task | None:
         for small in self.ledger.tasks():
-            key = small.kind, small.number, small.goal
-            if key not in self.asked:
-                self.asked.add(key)
+            if _key(small) not in self.asked:
+                self.asked.add(_key(small))
                 return small
         if self.campaign.plan.driver == "hypothesis" and not self.ledger.reused:
             return self._reuse()
@@ -180,11 +179,11 @@ class _Run:
 
     def _reuse(self) -> Task | None:
         """No shard is begun until known examples are played, for shards add to them."""
-        key = REUSE, 0, ""
-        if key in self.asked:
+        task = Task(REUSE, 0)
+        if _key(task) in self.asked:
             return None
-        self.asked.add(key)
-        return Task(*key[:2])
+        self.asked.add(_key(task))
+        return task
 
     def _take(self, done: Done) -> None:
         task, result = done
@@ -194,7 +193,7 @@ class _Run:
             result.first = {kind: first for kind, first in result.first.items() if self.ledger.wanted(kind)}
             self._record({"record": "shard", "report": result.to_json()})
             return
-        self.asked.discard((task.kind, task.number, task.goal))
+        self.asked.discard(_key(task))
         if task.kind == SHORTEN and isinstance(result, Trace):
             self._keep_finding(task, result)
         elif task.kind == REUSE:
@@ -242,3 +241,8 @@ class _Run:
         if clock - self.told > STATUS_SECONDS:
             self.told = clock
             self.store.put_status(status_of(self.campaign.plan.to_json(), self.ledger))
+
+
+def _key(task: Task) -> tuple[str, int, str]:
+    """What tells a task beside shards from others, however often it is done again."""
+    return task.kind, task.number, task.goal

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.campaign.plan import Plan
-from kvlockstep.campaign.playing import shard_driver
+from kvlockstep.campaign.playing import Episodes, shard_driver
 from kvlockstep.drivers.episode import Outcome, common, run_ops
 from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.op import Op
@@ -99,36 +99,22 @@ def run_shard(
     A call that hangs ends the shard: others would too, and each takes as long as a thousand episodes. If it does not
     when repeated, the shard is played again.
     """
-    episodes = plan.episodes(shard) if episodes is None else episodes
+    numbers = plan.episodes(shard) if episodes is None else episodes
     model_type = model_type or model_of(plan.contract)
-
-    def play() -> ShardReport:
-        return _play(model_type, factory, plan, shard, watchdog, episodes, began, database)
-
-    report = play()
+    played = Episodes(model_type, factory, plan.seed, numbers, watchdog, database)
+    report = _play(plan, shard, played, began)
     hangs = [trace for _, trace in report.first.values() if trace.law == TERMINATION.id]
     if hangs and run_ops(model_type, factory, hangs[0].scope, hangs[0].ops, watchdog) is None:
-        report = play()  # it was slow for once: on a busy machine, or where it built something
+        # It was slow for once: on a busy machine, or where it built something.
+        report = _play(plan, shard, played, began)
     return report
 
 
-def _play(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    plan: Plan,
-    shard: int,
-    watchdog: Watchdog,
-    episodes: range,
-    began: Began | None,
-    database: str,
-) -> ShardReport:
+def _play(plan: Plan, shard: int, episodes: Episodes, began: Began | None) -> ShardReport:
     report = ShardReport(shard)
-    play = shard_driver(plan.driver).play(
-        model_type, factory, seed=plan.seed, episodes=episodes, watchdog=watchdog, database=database
-    )
     if began is not None:
-        began(episodes.start)
-    for episode, outcome in zip(episodes, play, strict=False):
+        began(episodes.numbers.start)
+    for episode, outcome in zip(episodes.numbers, shard_driver(plan.driver).play(episodes), strict=False):
         if outcome.failure is not None:
             outcome.failure = outcome.failure.but(target=plan.target)
         report.absorb(episode, outcome)
@@ -158,11 +144,9 @@ def record_episode(factory: Factory, plan: Plan, episode: int, goal: str, watchd
             return answer
 
     shard = episode // plan.shard_episodes
-    first = episode if shard_driver(plan.driver).alone else plan.episodes(shard).start
-    play = shard_driver(plan.driver).play(
-        Recorded, factory, seed=plan.seed, episodes=range(first, episode + 1), watchdog=watchdog
-    )
-    for _ in play:
+    driver = shard_driver(plan.driver)
+    first = episode if driver.alone else plan.episodes(shard).start
+    for _ in driver.play(Episodes(Recorded, factory, plan.seed, range(first, episode + 1), watchdog)):
         pass
     if not scope:
         return None

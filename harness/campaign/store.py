@@ -6,17 +6,16 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from kvlockstep.campaign.files import Journal, whole_lines, write_whole
 from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.errors import UsageError
+from kvlockstep.files import Journal, require_writable, whole_lines, write_whole
 from kvlockstep.trace import Trace, trace_text
 
 # The last begins with a dot so that nothing takes it for failing.
@@ -72,18 +71,6 @@ class Store(Protocol):
 
     def database(self) -> str:
         """Names the Hypothesis example database that workers can make with `example_database`."""
-
-
-def require_writable(directory: Path) -> None:
-    """Raises UsageError unless files can be written into the directory."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to directory {directory}: {error.strerror}; choose another with --dir"
-        ) from error
 
 
 def _locked(handle: int) -> bool:

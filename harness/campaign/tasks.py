@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.playing import reuse_examples, shard_driver
 from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
-from kvlockstep.drivers.episode import Outcome, run_ops
-from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
+from kvlockstep.drivers.episode import Outcome
+from kvlockstep.drivers.shrink import shrink
 from kvlockstep.isolation import isolated, run_ops_isolated
 from kvlockstep.models.model import Factory, Model
 from kvlockstep.models.registry import model_of
@@ -69,16 +69,11 @@ def do_task(
 
 def _shorten(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
     model_type = model_of(plan.contract)
-    usual = watchdog.limit
-    watchdog.limit = HANG_SECONDS if trace.law == TERMINATION.id else usual
-    try:
-        if apart:
-            watchdog.limit = min(watchdog.limit, ISOLATED_STEP_SECONDS)
-            return shrink(model_type, factory, trace, watchdog, run=run_ops_isolated, steps=plan.shrink_steps)
+    if not apart:
         with watchdog.watching():
-            return shrink(model_type, factory, trace, watchdog, run=run_ops, steps=plan.shrink_steps)
-    finally:
-        watchdog.limit = usual
+            return shrink(model_type, factory, trace, watchdog, steps=plan.shrink_steps)
+    with watchdog.at_most(watchdog.limit if trace.law == TERMINATION.id else ISOLATED_STEP_SECONDS):
+        return shrink(model_type, factory, trace, watchdog, run=run_ops_isolated, steps=plan.shrink_steps)
 
 
 def _ends_processes(trace: Trace) -> bool:

@@ -8,13 +8,11 @@ replaying costs more steps than a rare place is worth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import EPISODE_LENGTHS, picker, walk
 from kvlockstep.models.model import Factory, Model
-from kvlockstep.models.op import Op
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
@@ -35,18 +33,8 @@ class Guide:
         self.seed = seed
         self.met: set[int] = set()
 
-    def run_episode(
-        self,
-        factory: Factory,
-        episode: int,
-        watchdog: Watchdog,
-        outcome: Outcome,
-        announce: Callable[[Op], None] | None = None,
-    ) -> Trace | None:
-        """Runs one episode, counts its steps in `outcome`, and answers the trace of a violation.
-
-        `announce` hears of each step beforehand.
-        """
+    def run_episode(self, factory: Factory, episode: int, watchdog: Watchdog, outcome: Outcome) -> Trace | None:
+        """Runs one episode, counts its steps in `outcome`, and answers the trace of a violation."""
         pick = picker(self.seed, episode)
         scope = pick(self.model_type.scopes)
         trace = walk(
@@ -57,7 +45,6 @@ class Guide:
             pick,
             watchdog,
             outcome,
-            announce,
             stale=Patience(self.met).stale,
         )
         return trace and trace.but(driver="guided", seed=self.seed)

@@ -47,7 +47,9 @@ def shrink(
 
     With `steps` it stops after so many operations played instead, so that the result does not depend on how fast the
     machine is. A child process and a time-out count as operations, for the time that they take.
+    Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as it is.
     """
+    hangs = trace.law == TERMINATION.id
     deadline = time.perf_counter() + seconds
     played = 0
 
@@ -62,20 +64,24 @@ def shrink(
         if expired():
             return None
         again = run(model_type, factory, scope, ops, watchdog)
-        hung = again is not None and again.law == TERMINATION.id
-        count(len(ops) + 1 + CHILD_STEPS * (run is not run_ops) + HANG_STEPS * hung)
+        cut_off = again is not None and again.law == TERMINATION.id
+        count(len(ops) + 1 + CHILD_STEPS * (run is not run_ops) + HANG_STEPS * cut_off)
         return again if again is not None and same_kind(again.law, trace.law) else None
 
-    best = attempt(trace.scope, trace.ops)
-    if best is None:
-        return trace.but(flaky=True)
-    best = _greedily(model_type, best, _fewer_ops, attempt)
-    if run is run_ops and trace.law != TERMINATION.id:
-        best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, expired, count)
-    best = _minimise(model_type, best, attempt)
-    for tidier in model_type.tidy(best.ops):
-        best = attempt(best.scope, tidier) or best
+    with watchdog.at_most(HANG_SECONDS if hangs else watchdog.limit):
+        best = attempt(trace.scope, trace.ops)
+        if best is None:
+            return trace.but(flaky=True)
+        best = _greedily(model_type, best, _fewer_ops, attempt)
+        if run is run_ops and not hangs:
+            best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, expired, count)
+        best = _minimise(model_type, best, attempt)
+        for tidier in model_type.tidy(best.ops):
+            best = attempt(best.scope, tidier) or best
     repeats = run(model_type, factory, best.scope, best.ops, watchdog)
+    if hangs and repeats is None:
+        best = trace
+        repeats = run(model_type, factory, best.scope, best.ops, watchdog)
     return best.but(
         target=trace.target,
         driver=trace.driver,

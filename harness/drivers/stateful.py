@@ -90,7 +90,8 @@ class LockstepMachine(RuleBasedStateMachine):
     def _judge(self, action: Any) -> None:
         self.watchdog.beat += 1
         try:
-            action()
+            with self.watchdog.watching():
+                action()
         except Divergence as divergence:
             cls = type(self)
             trace = failed(self.model_type, self.scope, self.ops, self.answers, divergence)

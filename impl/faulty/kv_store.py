@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
 from kvlockstep.reference.kv_store import KVStore, Slot
-from kvlockstep.reference.paged_contract import PADDING, Rows
+from kvlockstep.reference.paged_contract import PAD_SLOT, Rows
 
 Pairs = Sequence[tuple[int, int]]
 Gathered = tuple[list[list[int]], list[list[int]]]
@@ -193,7 +193,7 @@ class PaddingWraps(KVStore):
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         super().write(layer, slots, keys, values)
         for slot, key, value in zip(slots, keys, values, strict=True):
-            if slot == PADDING and self._device:
+            if slot == PAD_SLOT and self._device:
                 self._device[-1][layer] = [list(key), list(value)]
 
 
@@ -202,7 +202,7 @@ class PaddingShifts(KVStore):
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         super().write(layer, slots, keys, values)
-        real = [slot for slot in slots if slot != PADDING]
+        real = [slot for slot in slots if slot != PAD_SLOT]
         super().write(layer, real, keys[: len(real)], values[: len(real)])
 
 

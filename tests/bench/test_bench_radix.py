@@ -9,7 +9,7 @@ import pytest
 
 from kvlockstep.bench_radix import (
     PROMPT,
-    Chat,
+    Conversations,
     bench_chat,
     bench_deep,
     bench_evict,
@@ -119,7 +119,7 @@ def chat_speeds():
 
 @pytest.mark.parametrize("publish", [True, False])
 def test_chat(benchmark, chat_speeds, publish):
-    requests = Chat().prompts()
+    requests = Conversations().prompts()
     how = "cached at once" if publish else "cached when finished"
 
     def fresh():

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+
+from kvlockstep.errors import UsageError
+
+
+def require_writable(directory: Path) -> None:
+    """Raises UsageError unless files can be written into the directory."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to directory {directory}: {error.strerror}; choose another with --dir"
+        ) from error
 
 
 def write_whole(path: Path, text: str, durable: bool = True) -> None:
