@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvlockstep.drivers.random_walk import random_walk
@@ -176,6 +178,37 @@ def test_mini_sglang_overcommits_its_pages_in_its_own_prefill_manager() -> None:
         assert len(batch.reqs) == 2
         with pytest.raises(AssertionError, match="Cannot evict"):
             adapter._cache.allocate_paged(batch.reqs)
+
+
+def test_lmdeploy_with_room_ahead_publishes_too_late() -> None:
+    target, trace = adapter_of("lmdeploy"), "lmdeploy-published-late.jsonl"
+    divergence = play(trace, target.make_room_ahead)
+    assert divergence is not None
+    assert divergence.law == "write_isolation"
+    assert play(trace, partial(target.make, ahead=2)) is None
+
+
+def test_lmdeploy_gives_a_resumed_request_the_block_of_another_in_its_own_scheduler() -> None:
+    """Two equal prompts with equal answers, in five blocks, defaults else; no adapter stands between."""
+    target = adapter_of("lmdeploy")
+    limits = target.config.SchedulerConfig(2, target.UNLIMITED)
+    cache = target.config.CacheConfig(2, 64, 0, 5, enable_prefix_caching=True)
+    meta = target.messages.SequenceMeta(64, strategy=target.strategy.ARSequenceStrategy())
+    scheduler, ahead = target.paging.Scheduler(limits, cache, meta), limits.prefill_interval
+    for number in range(2):
+        scheduler.add_session(number).add_sequence(np.zeros(60, dtype=np.int64))
+    first, second = running = scheduler.schedule(is_prefill=True, prealloc_size=ahead).running
+    while len(running) == 2:
+        scheduler.activate_seqs(running)
+        granted = scheduler.schedule_running(running, num_required_tokens=1, prealloc_size=ahead)
+        running = [seq for seq, has_room in zip(running, granted, strict=True) if has_room]
+        for seq in running:
+            seq.update_token_ids(np.array([0]), mode=target.messages.UpdateTokenMode.DECODE)
+    assert (first.num_all_ids, second.num_all_ids) == (128, 129)
+    assert scheduler.block_manager.get_num_free_gpu_blocks() == 0
+    assert scheduler.schedule(is_prefill=True, prealloc_size=ahead).running[0] is first
+    table, of_second = (scheduler.block_manager.get_block_table(seq).tolist() for seq in (first, second))
+    assert table[128 // 64] == of_second[0]
 
 
 def keeps_the_hash_of_a_reused_block(_original: Any, manager: Any) -> int:

@@ -2,10 +2,10 @@
 
 Calls come in the order of the engine's own loop: a waiting request goes through the scheduler's admission attempt
 (match, evict, allocate, publish, roll back), later chunks through `reserve_long_context_chunk`, decodes through the
-steps of `schedule_running`. Blocks are published when they are allocated, before they are computed. A preempted request
-waits with its blocks until another one needs them. An ended session frees everything. The room that the engine
-allocates ahead for output (`prefill_interval`) is 0. Source: lmdeploy/pytorch/paging/scheduler.py and
-lmdeploy/pytorch/engine/inputs_maker.py.
+steps of `schedule_running`. Full blocks are published when blocks are allocated, a prompt's before they are computed.
+A preempted request waits with its blocks until another one needs them. An ended session frees everything. The room that
+the engine allocates ahead for output (`prefill_interval`, 16) is 0 unless `ahead` says otherwise. Source:
+lmdeploy/pytorch/paging/scheduler.py and lmdeploy/pytorch/engine/inputs_maker.py.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ UNLIMITED = 1 << 20
 
 
 class LmdeployKVManager:
-    """One Scheduler with `blocks` GPU blocks and prefix caching. An extra key is a LoRA adapter's name.
+    """One Scheduler with `blocks` GPU blocks, prefix caching and room for `ahead` tokens of output at each allocation.
 
-    The engine never preempts a request between its chunks, and would resume it in the wrong place (see
-    known/lmdeploy.toml): here such a one gives its blocks back, unless `keep_chunks`.
+    An extra key is a LoRA adapter's name. A preempted request that has a full block unpublished, or that is between the
+    chunks of its prompt, where the engine never preempts, would be resumed in the wrong place (known/lmdeploy.toml):
+    here the one publishes what it has computed, and the other gives its blocks back, unless `as_is`.
     """
 
     engine = "lmdeploy"
@@ -54,9 +55,10 @@ class LmdeployKVManager:
     tokens_per_decode = 1
     hash_trust = "tokens+parent"
 
-    def __init__(self, blocks: int, block_size: int, keep_chunks: bool = False) -> None:
+    def __init__(self, blocks: int, block_size: int, as_is: bool = False, ahead: int = 0) -> None:
         self.block_size = block_size
-        self._keep_chunks = keep_chunks
+        self.output_reserve = self._ahead = ahead
+        self._as_is = as_is
         self.total = blocks * block_size
         self._config = config.CacheConfig(MAX_BATCHES, block_size, 0, blocks, enable_prefix_caching=True)
         limits = config.SchedulerConfig(MAX_BATCHES, UNLIMITED)
@@ -78,7 +80,8 @@ class LmdeployKVManager:
         seq = self._sequences[rid]
         others = [waiting for waiting in self._scheduler.waiting if waiting is not seq]
         self._config.max_prefill_token_num = n
-        if not paging._PrefillAdmissionAttempt(self._scheduler, seq, others, 0, 0, False, True).run().admitted:
+        attempt = paging._PrefillAdmissionAttempt(self._scheduler, seq, others, self._ahead, 0, False, True)
+        if not attempt.run().admitted:
             if not resumed:
                 self._end(rid)
             return None
@@ -92,15 +95,15 @@ class LmdeployKVManager:
     def reserve(self, rid: str, n: int) -> bool:
         seq = self._sequences[rid]
         if rid in self._prefilling:
-            if not self._scheduler.reserve_long_context_chunk(seq, n, is_last_chunk=n == seq.num_token_ids):
+            if not self._scheduler.reserve_long_context_chunk(seq, n, self._ahead, n == seq.num_token_ids):
                 return False
             self._schedule_prefill(rid, n)
             return True
         if self._blocks.num_required_blocks(seq) > 0:
             waiting = self._scheduler.hanging + self._scheduler.waiting
-            if not self._scheduler.eviction_helper.evict_for_seq(seq, waiting, 0):
+            if not self._scheduler.eviction_helper.evict_for_seq(seq, waiting, self._ahead):
                 return False
-            self._blocks.allocate(seq)
+            self._blocks.allocate(seq, self._ahead)
             self._scheduler.block_trie.allocate(seq)
         self._batch[rid] = n
         return True
@@ -136,8 +139,11 @@ class LmdeployKVManager:
         seq = self._sequences[rid]
         self._scheduler.deactivate_seqs([seq])
         self._scheduler.evict_seqs([seq])
-        if rid in self._prefilling and not self._keep_chunks:
-            seq.state.free()
+        if not self._as_is:
+            if rid in self._prefilling:
+                seq.state.free()
+            else:
+                self._publish_computed(seq)
         self._prefilling.discard(rid)
 
     def avail(self) -> int:
@@ -157,6 +163,12 @@ class LmdeployKVManager:
     def _schedule_prefill(self, rid: str, n: int) -> None:
         self._batch[rid] = n
         (self._prefilling.add if n < self._sequences[rid].num_token_ids else self._prefilling.discard)(rid)
+
+    def _publish_computed(self, seq: Any) -> None:
+        # The trie publishes up to this limit; the last token may have no slot yet.
+        seq.kv_token_limit = seq.num_history_ids
+        self._scheduler.block_trie.allocate(seq)
+        seq.kv_token_limit = None
 
     def _end(self, rid: str) -> None:
         self._prefilling.discard(rid)
@@ -178,4 +190,5 @@ class LmdeployKVManager:
 
 
 make = LmdeployKVManager
-make_keeping_chunks = partial(LmdeployKVManager, keep_chunks=True)
+make_keeping_chunks = partial(LmdeployKVManager, as_is=True)
+make_room_ahead = partial(LmdeployKVManager, as_is=True, ahead=2)
