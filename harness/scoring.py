@@ -1,8 +1,8 @@
 """`score`: how much of what is wrong on purpose the suite catches, and whether it lets pass what is right.
 
-Every fault runs under every driver with the first seed, Hypothesis with half its examples if others caught it, and
-under the random driver with the other seeds, where Hypothesis helps out if random finds nothing. Clean twins run under
-the random driver.
+Every fault runs under every driver with the first seed, Hypothesis with a third of its examples if others caught it,
+and under the random driver with the other seeds, where Hypothesis helps out if random finds nothing. Clean twins run
+under the random driver.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ..
     started = time.perf_counter()
     traces = []
     for driver, seed in _runs(seeds, result):
-        share = 2 if driver == "hypothesis" and result.caught_with(seed) else 1
+        share = 3 if driver == "hypothesis" and result.caught_with(seed) else 1
         outcome = drive(driver, target, replace(budget, examples=budget.examples // share), seed)
         failure = outcome.failure
         law = failure.law if failure is not None else None
