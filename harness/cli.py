@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -45,6 +44,7 @@ from kvlockstep.options import (
     one_target,
     options,
     parse_time,
+    print_json,
     profile_option,
     seed_option,
     target_option,
@@ -116,7 +116,7 @@ def check(
         if not as_json:
             print_target(console, done)
     if as_json:
-        click.echo(json.dumps(report.to_json()))
+        print_json(report.to_json())
     else:
         print_summary(console, report)
     publish(results_of(report))
@@ -248,7 +248,7 @@ def score(
             # An error's details are a traceback with paths of this machine; a replay makes them anew.
             save_trace(fault.trace.but(details=()), Path(str(traces)), f"{fault.id}.jsonl")
     if as_json:
-        click.echo(json.dumps(result.to_json()))
+        print_json(result.to_json())
     else:
         print_score(stdout(), result)
     sys.exit(EXIT_CODES[result.verdict])
@@ -289,7 +289,7 @@ def bench(what: Sequence[str], contracts: Sequence[str], steps: int | None, seed
             if not as_json:
                 print_speeds(stdout(), name, speeds)
     if as_json:
-        click.echo(json.dumps(results))
+        print_json(results)
 
 
 for extra in (
@@ -316,7 +316,7 @@ def _step_counter(progress: Progress) -> Callable[[int], None]:
 def _end_runs(runs: list[Run], as_json: bool) -> None:
     verdict = VIOLATED if any(run.failure for run in runs) else HOLDS
     if as_json:
-        click.echo(json.dumps({"verdict": verdict, "runs": [run.to_json() for run in runs]}))
+        print_json({"verdict": verdict, "runs": [run.to_json() for run in runs]})
     else:
         console = stdout()
         for run in runs:

@@ -7,7 +7,6 @@ that policies of eviction do not show; what an engine keeps of a finished or abo
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -23,7 +22,7 @@ from kvlockstep.errors import UsageError
 from kvlockstep.models.kv_manager import KVManagerModel, KVScope
 from kvlockstep.models.model import Divergence, Factory, Scope
 from kvlockstep.models.op import NotEnabled, Op
-from kvlockstep.options import json_option, options, seed_option, target_option
+from kvlockstep.options import json_option, options, print_json, seed_option, target_option
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.properties.law import Law
@@ -148,7 +147,7 @@ def diff_command(
         found = diff(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)
     if as_json:
         answer = {"law": found.law, "message": found.message, "details": found.details} if found else None
-        click.echo(json.dumps({"targets": list(targets), "agree": found is None, "difference": answer}))
+        print_json({"targets": list(targets), "agree": found is None, "difference": answer})
     elif found is None:
         stdout().print(f"AGREE: {a.name} and {b.name} in {steps:,} steps", markup=False)
     else:

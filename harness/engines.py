@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,7 +14,15 @@ from rich.table import Table
 from kvlockstep.checking import FAILURES, check_target, replay_trace
 from kvlockstep.console import progress_bar, stdout, traits_text
 from kvlockstep.errors import UsageError
-from kvlockstep.options import dir_option, engine_path_option, json_option, options, profile_option, seed_option
+from kvlockstep.options import (
+    dir_option,
+    engine_path_option,
+    json_option,
+    options,
+    print_json,
+    profile_option,
+    seed_option,
+)
 from kvlockstep.profiles import Profile, profile_of
 from kvlockstep.report import ERROR, EXIT_CODES, TargetReport, worst
 from kvlockstep.targets import BUILT_IN, ENGINES, EngineMissing, known_divergences, resolve
@@ -169,7 +176,7 @@ def engines_command(
             raise UsageError(f"cannot write -o {output}: {error.strerror}") from error
     if as_json:
         divergences = [{**asdict(row), "status": row.status} for row in known]
-        click.echo(json.dumps({"engines": [asdict(row) for row in rows], "known": divergences}))
+        print_json({"engines": [asdict(row) for row in rows], "known": divergences})
     else:
         console = stdout()
         table = Table(*HEADINGS[:-1], box=None, pad_edge=False)

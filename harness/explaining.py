@@ -17,7 +17,7 @@ from rich.console import Console
 from kvlockstep.console import stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS
-from kvlockstep.options import json_option
+from kvlockstep.options import json_option, print_json
 from kvlockstep.properties.law import Law
 from kvlockstep.reasons import WHY
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -80,7 +80,7 @@ def list_command(as_json: bool) -> None:
     """Contracts with their targets, laws, reach goals and faults; and the drivers."""
     known = catalogue()
     if as_json:
-        click.echo(json.dumps(known))
+        print_json(known)
         return
     console = stdout()
     drivers: dict[str, str] = {}
@@ -123,7 +123,7 @@ def explain_command(name: str, as_json: bool) -> None:
     """
     explanation = explain(name)
     if as_json:
-        click.echo(json.dumps(explanation))
+        print_json(explanation)
         return
     console = stdout()
     for line in _text(explanation):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from kvlockstep.console import complete_contract, print_campaign, progress_bar, 
 from kvlockstep.errors import UsageError
 from kvlockstep.files import require_writable
 from kvlockstep.formats import machine_formats, publish, results_of_campaign
-from kvlockstep.options import json_option, one_target, options, parse_time, profile_option, target_option
+from kvlockstep.options import json_option, one_target, options, parse_time, print_json, profile_option, target_option
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES
 from kvlockstep.trace import load_trace
@@ -98,7 +97,7 @@ def fuzz_command(
             progress=lambda c: progress.update(task, description=_in_short(c)),
         )
     if as_json:
-        click.echo(json.dumps(campaign_json(campaign)))
+        print_json(campaign_json(campaign))
     else:
         print_campaign(stdout(), campaign)
     publish(results_of_campaign(campaign))
@@ -147,7 +146,7 @@ def status_command(place: str, as_json: bool) -> None:
         findings = [(name, store.find_trace(FINDINGS, name)) for name in sorted(saved.ledger.findings)]
     status = {**status_of(saved.plan, saved.ledger), "running": running}
     if as_json:
-        click.echo(json.dumps(status))
+        print_json(status)
         return
     _print_status(stdout(), status, findings)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from typing import Any, TypeVar
 
 import click
@@ -15,6 +18,7 @@ from kvlockstep.targets import ENGINE_PATH, Target, check_contract, known_target
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+RESULTS = "kvlockstep.results"
 
 
 def parse_time(text: str) -> float:
@@ -61,10 +65,25 @@ def target_option(function: F) -> F:
     return option(engine_path_option(function))
 
 
+def _keep_stdout(context: click.Context, _option: click.Parameter, as_json: bool) -> bool:
+    """Stdout is for the results: what a target prints goes to stderr."""
+    if as_json:
+        context.meta[RESULTS] = sys.stdout
+        context.with_resource(redirect_stdout(sys.stderr))
+    return as_json
+
+
+def print_json(results: Any) -> None:
+    """The results of a verb that was given --json."""
+    click.echo(json.dumps(results), file=click.get_current_context().meta[RESULTS])
+
+
 profile_option = click.option("--profile", metavar="|".join(PROFILES), help="How much to run (default quick).")
 seed_option = click.option("--seed", type=int, help="Seed of the random and Hypothesis drivers (default 0).")
 dir_option = click.option("--dir", "directory", help="Directory of failing traces (default .kvlockstep/failures).")
-json_option = click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_keep_stdout, help="Results as JSON on stdout, all else on stderr."
+)
 config_option = click.option(
     "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
 )

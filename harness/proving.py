@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from kvlockstep.console import progress_bar, stdout
 from kvlockstep.errors import UsageError
-from kvlockstep.options import json_option, parse_time
+from kvlockstep.options import json_option, parse_time, print_json
 from kvlockstep.properties.proofs import PROOFS
 from kvlockstep.report import EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED
 
@@ -109,7 +108,7 @@ def prove_command(names: Sequence[str], as_json: bool, time_text: str) -> None:
     verdicts = {proof.verdict for proof in proofs}
     verdict = VIOLATED if REFUTED in verdicts else INCONCLUSIVE if NOT_EXHAUSTED in verdicts else HOLDS
     if as_json:
-        click.echo(json.dumps({"verdict": verdict, "proofs": [vars(proof) for proof in proofs]}))
+        print_json({"verdict": verdict, "proofs": [vars(proof) for proof in proofs]})
     else:
         print_proofs(stdout(), proofs)
     sys.exit(EXIT_CODES[verdict])

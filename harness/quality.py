@@ -7,7 +7,6 @@ youngest. Exact LRU is `blocks`, which evicts single blocks, tail first, in the 
 
 from __future__ import annotations
 
-import json
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from kvlockstep.console import progress_bar, stdout
 from kvlockstep.errors import UsageError
-from kvlockstep.options import json_option, options, seed_option, target_option
+from kvlockstep.options import json_option, options, print_json, seed_option, target_option
 from kvlockstep.targets import Target, resolve
 
 EXACT_LRU = "blocks"
@@ -184,7 +183,7 @@ def quality_command(targets: Sequence[str], seed: int | None, as_json: bool, blo
     best = rows[-1].hit
     if as_json:
         shown = [{**asdict(row), "hit_rate": row.hit_rate, "recomputed": best - row.hit} for row in rows]
-        click.echo(json.dumps({"chat": asdict(chat), "rows": shown}))
+        print_json({"chat": asdict(chat), "rows": shown})
         return
     table = Table("kv_manager", box=None, pad_edge=False)
     for column in ("hit rate", "recomputed", "refused", "needless", "preempted", "lost blocks"):

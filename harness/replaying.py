@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -21,7 +20,7 @@ from kvlockstep.formats import machine_formats, publish, results_of_json, result
 from kvlockstep.models.kv_judge import make_adapter
 from kvlockstep.models.model import Divergence
 from kvlockstep.mooncake import read_mooncake
-from kvlockstep.options import json_option, one_target, options, target_option
+from kvlockstep.options import json_option, one_target, options, print_json, target_option
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
@@ -174,7 +173,7 @@ def replay_command(
             as_json=as_json,
         )
         if as_json:
-            click.echo(json.dumps(result))
+            print_json(result)
         publish(results_of_json(result))
         sys.exit(EXIT_CODES[verdict])
     trace = load_trace(file)
@@ -185,7 +184,7 @@ def replay_command(
     spec = targets[0] if targets else trace.target
     verdict, word, page, run = replay_twice(resolve(trace.contract, spec), trace, file)
     if as_json:
-        click.echo(json.dumps({"verdict": verdict, "word": word, "runs": [run.to_json()]}))
+        print_json({"verdict": verdict, "word": word, "runs": [run.to_json()]})
     else:
         console = stdout()
         console.print(page, markup=False)

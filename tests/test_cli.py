@@ -189,3 +189,18 @@ def test_the_reference_needs_neither_torch_nor_hypothesis():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_target_prints_is_not_among_the_results(run_cli, tmp_path, monkeypatch):
+    (tmp_path / "talkative.py").write_text(
+        "from kvlockstep.reference.slot_pool import SlotPool\n\n\n"
+        "class Talkative(SlotPool):\n"
+        "    def alloc(self):\n"
+        "        print('one more')\n"
+        "        return super().alloc()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = run_cli("check", "slot_pool", "--target", "talkative:Talkative", "--driver", "random", "--json")
+    assert code == 0
+    assert json.loads(out)["verdict"] == "holds"
+    assert "one more" in err
