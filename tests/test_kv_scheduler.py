@@ -141,6 +141,14 @@ def test_a_late_token_is_for_nobody() -> None:
     assert run.reach["late_token"] == run.reach["abort_in_flight"] == 1
 
 
+@BOTH
+def test_an_item_feeds_every_token_that_is_known(make: Callable[..., Any]) -> None:
+    scheduler = make(8, 2, 8, 4)
+    scheduler.add("a", [1, 2, 3], None, 10, 0)
+    (item,) = scheduler.schedule().items
+    assert item.tokens == [1, 2, 3]
+
+
 def decoding(make: Callable[..., Any] = OverlapScheduler) -> SchedulerJudge:
     """A request with its prompt computed, and [5, 6, 7] drafted behind its first token."""
     run = judge(make, (8, 2))
