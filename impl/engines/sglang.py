@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 BARE = ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.mem_cache", "sglang.srt.model_executor")
@@ -251,8 +252,7 @@ class SGLangKVManager:
         return int(self._allocator.available_size())
 
     def free_slots(self) -> Iterable[int] | None:
-        size = self.block_size
-        return [page * size + i for page in self._allocator.get_all_free_pages().tolist() for i in range(size)]
+        return slots_of(self._allocator.get_all_free_pages().tolist(), self.block_size)
 
     def _neutral(self, event: Any) -> Event:
         if isinstance(event, kv_events.AllBlocksCleared):

@@ -32,6 +32,7 @@ import torch
 
 from kvlockstep.impl.engines import sglang
 from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.scheduler_contract import END_TOKEN, Batch, Item
 
 STUBS = ("aiohttp", "setproctitle", "uvicorn", *sglang.STUBS)
@@ -382,8 +383,7 @@ class SGLangScheduler:
         return int(self._allocator.available_size() + self._tree.evictable_size())
 
     def free_slots(self) -> Iterable[int] | None:
-        size = self.block_size
-        return [page * size + i for page in self._allocator.get_all_free_pages().tolist() for i in range(size)]
+        return slots_of(self._allocator.get_all_free_pages().tolist(), self.block_size)
 
     def _item(self, req: Any, start: int, n: int, slots: list[int], fed: list[int], samples: bool) -> Item:
         """The tokens that it feeds are unknown from the one on that it waits for itself."""

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvlockstep.impl.engines import vllm_modules as vllm
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.scheduler_contract import END_TOKEN, NO_DRAFTS, Batch, Item
 
 
@@ -163,7 +164,7 @@ class VllmScheduler:
         return Item(rid, start, n, slots, [*tokens, *named], not request.is_prefill_chunk, len(drafts))
 
     def _slots(self, blocks: Iterable[int]) -> list[int]:
-        return [block * self.block_size + i for block in blocks for i in range(self.block_size)]
+        return slots_of(blocks, self.block_size)
 
 
 def _config(
