@@ -317,7 +317,7 @@ def stop_when_failing():
     done = []
 
     def progress(state):
-        if state.ledger.to_shorten and not done:
+        if state.ledger.to_shrink and not done:
             done.append(True)
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
@@ -446,7 +446,7 @@ def test_of_each_kind_the_first_failures_are_chosen_whatever_comes_back_first(tm
             report = ShardReport(shard, failures=1, unreachable=set(), first={"a kind": (shard * 64, trace)})
             ledger.apply({"record": "shard", "report": report.to_json()})
             assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))).to_json() == ledger.to_json()
-        chosen.append([failure.episode for failure in ledger.to_shorten])
+        chosen.append([failure.episode for failure in ledger.to_shrink])
     assert chosen == [[0, 64, 128, 192][:FINDINGS_PER_KIND]] * 3
 
 

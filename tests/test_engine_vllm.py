@@ -163,7 +163,7 @@ get_computed_blocks = vllm.manager.KVCacheManager.get_computed_blocks
     [
         (vllm.pool.BlockPool, "touch", touches_without_counting, "accounting eviction_safety error_contract"),
         (vllm.pool.BlockPool, "_maybe_evict_cached_block", evicts_but_stays_findable, STALE + " event_consistency"),
-        (vllm.pool.BlockPool, "free_blocks", frees_once_too_often, "accounting"),
+        (vllm.pool.BlockPool, "free_blocks", frees_once_too_often, "accounting eviction_safety"),
         (
             vllm.single_type.SingleTypeKVCacheManager,
             "_get_num_evictable_blocks",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kvlockstep.campaign.plan import plan_of
-from kvlockstep.campaign.tasks import SHORTEN, Task, do_task
+from kvlockstep.campaign.tasks import SHRINK, Task, do_task
 from kvlockstep.checking import shrink_failure
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
@@ -41,7 +41,7 @@ HANG = Trace("slot_pool", model_of("slot_pool").scope_type(2), (Op("alloc"), Op(
 def in_a_worker(lost):
     """Shrinks as a worker of a campaign does, which has been lost over it so often."""
     plan = plan_of(SLOW, QUICK, 0, "random")
-    return do_task(SlowWhenFull, plan, Task(SHORTEN, 0, HANG, lost=lost), Watchdog(plan.step_seconds), print)
+    return do_task(SlowWhenFull, plan, Task(SHRINK, 0, HANG, lost=lost), Watchdog(plan.step_seconds), print)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 from kvlockstep.campaign.distinct import Distinct
 from kvlockstep.campaign.ranges import Ranges
 from kvlockstep.campaign.shard import ShardReport
-from kvlockstep.campaign.tasks import RECORD, SHARD, SHORTEN, Task
+from kvlockstep.campaign.tasks import RECORD, SHARD, SHRINK, Task
 from kvlockstep.drivers.episode import common
 from kvlockstep.trace import Trace, parse_trace, trace_text
 
@@ -67,7 +67,7 @@ class Ledger:
     unreachable: set[str] | None = None
     kinds: Counter[str] = field(default_factory=Counter)
     ahead: dict[int, list[Failure]] = field(default_factory=dict)
-    to_shorten: list[Failure] = field(default_factory=list)
+    to_shrink: list[Failure] = field(default_factory=list)
     findings: dict[str, tuple[int, str]] = field(default_factory=dict)
     shortest: dict[str, tuple[int, int]] = field(default_factory=dict)
     corpus: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Ledger:
             case "shard":
                 self._shard(ShardReport.from_json(record["report"]))
             case "finding":
-                self.to_shorten = [f for f in self.to_shorten if f.episode != record["episode"]]
+                self.to_shrink = [f for f in self.to_shrink if f.episode != record["episode"]]
                 if self.wins(record["file"], record["episode"]):
                     self.findings[record["file"]] = record["episode"], record["kind"]
             case "fixed":
@@ -94,7 +94,7 @@ class Ledger:
                 if record["failure"] is not None:
                     failure = Failure.from_json(record["failure"])
                     self.kinds[failure.kind] += 1
-                    self.to_shorten.append(failure)
+                    self.to_shrink.append(failure)
             case "corpus":
                 self.corpus[record["goal"]] = (record["steps"], record["episode"])
             case "lost":
@@ -106,13 +106,13 @@ class Ledger:
     @property
     def unshrunk(self) -> list[Failure]:
         """Failures that are to be shrunk, or may have to be."""
-        return self.to_shorten + [failure for failures in self.ahead.values() for failure in failures]
+        return self.to_shrink + [failure for failures in self.ahead.values() for failure in failures]
 
     def tasks(self) -> list[Task]:
         """What is to be done beside shards: failures to shrink, in order, and the corpus."""
-        shorten = [Task(SHORTEN, failure.episode, failure.trace) for failure in self.to_shorten]
+        shrink = [Task(SHRINK, failure.episode, failure.trace) for failure in self.to_shrink]
         wanted = sorted((episode, goal) for goal, (_, episode) in self.shortest.items() if self._outdated(goal))
-        return shorten + [Task(RECORD, episode, goal=goal) for episode, goal in wanted]
+        return shrink + [Task(RECORD, episode, goal=goal) for episode, goal in wanted]
 
     def next_shard(self, begun: set[int]) -> Task | None:
         """The first shard that is neither done nor begun, unless it is too far ahead."""
@@ -141,7 +141,7 @@ class Ledger:
             "states": [self.states.level, sorted(self.states.kept)],
             "unreachable": None if self.unreachable is None else sorted(self.unreachable),
             "ahead": {shard: [f.to_json() for f in failures] for shard, failures in self.ahead.items()},
-            "to_shorten": [f.to_json() for f in self.to_shorten],
+            "to_shrink": [f.to_json() for f in self.to_shrink],
             "lost_texts": list(self.lost_texts),
         }
 
@@ -155,7 +155,7 @@ class Ledger:
         ledger.reach, ledger.kinds = Counter(values["reach"]), Counter(values["kinds"])
         ledger.unreachable = None if values["unreachable"] is None else set(values["unreachable"])
         ledger.ahead = {int(s): [Failure.from_json(f) for f in failures] for s, failures in values["ahead"].items()}
-        ledger.to_shorten = [Failure.from_json(f) for f in values["to_shorten"]]
+        ledger.to_shrink = [Failure.from_json(f) for f in values["to_shrink"]]
         ledger.lost_texts.extend(values["lost_texts"])
         ledger.shortest = {goal: (steps, episode) for goal, (steps, episode) in values["shortest"].items()}
         ledger.corpus = {goal: (steps, episode) for goal, (steps, episode) in values["corpus"].items()}
@@ -194,7 +194,7 @@ class Ledger:
             for failure in self.ahead.pop(shard):
                 if self.wanted(failure.kind):
                     self.kinds[failure.kind] += 1
-                    self.to_shorten.append(failure)
+                    self.to_shrink.append(failure)
         self._frontier = frontier
 
     def _outdated(self, goal: str) -> bool:

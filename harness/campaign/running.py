@@ -20,7 +20,7 @@ from kvlockstep.campaign.pool import Done, Engine, LocalPool
 from kvlockstep.campaign.shard import ShardReport, kind_of
 from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign, status_of
-from kvlockstep.campaign.tasks import RECORD, REUSE, SHARD, SHORTEN, Task
+from kvlockstep.campaign.tasks import RECORD, REUSE, SHARD, SHRINK, Task
 from kvlockstep.checking import replay_trace
 from kvlockstep.errors import UsageError
 from kvlockstep.profiles import Profile
@@ -194,7 +194,7 @@ class _Run:
             self._record({"record": "shard", "report": result.to_json()})
             return
         self.asked.discard(_key(task))
-        if task.kind == SHORTEN and isinstance(result, Trace):
+        if task.kind == SHRINK and isinstance(result, Trace):
             self._keep_finding(task, result)
         elif task.kind == REUSE:
             failure = None

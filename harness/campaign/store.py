@@ -23,7 +23,7 @@ FINDINGS, CORPUS, FIXED = "findings", "corpus", ".fixed"
 PLAN, CHECKPOINT, STATUS, LOCK = "campaign.json", "checkpoint.json", "status.json", "lock"
 CHECKPOINT_BYTES = 4_000_000
 LOCK_SECONDS = 2.0
-FORMAT = 1
+FORMAT = 2
 
 
 class Saved(NamedTuple):

@@ -18,12 +18,12 @@ from kvlockstep.properties.law import TERMINATION
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
-SHARD, SHORTEN, RECORD, REUSE = "shard", "shorten", "record", "reuse"
+SHARD, SHRINK, RECORD, REUSE = "shard", "shrink", "record", "reuse"
 ISOLATED_STEP_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """Play a shard, shorten a failing trace, record how an episode reached a goal, or play known examples again.
+    """Play a shard, shrink a failing trace, record how an episode reached a goal, or play known examples again.
 
     `number` is the shard or the episode. A task whose worker was lost is done again with `lost`, which says how and,
     in `episode`, where; the failure that it may be is then looked for in children of the worker.
@@ -43,7 +43,7 @@ class Task(NamedTuple):
 
 def uses_children(task: Task) -> bool:
     """Whether the worker leaves what may hang or die to children of its own."""
-    if task.kind == SHORTEN:
+    if task.kind == SHRINK:
         assert task.trace is not None
         # Shrinking in children comes to another end, so one worker that was lost by chance must not lead there.
         return len(task.lost) > 1 or _ends_processes(task.trace)
@@ -54,9 +54,9 @@ def do_task(
     factory: Factory, plan: Plan, task: Task, watchdog: Watchdog, began: Began, database: str = ""
 ) -> ShardReport | Trace | None:
     """The result of a task: the report of a shard, or a trace."""
-    if task.kind == SHORTEN:
+    if task.kind == SHRINK:
         assert task.trace is not None
-        return _shorten(factory, plan, task.trace, watchdog, uses_children(task))
+        return _shrunk(factory, plan, task.trace, watchdog, uses_children(task))
     if task.lost and task.kind == SHARD:
         return _shard_again(factory, plan, task)
     with watchdog.watching():
@@ -67,7 +67,7 @@ def do_task(
         return run_shard(factory, plan, task.number, watchdog, began=began, database=database)
 
 
-def _shorten(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
+def _shrunk(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
     model_type = model_of(plan.contract)
     if not apart:
         with watchdog.watching():
