@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvlockstep.errors import UsageError
-from kvlockstep.models.kv_judge import read_traits
+from kvlockstep.models.kv_adapter import read_traits
 from kvlockstep.models.kv_manager import KVScope
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.trace import Trace, header_line

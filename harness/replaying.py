@@ -17,7 +17,7 @@ from kvlockstep.console import progress_bar, stdout
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.errors import UsageError
 from kvlockstep.formats import machine_formats, publish, results_of_json, results_of_runs
-from kvlockstep.models.kv_judge import make_adapter
+from kvlockstep.models.kv_adapter import make_adapter
 from kvlockstep.models.model import Divergence
 from kvlockstep.mooncake import read_mooncake
 from kvlockstep.options import json_option, one_target, options, print_json, target_option

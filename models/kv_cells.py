@@ -9,7 +9,7 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from kvlockstep.models.kv_judge import Request
+from kvlockstep.models.kv_request import Request
 from kvlockstep.properties.kv_manager import Cell
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.reference.kv_memory import POISON, UNWRITTEN, KVMemory, Provenance

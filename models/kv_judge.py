@@ -8,81 +8,20 @@ Nothing is held against a placement or a policy. A hit is judged when it is read
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any
 
-from kvlockstep.models.model import Divergence, Factory, guarded
+from kvlockstep.models.kv_adapter import Places, answered, read_traits
+from kvlockstep.models.kv_request import Memory, Request, require_right
+from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.properties.kv_events import Hit, Listener, Room
-from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
+from kvlockstep.properties.law import ERROR_CONTRACT, Law
 from kvlockstep.reference.contracts import BlockRemoved, Traits
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
-
 ASK_ORDERS = ("avail", "free_now", "slots", "late")
-
-
-@dataclass
-class Request:
-    """A request as the judge knows it. `computed` tokens have KV, `pending` more are reserved in this step."""
-
-    name: str
-    tokens: list[int]
-    extra_key: int | None
-    computed: int = 0
-    pending: int = 0
-    hit: int = 0
-    drafts: list[int] = field(default_factory=list)
-    stamps: list[int] = field(default_factory=list)
-    admitted: bool = False
-
-    @property
-    def remaining(self) -> int:
-        """Known tokens whose KV is not computed."""
-        return len(self.tokens) - self.computed
-
-
-class Memory(Protocol):
-    """The KV memory that the judge reads and writes; see models.kv_cells for both granularities.
-
-    `granularity` says what an entry of a table is: "slot", or "block" for one entry per block, its first slot.
-    """
-
-    granularity: str
-
-    def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None: ...
-    def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> laws.Cell | None: ...
-    def begin_forward(self) -> None: ...
-    def end_forward(self) -> None: ...
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None: ...
-    def poison(self, slots: Sequence[int]) -> None: ...
-    def contents(self) -> Any: ...
-
-
-def read_traits(adapter: Any, kind: type[T]) -> T:
-    """The traits of this kind that an adapter declares; what it does not declare has its default."""
-    return kind(**{f.name: getattr(adapter, f.name) for f in fields(kind) if hasattr(adapter, f.name)})
-
-
-def answered(method: Callable[..., Any], *args: Any) -> Any:
-    """Calls the adapter, none of whose calls may raise an error of a contract."""
-    answer = guarded(method, *args)
-    if isinstance(answer, Refused):
-        raise Divergence(ERROR_CONTRACT.id, f"{getattr(method, '__name__', method)} raised {answer.error}")
-    return answer
-
-
-def require_right(request: Request, cell: laws.Cell, content_laws: Sequence[Law[[laws.Cell]]]) -> None:
-    """Raises the violation of the first of the contract's laws that finds the cell wrong."""
-    for law in content_laws:
-        if wrong := law.check(cell):
-            raise Divergence(law.id, f"{request.name} {wrong}")
 
 
 class KVJudge:
@@ -92,8 +31,8 @@ class KVJudge:
     bugs (rule 12): "late" asks nothing before an operation. Raises Divergence, or NotEnabled if the grammar forbids
     the operation now.
 
-    Where the memory keeps one stamp per block, tables come from the adapter's `blocks(rid)`, the free list from its
-    `free_blocks()` if it has one, and nobody listens to events, which would take memory for every prefix ever seen.
+    Where the memory keeps one stamp per block, nobody listens to events, which would take memory for every prefix ever
+    seen.
     After a Divergence `subject` is the request that it concerns, if it concerns one. `evicted_blocks` counts what must
     have been evicted: of the blocks that were taken or became free, those that no request gave back.
     """
@@ -108,10 +47,8 @@ class KVJudge:
         self.memory = memory(adapter, self.traits, self.reach)
         self.subject: str | None = None
         self.evicted_blocks = 0
-        self._by_block = self.memory.granularity == "block"
-        self._span = self.traits.block_size if self._by_block else 1
-        self._block_tables: dict[str, tuple[list[int], list[int]]] = {}
-        self._free_list: tuple[list[int], list[int]] = ([], [])
+        self.places = Places(adapter, self.traits.block_size, self.memory.granularity == "block")
+        self._span = self.places.span
         self._settled: dict[str, Sequence[int]] | None = None
         self._free_checked: list[int] | None = None
         self.live: dict[str, Request] = {}
@@ -127,9 +64,8 @@ class KVJudge:
         self._written: set[int] = set()
         self.evaluated: set[str] = set()
         self.saw_evictable = False
-        self.exposes_free_slots = not self._by_block or hasattr(adapter, "free_blocks")
         listener = Listener(self.traits.block_size, self.traits.event_listener == "counting")
-        self.listener = listener if self.traits.event_listener and not self._by_block else None
+        self.listener = listener if self.traits.event_listener and not self.places.by_block else None
         self._settle()
 
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> str:
@@ -216,7 +152,7 @@ class KVJudge:
         self._copy(self._call(self.adapter.copies) or [])
         self._call(self.adapter.launch)
         if self.ask != "late":
-            self._poison(self._free_slots())
+            self.memory.poison(self.places.free())
         self._write_and_read()
         for name in reversed(self.scheduled) if reverse else list(self.scheduled):
             if name in abort:
@@ -293,7 +229,7 @@ class KVJudge:
         avail, free_now = self._call(self.adapter.avail), self._call(self.adapter.free_now)
         self._check(laws.reset_complete, avail, free_now, self.traits.total)
         size = self.traits.block_size
-        self._poison([block * size + i for block in self._blocks_seen for i in range(0, size, self._span)])
+        self.memory.poison([block * size + i for block in self._blocks_seen for i in range(0, size, self._span)])
         self._settle()
         return "done"
 
@@ -304,13 +240,6 @@ class KVJudge:
         if self.admitting:
             return [name for name in self.scheduled if name == self._last_admission]
         return list(self.scheduled)
-
-    def table(self, request: Request) -> Sequence[int]:
-        """The physical slots of a request, now; of each block the first, if the memory keeps one stamp per block."""
-        if self._by_block:
-            return self._block_table(request.name)
-        slots = self._call(self.adapter.slots, request.name)
-        return slots if isinstance(slots, list) else [int(slot) for slot in slots]
 
     def _may_admit(self, tokens: Sequence[int], n: int) -> bool:
         traits = self.traits
@@ -373,11 +302,11 @@ class KVJudge:
         if not accepted:
             self.reach["refused_reserve"] += 1
             request.drafts = []
-            table = self.table(request)
-            others = {b for r in self.live.values() if r is not request for b in self._blocks_of(self.table(r))}
+            table = self.places.table(request.name)
+            others = {block for name in self.live if name != request.name for block in self._blocks_of(name)}
             first = request.computed // self._span
             shared = first < len(table) and table[first] // self.traits.block_size in others
-            more = self._blocks_for(request.computed + n) - len(self._blocks_of(table))
+            more = self._blocks_for(request.computed + n) - len(self._blocks_of(request.name))
             needed = max(0, more) + shared + self._copy_sources()
             self._check(laws.admission_honesty, needed, self._room(), f"a reservation of {n} tokens")
             self._check_unchanged(before, "a reservation")
@@ -396,7 +325,7 @@ class KVJudge:
         held: set[int] = set()
         owed = 0
         for request in self.live.values():
-            blocks = self._blocks_of(self.table(request))
+            blocks = self._blocks_of(request.name)
             held |= blocks
             end = len(request.tokens) if self.traits.whole_prompt else request.computed + request.pending
             owed += max(0, self._blocks_for(end) - len(blocks)) if request.pending else 0
@@ -412,7 +341,7 @@ class KVJudge:
     def _write_and_read(self) -> None:
         size, span = self.traits.block_size, self._span
         self.memory.begin_forward()
-        tables = {name: self.table(request) for name, request in self.live.items()}
+        tables = {name: self.places.table(name) for name in self.live}
         for name in self.scheduled:
             request = self.live[name]
             stop = request.computed + request.pending
@@ -468,18 +397,18 @@ class KVJudge:
             first["avail"] = self._call(adapter.avail)
         elif ask == "free_now":
             first["free_now"] = self._call(adapter.free_now)
-        tables = {name: self.table(request) for name, request in self.live.items()}
+        tables = {name: self.places.table(name) for name in self.live}
         if ask == "free_now":
-            first["free_slots"] = self._free_slots()
-        free = self._free_slots()
+            first["free_slots"] = self.places.free()
+        free = self.places.free()
         avail = self._call(adapter.avail)
         free_now = self._call(adapter.free_now)
         again = {"avail": avail, "free_now": free_now, "free_slots": free}
         for what, answer in first.items():
             self._check(laws.purity, answer, again[what], what)
         if ask == "slots":
-            for name, request in self.live.items():
-                self._check(laws.purity, tables[name], self.table(request), "slots")
+            for name in self.live:
+                self._check(laws.purity, tables[name], self.places.table(name), "slots")
         before = self._held
         self._check_tables(tables, free_now)
         held = len(self._held) * self.traits.block_size
@@ -492,7 +421,7 @@ class KVJudge:
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed)
         self._listen(Room(self._blocks_for(self.traits.total - free_now)))
-        self._poison(free)
+        self.memory.poison(free)
         self._free_checked = free
         self._free_before = free_now
         self.saw_evictable = self.saw_evictable or avail > free_now
@@ -512,10 +441,10 @@ class KVJudge:
     def _check_tables(self, tables: dict[str, Sequence[int]], free_now: int) -> None:
         size = self.traits.block_size
         before = self._held
-        if not self._by_block or tables != self._settled:
+        if not self.places.by_block or tables != self._settled:
             self._held = self._held_by(tables)
             self._settled = tables
-            self._block_tables = {name: known for name, known in self._block_tables.items() if name in tables}
+            self.places.forget_but(tables)
         fresh = len(self._written - before)
         if self._free_before is not None:
             self.reach["eviction"] += fresh * size > self._free_before
@@ -542,32 +471,6 @@ class KVJudge:
         self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
         return held
 
-    def _block_table(self, name: str) -> list[int]:
-        """The first slot of each block of a request; the same list as last time while its blocks stay the same."""
-        blocks = self._call(self.adapter.blocks, name)
-        known = self._block_tables.get(name)
-        if known is None or known[0] != blocks:
-            size = self.traits.block_size
-            known = self._block_tables[name] = list(blocks), [block * size for block in blocks]
-        return known[1]
-
-    def _free_slots(self) -> list[int]:
-        if not self.exposes_free_slots:
-            return []
-        if self._by_block:
-            blocks = self._call(self.adapter.free_blocks)
-            if self._free_list[0] != blocks:
-                self._free_list = list(blocks), sorted(block * self.traits.block_size for block in blocks)
-            return self._free_list[1]
-        slots = self._call(self.adapter.free_slots)
-        if slots is None:
-            self.exposes_free_slots = False
-            return []
-        return sorted(slots)
-
-    def _poison(self, slots: Sequence[int]) -> None:
-        self.memory.poison(slots)
-
     def _avail_before(self) -> int | None:
         return None if self.ask == "late" else self._call(self.adapter.avail)
 
@@ -580,8 +483,8 @@ class KVJudge:
         if (wrong := law.check(*observed)) is not None:
             raise Divergence(law.id, wrong)
 
-    def _blocks_of(self, table: Iterable[int]) -> set[int]:
-        return {slot // self.traits.block_size for slot in table}
+    def _blocks_of(self, name: str) -> set[int]:
+        return {slot // self.traits.block_size for slot in self.places.table(name)}
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.traits.block_size)
@@ -601,11 +504,3 @@ class KVJudge:
         size = self.traits.block_size
         full = len(request.tokens) % size == 0 and request.hit >= len(request.tokens) - size > 0
         self.reach["full_prompt_hit"] += full
-
-
-def make_adapter(factory: Factory, blocks: int, block_size: int) -> Any:
-    """Calls a kv_manager factory; what it raises is a Divergence."""
-    adapter = guarded(factory, blocks, block_size)
-    if isinstance(adapter, Refused):
-        raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
-    return adapter

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvlockstep.models.kv_adapter import make_adapter
 from kvlockstep.models.kv_cells import SlotMemory
-from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge, Request, make_adapter
+from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge
+from kvlockstep.models.kv_request import Request
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
@@ -263,7 +265,7 @@ class KVManagerModel(Model[KVScope]):
         """Requests by age and not by name, memory by history, idle blocks in the order in which they became so."""
         judge = self.judge
         requests = tuple(
-            (tuple(r.tokens), r.extra_key, r.computed, r.pending, r.admitted, tuple(judge.table(r)))
+            (tuple(r.tokens), r.extra_key, r.computed, r.pending, r.admitted, tuple(judge.places.table(r.name)))
             for r in judge.live.values()
         )
         scheduled = tuple(list(judge.live).index(name) for name in judge.scheduled)
@@ -281,7 +283,7 @@ class KVManagerModel(Model[KVScope]):
     def not_checked(self) -> dict[str, str]:
         judge, traits = self.judge, self.judge.traits
         reasons = {
-            "free_slots": None if judge.exposes_free_slots else "free_slots answers None",
+            "free_slots": None if judge.places.shows_free else "free_slots answers None",
             **{t: None if getattr(traits, t) else f"the target declares no {t}" for t in KV_OPTIONAL.values()},
         }
         return {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}

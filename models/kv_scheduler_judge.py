@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from kvlockstep.models.kv_adapter import answered, read_traits
 from kvlockstep.models.kv_cells import SlotMemory
-from kvlockstep.models.kv_judge import Request, answered, read_traits, require_right
+from kvlockstep.models.kv_request import Request, require_right
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws

@@ -23,8 +23,9 @@ from kvlockstep.impl.slot_manager import SlotManager
 from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
 from kvlockstep.models import kv_manager
 from kvlockstep.models.kv_cells import BlockMemory
-from kvlockstep.models.kv_judge import KVJudge, Request
+from kvlockstep.models.kv_judge import KVJudge
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_request import Request
 from kvlockstep.models.model import Divergence
 from kvlockstep.reference.contracts import KV_OPTIONAL, KVManagerTarget, Traits
 from kvlockstep.reference.kv_manager import KVManager
