@@ -1,8 +1,7 @@
 """Judges a kv_manager: makes its calls in the grammar of the contract, owns the KV memory, checks the laws.
 
 Nothing is held against a placement or a policy. A hit is judged when it is read, in the forward that reads it
-(rule 2). Slots are asked for afresh at every forward, and nothing is read between a reservation and its forward
-(rule 3).
+(rule 2). Slots are asked for afresh at every forward; between a reservation and its forward no KV is read (rule 3).
 """
 
 from __future__ import annotations

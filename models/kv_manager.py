@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.kv_adapter import make_adapter
+from kvlockstep.models.kv_adapter import as_state, make_adapter
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge
 from kvlockstep.models.kv_request import Request
@@ -265,8 +265,8 @@ class KVManagerModel(Model[KVScope]):
         """Requests by age and not by name, memory by history, idle blocks in the order in which they became so."""
         judge = self.judge
         requests = tuple(
-            (tuple(r.tokens), r.extra_key, r.computed, r.pending, r.admitted, tuple(judge.places.table(r.name)))
-            for r in judge.live.values()
+            (tuple(r.tokens), r.extra_key, r.computed, r.pending, r.admitted, tuple(as_state(judge.places.table, name)))
+            for name, r in judge.live.items()
         )
         scheduled = tuple(list(judge.live).index(name) for name in judge.scheduled)
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvlockstep.models.kv_adapter import as_state
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Divergence, Factory, Goal, Model, Scope, guarded
@@ -171,15 +172,18 @@ class KVSchedulerModel(Model[SchedulerScope]):
         names = {name: i for i, name in enumerate(judge.live)}
         jobs = tuple(
             (tuple(j.request.tokens), j.request.extra_key, j.max_tokens, j.rank[0], j.request.computed, j.delivered,
-             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(judge.adapter.slots(name)))
+             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(as_state(judge.adapter.slots, name)))
             for name, j in judge.live.items()
         )  # fmt: skip
         flights = tuple(
             tuple((names.get(n, -1), flight.rejected.get(n), *t) for n, t in flight.gained.items())
             for flight in judge.flights
         )
-        queues = tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
-        return jobs, flights, queues, judge.memory.contents()
+
+        def queues() -> tuple[tuple[str, tuple[int, ...]], ...]:
+            return tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
+
+        return jobs, flights, as_state(queues), judge.memory.contents()
 
     def not_checked(self) -> dict[str, str]:
         judge = self.judge

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from watched import watched
 
 from kvlockstep.drivers.episode import Outcome
+from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_manager import BlockManager, CachedBlock
 from kvlockstep.impl.faulty import FAULTS, kv_keys
@@ -590,3 +591,37 @@ def test_tables_are_asked_for_afresh_when_stamps_are_per_block() -> None:
         judge.finish("b")
     assert manager.moved
     assert judge.subject == "a"
+
+
+class MovesAtLaunch(BlockManager):
+    """Knows where its requests lie once the step is launched, or one of them was refused."""
+
+    moving = False
+
+    def admit(self, rid: str, tokens: Sequence[int], extra_key: int | None, n: int) -> int | None:
+        cached = super().admit(rid, tokens, extra_key, n)
+        self.moving = cached is not None
+        return cached
+
+    def reserve(self, rid: str, n: int) -> bool:
+        self.moving = super().reserve(rid, n)
+        return self.moving
+
+    def launch(self) -> None:
+        super().launch()
+        self.moving = False
+
+    def withdraw(self, rid: str) -> None:
+        super().withdraw(rid)
+        self.moving = False
+
+    def slots(self, rid: str) -> list[int]:
+        if self.moving:
+            raise RuntimeError("not known yet")
+        return super().slots(rid)
+
+
+def test_a_state_whose_slots_are_not_known_yet_is_explored_and_not_judged() -> None:
+    outcome = watched(explore, KVManagerModel, MovesAtLaunch, KVManagerModel.small_scopes[0], max_depth=5)
+    assert outcome.failure is None
+    assert outcome.reach["hit"] > 0
