@@ -104,6 +104,10 @@ def check_target(
             report.notes.append(text)
             emit(Event("note", target.contract, target.name, name, text=text))
             outcome = _run_driver(name, model_type, target, profile, seed, directory, emit)
+        if outcome.unsteady:
+            text = f"{name}: {target.name} did not do the same again, {outcome.unsteady} times"
+            report.notes.append(text)
+            emit(Event("note", target.contract, target.name, name, text=text))
         path = None
         if outcome.failure is not None:
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile)
@@ -236,6 +240,7 @@ def _explore_all(
         total.depth = max(total.depth, done.depth)
         total.seconds += done.seconds
         total.exhausted = bool(total.exhausted and done.exhausted)
+        total.unsteady += done.unsteady
         total.reach += done.reach
         total.not_checked = done.not_checked
         total.unreachable = common(total.unreachable, done.unreachable)

@@ -88,6 +88,7 @@ class Report:
         return {
             "verdict": self.verdict,
             "runs": [run.to_json() for run in self.runs],
+            "notes": {f"{t.contract} {t.target}": t.notes for t in self.targets if t.notes},
             "missed": {f"{t.contract} {t.target}": list(t.missed) for t in self.targets if t.missed},
             "skipped": self.skipped,
         }

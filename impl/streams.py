@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 
 Work = Callable[[], object]
+Event = object  # what another stream can wait for
 
-GRACE_SECONDS = 0.0005
 MOST_GATES = 4096
 
 
-class Event(Protocol):
-    """What another stream can wait for."""
-
-    def query(self) -> bool:
-        """Whether it has happened."""
-
-
 class Queues(Protocol):
-    """Streams by number. Nothing here waits, except `synchronize`."""
+    """Streams by number. Only `let_go` waits, for work that nothing holds up, and `synchronize`."""
 
     def submit(self, stream: int, work: Work) -> None:
         """Work for a stream."""
@@ -48,83 +41,15 @@ class Queues(Protocol):
         """Waits for every stream; no gate may be closed."""
 
 
-class CudaQueues:
-    """`count` CUDA streams; a gate is a kernel that spins on a word of pinned memory, for each gate another word.
-
-    Before a gate opens, the host leaves the device the time to do what does not wait for it: what should have waited
-    has then gone wrong for certain.
-    """
-
-    def __init__(self, count: int, device: torch.device) -> None:
-        from kvlockstep.impl.kv_kernels import gate  # noqa: PLC0415
-
-        self._gate = gate
-        self._streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
-        self._flags = torch.ones(MOST_GATES, dtype=torch.int32, pin_memory=True)
-        self._gates = 0
-        self._held: dict[int, torch.Tensor] = {}
-        gate(self._flags[:1])
-        torch.cuda.synchronize(device)
-
-    def __del__(self) -> None:
-        with suppress(Exception):  # at the end of the process there may be no device any more
-            self._flags.fill_(1)
-            self.synchronize()
-
-    def submit(self, stream: int, work: Work) -> None:
-        """Work for a stream."""
-        with torch.cuda.stream(self._streams[stream]):
-            work()
-
-    def record(self, stream: int) -> Event:
-        """An event behind what the stream has."""
-        event: Event = self._streams[stream].record_event()
-        return event
-
-    def wait(self, stream: int, event: Event) -> None:
-        """Holds up what the stream gets from now on until the event."""
-        self._streams[stream].wait_event(event)  # type: ignore[arg-type]
-
-    def hold(self, stream: int) -> None:
-        """Closes a gate; after MOST_GATES of them it waits, for words that no kernel looks at any more."""
-        if self._gates == MOST_GATES:
-            self._flags.fill_(1)
-            self.synchronize()
-            self._gates = 0
-        flag = self._flags[self._gates : self._gates + 1]
-        self._gates += 1
-        self._held[stream] = flag
-        flag.fill_(0)
-        self.submit(stream, lambda: self._gate(flag))
-
-    def let_go(self, stream: int) -> None:
-        """Opens it."""
-        time.sleep(GRACE_SECONDS)
-        self._held.pop(stream).fill_(1)
-
-    def held(self) -> Sequence[int]:
-        """The streams whose gates are closed."""
-        return list(self._held)
-
-    def synchronize(self) -> None:
-        """Waits for every stream; no gate may be closed."""
-        for stream in self._streams:
-            stream.synchronize()
-
-
 class CpuEvent:
     """Happens when its stream comes to it."""
 
     def __init__(self) -> None:
         self.happened = False
 
-    def query(self) -> bool:
-        """Whether it has happened."""
-        return self.happened
-
 
 class CpuQueues:
-    """The same on the CPU, in one thread: every call runs what can run by then, a stream in its own order."""
+    """Streams on the CPU, in one thread: every call runs what can run by then, a stream in its own order."""
 
     def __init__(self, count: int) -> None:
         self._queues: list[deque[Work | CpuEvent]] = [deque() for _ in range(count)]
@@ -174,3 +99,89 @@ class CpuQueues:
                     if not isinstance(first, CpuEvent):
                         first()
                     ran = True
+
+
+class CudaEvent(NamedTuple):
+    """An event of CUDA, and the one of the twin."""
+
+    real: torch.cuda.Event
+    twin: Event
+
+
+class CudaQueues:
+    """`count` CUDA streams; a gate is a kernel that spins on a word of pinned memory, for each gate another word.
+
+    Before a gate opens the host waits for all work that nothing holds up, which a CPU twin that is told the same knows:
+    what should have waited has then gone wrong for certain. It costs an event for each piece of work.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        from kvlockstep.impl.kv_kernels import gate  # noqa: PLC0415
+
+        self._gate = gate
+        self._streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+        self._flags = torch.ones(MOST_GATES, dtype=torch.int32, pin_memory=True)
+        self._gates = 0
+        self._held: dict[int, torch.Tensor] = {}
+        self._twin = CpuQueues(count)
+        self._going: list[torch.cuda.Event] = []
+        gate(self._flags[:1])
+        torch.cuda.synchronize(device)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the end of the process there may be no device any more
+            self._flags.fill_(1)
+            self._wait_for_streams()
+
+    def submit(self, stream: int, work: Work) -> None:
+        """Work for a stream."""
+        with torch.cuda.stream(self._streams[stream]):
+            work()
+        done = self._streams[stream].record_event()
+        self._twin.submit(stream, partial(self._going.append, done))
+
+    def record(self, stream: int) -> Event:
+        """An event behind what the stream has."""
+        return CudaEvent(self._streams[stream].record_event(), self._twin.record(stream))
+
+    def wait(self, stream: int, event: Event) -> None:
+        """Holds up what the stream gets from now on until the event."""
+        assert isinstance(event, CudaEvent)
+        self._streams[stream].wait_event(event.real)
+        self._twin.wait(stream, event.twin)
+
+    def hold(self, stream: int) -> None:
+        """Closes a gate; after MOST_GATES of them it waits, for words that no kernel looks at any more."""
+        if self._gates == MOST_GATES:
+            self._flags.fill_(1)
+            self._wait_for_streams()
+            self._gates = 0
+        flag = self._flags[self._gates : self._gates + 1]
+        self._gates += 1
+        self._held[stream] = flag
+        flag.fill_(0)
+        with torch.cuda.stream(self._streams[stream]):
+            self._gate(flag)
+        self._twin.hold(stream)
+
+    def let_go(self, stream: int) -> None:
+        """Opens it."""
+        for done in self._going:
+            done.synchronize()
+        self._going.clear()
+        self._held.pop(stream).fill_(1)
+        self._twin.let_go(stream)
+
+    def held(self) -> Sequence[int]:
+        """The streams whose gates are closed."""
+        return list(self._held)
+
+    def synchronize(self) -> None:
+        """Waits for every stream; no gate may be closed."""
+        self._twin.synchronize()
+        self._going.clear()
+        self._wait_for_streams()
+
+    def _wait_for_streams(self) -> None:
+        for stream in self._streams:
+            stream.synchronize()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from dataclasses import replace
 
 import pytest
+from watched import watched
 
 import kvlockstep
 from kvlockstep.checking import check_target
+from kvlockstep.drivers.explore import explore
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.models.kv_manager import KVManagerModel, KVScope
 from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
@@ -79,3 +84,40 @@ def test_a_call_that_was_slow_for_once_is_not_blamed(tmp_path):
     )
     assert not report.failures
     assert "explore runs again: alloc did not return within the time limit, but did when repeated" in report.notes
+
+
+def test_a_target_may_do_something_else_the_next_time(tmp_path):
+    turns = random.Random(5)
+
+    class HitsAsItLikes(KVManager):
+        def _lookup(self, tokens, extra_key):
+            return super()._lookup(tokens, extra_key) if turns.random() < 0.5 else []
+
+        def fork(self, rid, child):
+            return super().fork(rid, child) if turns.random() < 0.5 else None
+
+    target = Target("kv_manager", "hits as it likes", HitsAsItLikes)
+    report = check_target(target, profile_of("quick"), directory=tmp_path, drivers=("hypothesis",))
+    assert not report.failures
+    (note,) = report.notes
+    assert note.startswith("hypothesis: hits as it likes did not do the same again")
+
+    turns.seed(5)
+    outcome = watched(explore, KVManagerModel, HitsAsItLikes, KVScope(3, 1, 2, 2, (1,), exhaustive=True), max_depth=6)
+    assert outcome.failure is None
+    assert outcome.unsteady
+
+
+def test_a_violation_that_does_not_come_again_is_flaky(tmp_path):
+    calls = itertools.count(1)
+
+    class RaisesAtTimes(SlotPool):
+        def alloc(self):
+            if next(calls) % 97 == 0:
+                raise RuntimeError("at times")
+            return super().alloc()
+
+    report = kvlockstep.check(RaisesAtTimes, contract="slot_pool", directory=tmp_path, raise_on_failure=False)
+    failure = report.targets[0].runs[-1].failure
+    assert failure is not None
+    assert (failure.law, failure.flaky) == ("error_contract", True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,8 @@ SAMPLED_STEPS = 5_000
 class Outcome:
     """What a driver did. `states` counts distinct abstract states where the driver keeps them, else episodes.
 
-    Of the first `sampled` steps (5,000 at most), `novel` ended in a state that no earlier one had ended in.
+    Of the first `sampled` steps (5,000 at most), `novel` ended in a state that no earlier one had ended in. `unsteady`
+    counts how often the target was seen to do something else at the same operations, which is no violation by itself.
     """
 
     driver: str
@@ -33,6 +34,7 @@ class Outcome:
     unreachable: set[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     failure: Trace | None = None
+    unsteady: int = 0
     sampled: int = 0
     seen: set[int] = field(default_factory=set, repr=False)
 
@@ -86,7 +88,7 @@ def run_ops(
 
 
 def failed(
-    model_type: type[Model[Any]], scope: Scope, ops: list[Op], answers: list[str], divergence: Divergence
+    model_type: type[Model[Any]], scope: Scope, ops: Sequence[Op], answers: Sequence[str], divergence: Divergence
 ) -> Trace:
     """The trace of a divergence, the failing operation last."""
     return Trace(

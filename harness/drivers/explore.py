@@ -7,9 +7,11 @@ The first violation found is therefore one of the shortest.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from kvlockstep.drivers.episode import Outcome, failed, run_ops
@@ -18,6 +20,10 @@ from kvlockstep.models.op import Command, NotEnabled, Op
 from kvlockstep.watchdog import Watchdog
 
 T = TypeVar("T")
+
+
+class Unrepeatable(Exception):
+    """A path that led to a state leads there no more: the target does not always do the same."""
 
 
 class Node(NamedTuple):
@@ -78,6 +84,79 @@ def proposals(model: Model[Any], commands: Sequence[Command]) -> Iterator[Op]:
                 break
 
 
+@dataclass
+class Exploration:
+    """One scope, the states seen in it, and those that wait to be expanded. `exhausted` until something is left out."""
+
+    model_type: type[Model[Any]]
+    factory: Factory
+    scope: Scope
+    watchdog: Watchdog
+    ends: float
+    outcome: Outcome = field(default_factory=lambda: Outcome("explore", exhausted=True))
+    seen: set[Any] = field(default_factory=set)
+    waiting: deque[Node] = field(default_factory=deque)
+
+    def begin(self) -> None:
+        """The state of a new target."""
+        with self._judged([]):
+            self._arrive(self._at([]), Node(None, None, 0))
+
+    def expand(self, node: Node) -> None:
+        """Every operation in one state, as long as there is time."""
+        path, ops = node.path(), list[Op]()
+        with self._judged(path):
+            ops += proposals(self._at(path), self.model_type.commands)
+        for op in ops:
+            if time.perf_counter() >= self.ends:
+                self.outcome.exhausted = False
+                self.waiting.clear()
+                break
+            self.outcome.steps += 1
+            self.outcome.depth = max(self.outcome.depth, node.depth + 1)
+            with self._judged([*path, op]):
+                model = self._at(path)
+                model.reach.clear()
+                with contextlib.suppress(NotEnabled):
+                    model.step(op)
+                    self._arrive(model, Node(node, op, node.depth + 1))
+            if self.outcome.failure is not None:
+                break
+
+    def _at(self, path: Sequence[Op]) -> Model[Any]:
+        """A new target after these operations. Raises Divergence and Unrepeatable."""
+        self.watchdog.beat += 1
+        model = self.model_type(self.scope, self.factory)
+        try:
+            for op in path:
+                model.redo(op)
+        except NotEnabled as error:
+            raise Unrepeatable from error
+        return model
+
+    def _arrive(self, model: Model[Any], node: Node) -> None:
+        state = model.fingerprint()
+        self.outcome.absorb(model)
+        if state not in self.seen:
+            self.seen.add(state)
+            self.waiting.append(node)
+
+    @contextlib.contextmanager
+    def _judged(self, ops: Sequence[Op]) -> Iterator[None]:
+        """Takes a divergence for what these operations do."""
+        try:
+            yield
+        except Unrepeatable:
+            self.outcome.exhausted = False
+            self.outcome.unsteady += 1
+        except Divergence as divergence:
+            self.outcome.exhausted = False
+            trace = run_ops(self.model_type, self.factory, self.scope, ops, self.watchdog)
+            # What is not repeated was slow for once, or does not always do the same: shrinking says so.
+            trace = trace or failed(self.model_type, self.scope, ops, [], divergence)
+            self.outcome.failure = trace.but(driver="explore")
+
+
 def explore(
     model_type: type[Model[Any]],
     factory: Factory,
@@ -89,61 +168,20 @@ def explore(
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Explores one scope. `exhausted` tells whether every reachable state was expanded within time and depth."""
-    outcome = Outcome("explore", exhausted=True)
     started = time.perf_counter()
-    commands = model_type.commands
-    watchdog.beat += 1
-    try:
-        fresh = model_type(scope, factory)
-    except Divergence:
-        outcome.failure = run_ops(model_type, factory, scope, (), watchdog)
-        return outcome
-    outcome.absorb(fresh)
-    seen = {fresh.fingerprint()}
-    queue = deque([Node(None, None, 0)])
-    while queue and outcome.failure is None:
-        node = queue.popleft()
+    exploration = Exploration(
+        model_type, factory, scope, watchdog, started + (math.inf if seconds is None else seconds)
+    )
+    outcome = exploration.outcome
+    exploration.begin()
+    while exploration.waiting and outcome.failure is None:
+        node = exploration.waiting.popleft()
         if max_depth is not None and node.depth >= max_depth:
             outcome.exhausted = False
             continue
-        path = node.path()
-        ops = list(proposals(_at(model_type, factory, scope, path, watchdog), commands))
-        for op in ops:
-            if seconds is not None and time.perf_counter() - started >= seconds:
-                outcome.exhausted = False
-                queue.clear()
-                break
-            model = _at(model_type, factory, scope, path, watchdog)
-            model.reach.clear()
-            outcome.steps += 1
-            outcome.depth = max(outcome.depth, node.depth + 1)
-            try:
-                model.step(op)
-            except NotEnabled:
-                continue
-            except Divergence as divergence:
-                trace = run_ops(model_type, factory, scope, [*path, op], watchdog)
-                # What is not repeated was slow for once, or does not always do the same: shrinking says so.
-                trace = trace or failed(model_type, scope, [*path, op], [], divergence)
-                outcome.failure = trace.but(driver="explore")
-                break
-            outcome.absorb(model)
-            state = model.fingerprint()
-            if state not in seen:
-                seen.add(state)
-                queue.append(Node(node, op, node.depth + 1))
+        exploration.expand(node)
         if progress is not None:
             progress(outcome.steps)
-    outcome.states = len(seen)
+    outcome.states = len(exploration.seen)
     outcome.seconds = time.perf_counter() - started
     return outcome
-
-
-def _at(
-    model_type: type[Model[Any]], factory: Factory, scope: Scope, path: Sequence[Op], watchdog: Watchdog
-) -> Model[Any]:
-    watchdog.beat += 1
-    model = model_type(scope, factory)
-    for op in path:
-        model.redo(op)
-    return model

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from kvlockstep.drivers.episode import Outcome, answer_text, failed
@@ -154,26 +155,31 @@ def hypothesis_run(
 ) -> Outcome:
     """Runs the machine for `examples` episodes of up to `steps` steps. Shrinking is left to drivers.shrink.
 
-    Failing examples are saved to the example `database`; with Phase.reuse those of earlier runs are played.
+    Failing examples are saved to the example `database`; with Phase.reuse those of earlier runs are played. Hypothesis
+    gives up on a target that does not always do the same; then it begins again, with another seed, for what is left.
     """
     machine = machine_for(model_type, factory)
     machine.watchdog = watchdog
-    settings = hypothesis.settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        database=database,
-        phases=phases,
-        verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
-    )
-    started = time.perf_counter()
-    try:
-        run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=settings)
-    except Exception:
-        if machine.failure is None:
-            raise
     outcome = machine.outcome
+    started = time.perf_counter()
+    while outcome.states < examples and machine.failure is None:
+        settings = hypothesis.settings(
+            max_examples=examples - outcome.states,
+            stateful_step_count=steps,
+            deadline=None,
+            database=database,
+            phases=phases,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        )
+        try:
+            run_state_machine_as_test(hypothesis.seed(seed + outcome.unsteady)(machine), settings=settings)
+            break
+        except Flaky:
+            outcome.unsteady += 1
+        except Exception:
+            if machine.failure is None:
+                raise
     outcome.failure = machine.failure and machine.failure.but(seed=seed)
     outcome.seconds = time.perf_counter() - started
     return outcome
