@@ -17,7 +17,7 @@ MOST_GATES = 4096
 
 
 class Queues(Protocol):
-    """Streams by number. Only `let_go` waits, for work that nothing holds up, and `synchronize`."""
+    """Streams by number. Nothing waits for what a gate holds up, except `synchronize`."""
 
     def submit(self, stream: int, work: Work) -> None:
         """Work for a stream."""
@@ -111,8 +111,8 @@ class CudaEvent(NamedTuple):
 class CudaQueues:
     """`count` CUDA streams; a gate is a kernel that spins on a word of pinned memory, for each gate another word.
 
-    Before a gate opens the host waits for all work that nothing holds up, which a CPU twin that is told the same knows:
-    what should have waited has then gone wrong for certain. It costs an event for each piece of work.
+    The host waits for work that nothing holds up, which a CPU twin that is told the same knows. So gates and events
+    alone decide what runs before what, and a missing event does the same wrong every time. It costs a wait per call.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -139,6 +139,7 @@ class CudaQueues:
             work()
         done = self._streams[stream].record_event()
         self._twin.submit(stream, partial(self._going.append, done))
+        self._wait_for_going()
 
     def record(self, stream: int) -> Event:
         """An event behind what the stream has."""
@@ -166,11 +167,9 @@ class CudaQueues:
 
     def let_go(self, stream: int) -> None:
         """Opens it."""
-        for done in self._going:
-            done.synchronize()
-        self._going.clear()
         self._held.pop(stream).fill_(1)
         self._twin.let_go(stream)
+        self._wait_for_going()
 
     def held(self) -> Sequence[int]:
         """The streams whose gates are closed."""
@@ -179,8 +178,12 @@ class CudaQueues:
     def synchronize(self) -> None:
         """Waits for every stream; no gate may be closed."""
         self._twin.synchronize()
-        self._going.clear()
         self._wait_for_streams()
+
+    def _wait_for_going(self) -> None:
+        for done in self._going:
+            done.synchronize()
+        self._going.clear()
 
     def _wait_for_streams(self) -> None:
         for stream in self._streams:
