@@ -11,7 +11,9 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.stateful import machine_for
 from kvlockstep.impl.faulty.kv_streams import FAULTS
 from kvlockstep.impl.kv_streams import KVStreams
-from kvlockstep.models.kv_streams import KVStreamsModel
+from kvlockstep.models.kv_streams import KVStreamsModel, KVStreamsScope
+from kvlockstep.models.model import Divergence
+from kvlockstep.models.op import Op
 from kvlockstep.reference.contracts import InvalidArgument
 from kvlockstep.reference.gpu_contract import KVStreamsTarget
 from kvlockstep.reference.kv_streams import KVStreams as Reference
@@ -70,7 +72,7 @@ class WrongStream(KVStreams):
         record = self._queues.record
         self._queues.record = lambda _: record(0)
         super()._submit(stream, reads, writes, work)
-        self._queues.record = record
+        del self._queues.record
 
 
 class WaitsLate(KVStreams):
@@ -83,14 +85,31 @@ class WaitsLate(KVStreams):
             self._queues.wait(stream, event)
 
 
-@pytest.mark.parametrize("broken", [NoWait, NoReaders, FreeForgets, WrongStream, WaitsLate])
-def test_the_same_faults_on_real_streams_are_caught_every_time(broken, device):
-    for seed in (1, 2):
-        failure = walk(broken, 30_000, seed).failure
-        for _ in range(3):
-            model = KVStreamsModel(failure.scope, partial(broken, device=device))
-            with pytest.raises(AssertionError, match=failure.law):
-                play(model, failure.ops)
+BLOCKS = [Op("alloc"), Op("alloc"), Op("write", block=0, stamp=5)]
+READ_TOO_EARLY = [*BLOCKS, Op("hold", stream="copy"), Op("copy", pairs=[(0, 1)]), Op("read", block=1)]
+LEAVING = [*BLOCKS, Op("hold", stream="out"), Op("swap_out", pairs=[(0, 0)])]
+WRITTEN_TOO_EARLY = [*LEAVING, Op("write", block=0, stamp=6)]
+REUSED_TOO_EARLY = [*LEAVING, Op("free", block=0), Op("alloc"), Op("write", block=0, stamp=6)]
+BACK = [Op("synchronize"), Op("swap_in", pairs=[(0, 1)]), Op("read", block=1), Op("synchronize")]
+
+
+@pytest.mark.parametrize(
+    ("broken", "ops"),
+    [
+        (NoWait, READ_TOO_EARLY),
+        (WrongStream, READ_TOO_EARLY),
+        (WaitsLate, READ_TOO_EARLY),
+        (NoReaders, WRITTEN_TOO_EARLY),
+        (FreeForgets, REUSED_TOO_EARLY),
+    ],
+)
+def test_the_same_faults_on_real_streams_are_caught_every_time(broken, ops, device):
+    scope = KVStreamsScope(2, 1)
+    for _ in range(10):
+        play(KVStreamsModel(scope, partial(KVStreams, device=device)), [*ops, *BACK])
+        with pytest.raises(Divergence, match="stream_order"):
+            play(KVStreamsModel(scope, partial(broken, device=device)), [*ops, *BACK])
+    assert walk(partial(broken, device=device), 30_000).failure is not None
 
 
 @BOTH
