@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+R = TypeVar("R")
+
+# What the numbers among the traits are at least.
+LEAST = {"block_size": 1, "total": 0, "max_length": 0, "chunk_align": 1, "tokens_per_decode": 1, "output_reserve": 0}
+LISTENERS = (None, "set", "counting")
 
 
 def make_adapter(factory: Factory, blocks: int, block_size: int) -> Any:
@@ -24,16 +30,85 @@ def make_adapter(factory: Factory, blocks: int, block_size: int) -> Any:
 
 
 def read_traits(adapter: Any, kind: type[T]) -> T:
-    """The traits of this kind that an adapter declares; what it does not declare has its default."""
-    return kind(**{f.name: getattr(adapter, f.name) for f in fields(kind) if hasattr(adapter, f.name)})
+    """The traits of this kind that an adapter declares; what it does not declare has its default. Raises Divergence."""
+    declared = {f.name: getattr(adapter, f.name) for f in fields(kind) if hasattr(adapter, f.name)}
+    without = {f.name for f in fields(kind) if f.default is None}
+    for name, least in LEAST.items():
+        value = declared.get(name)
+        if name not in declared or (value is None and name in without):
+            continue
+        declared[name] = _number(value)
+        if declared[name] is None or declared[name] < least:
+            raise Divergence(ERROR_CONTRACT.id, f"the trait {name} is {value!r}, not a number from {least} on")
+    listener = declared.get("event_listener")
+    if listener not in LISTENERS:
+        raise Divergence(ERROR_CONTRACT.id, f"the trait event_listener is {listener!r}, not one of {LISTENERS}")
+    return kind(**declared)
 
 
 def answered(method: Callable[..., Any], *args: Any) -> Any:
     """Calls the adapter, none of whose calls may raise an error of a contract."""
     answer = guarded(method, *args)
     if isinstance(answer, Refused):
-        raise Divergence(ERROR_CONTRACT.id, f"{getattr(method, '__name__', method)} raised {answer.error}")
+        raise Divergence(ERROR_CONTRACT.id, f"{_name(method)} raised {answer.error}")
     return answer
+
+
+def number(method: Callable[..., Any]) -> int:
+    """What a call answers, which has to be a number."""
+    answer = answered(method)
+    return answer if type(answer) is int else _taken(lambda: _number(answer), answer, method, "a number")
+
+
+def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
+    """What a call answers, which has to be None or to hold numbers: a list, an array, an iterator."""
+    answer = answered(method, *args)
+    if answer is None or (type(answer) is list and (not answer or type(answer[0]) is int)):
+        return answer
+    return _taken(lambda: [int(n) for n in answer], answer, method, "numbers")
+
+
+def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | None:
+    """What a call answers, which has to be None or to hold (source, target) pairs of slots."""
+    answer = answered(method, *args)
+    if answer is None:
+        return None
+    return _taken(lambda: [(int(s), int(t)) for s, t in answer], answer, method, "(source, target) pairs")
+
+
+def events(method: Callable[..., Any]) -> list[Any]:
+    """What a call answers, which has to hold events."""
+    answer = answered(method)
+    return _taken(lambda: list(answer), answer, method, "events")
+
+
+def _taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
+    """An answer in the form that the judge uses. An iterator may take long, or raise: it belongs to the target."""
+
+    def attempt() -> R | None:
+        try:
+            return take()
+        except (TypeError, ValueError):
+            return None
+
+    name = _name(method)
+    found = guarded(attempt, called=f"taking what {name} answered")
+    if found is None or isinstance(found, Refused):
+        raise Divergence(ERROR_CONTRACT.id, f"{name} answered {reprlib.repr(answer)}, not {wanted}")
+    return found
+
+
+def _name(method: Callable[..., Any]) -> str:
+    return str(getattr(method, "__name__", method))
+
+
+def _number(value: Any) -> int | None:
+    """An integer as such, whatever type it has; None for anything else."""
+    try:
+        found = int(value)
+        return found if found == value else None
+    except (TypeError, ValueError):
+        return None
 
 
 def as_state(look: Callable[..., Any], *args: Any) -> Any:
@@ -61,10 +136,12 @@ class Places:
 
     def table(self, name: str) -> Sequence[int]:
         """Where the tokens of a request lie, in order, now."""
+        method = self._adapter.blocks if self.by_block else self._adapter.slots
+        blocks = numbers(method, name)
+        if blocks is None:
+            raise Divergence(ERROR_CONTRACT.id, f"{_name(method)} answered None, not numbers")
         if not self.by_block:
-            slots = answered(self._adapter.slots, name)
-            return slots if isinstance(slots, list) else [int(slot) for slot in slots]
-        blocks = answered(self._adapter.blocks, name)
+            return blocks
         known = self._tables.get(name)
         if known is None or known[0] != blocks:
             known = self._tables[name] = list(blocks), [block * self.span for block in blocks]
@@ -75,11 +152,11 @@ class Places:
         if not self.shows_free:
             return []
         if self.by_block:
-            blocks = answered(self._adapter.free_blocks)
+            blocks = numbers(self._adapter.free_blocks) or []
             if self._free[0] != blocks:
                 self._free = list(blocks), sorted(block * self.span for block in blocks)
             return self._free[1]
-        slots = answered(self._adapter.free_slots)
+        slots = numbers(self._adapter.free_slots)
         if slots is None:
             self.shows_free = False
             return []

@@ -174,12 +174,14 @@ R = TypeVar("R")
 
 
 def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
-    """Calls the target. A contract error becomes Refused; a time-out or any other exception is a Divergence."""
+    """Calls the target. A contract error becomes Refused; a time-out, an exit, any other exception is a Divergence."""
     try:
         return call(*args)
     except ContractError as error:
         return Refused(type(error).__name__)
-    except (StepTimeout, Exception) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
 
 
@@ -187,7 +189,9 @@ def looked_at(look: Callable[..., R], /, *args: Any) -> R:
     """Looks at the target, which may raise nothing; a time-out or any exception is a Divergence."""
     try:
         return look(*args)
-    except (StepTimeout, Exception) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise unexpected(error, "a look at it afterwards") from None
 
 
@@ -195,8 +199,13 @@ def unexpected(error: BaseException, call: str) -> Divergence:
     """What a call did that is in no contract: it took too long, or raised some other error."""
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
-    lines = [line for part in traceback.format_exception(error) for line in part.rstrip().splitlines()]
-    return Divergence(ERROR_CONTRACT.id, f"{call} raised {type(error).__name__}: {error}", lines[-TRACEBACK_LINES:])
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    lines = [line for part in traceback.format_exception(type(error), error, inside) for line in part.splitlines()]
+    try:
+        what = f"{type(error).__name__}: {error}"
+    except Exception:
+        what = type(error).__name__
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {what}", lines[-TRACEBACK_LINES:])
 
 
 class LockstepModel(Model[S]):

@@ -53,6 +53,16 @@ class Listener:
             self._copies.clear()
             self._keys.clear()
 
+    def known(self, hit: Hit) -> int:
+        """The tokens at the head of a request whose blocks are stored, one after the other; not all of its tokens."""
+        size, tokens = self._size, hit.tokens
+        prefix: int | None = self._numbers.get((ROOT, (hit.extra_key,)))
+        for first in range(0, len(tokens) - size, size):
+            prefix = self._numbers.get((prefix or ROOT, tuple(tokens[first : first + size])))
+            if prefix is None or not self._keys[prefix]:
+                return first
+        return (len(tokens) - 1) // size * size
+
     def contradiction(self, fact: Event | Hit | Room) -> str | None:
         """Why the fact and what was heard before cannot both be."""
         if isinstance(fact, BlockStored):
@@ -60,13 +70,16 @@ class Listener:
         if isinstance(fact, BlockRemoved):
             return self._wrong_removal(fact)
         if isinstance(fact, Hit):
-            known = self._known(fact.tokens, fact.extra_key)
-            if known == fact.cached // self._size:
+            known = self.known(fact)
+            if known == fact.cached // self._size * self._size:
                 return None
-            return f"{fact.cached} tokens of {list(fact.tokens)} were hit, the events say {known * self._size}"
+            under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
+            return f"{fact.cached} tokens of {list(fact.tokens)}{under} were hit, the events say {known}"
         if isinstance(fact, Room):
             stored = self._copies.total()
-            return f"the events say {stored} blocks, {fact.blocks} are not free" if stored > fact.blocks else None
+            if stored > fact.blocks:
+                return f"the events leave {stored} blocks stored; by free_now {fact.blocks} are not free"
+            return None
         return None if isinstance(fact, AllBlocksCleared) else f"{fact!r} is no event"
 
     def _wrong_store(self, event: BlockStored) -> str | None:
@@ -119,13 +132,3 @@ class Listener:
         if not self._copies[key]:
             del self._copies[key]
             self._keys[self._named[key]] -= 1
-
-    def _known(self, tokens: Sequence[int], extra_key: int | None) -> int:
-        """The blocks at the head of the tokens that are stored, one after the other; not all of the tokens."""
-        size = self._size
-        prefix: int | None = self._numbers.get((ROOT, (extra_key,)))
-        for known in range((len(tokens) - 1) // size):
-            prefix = self._numbers.get((prefix or ROOT, tuple(tokens[known * size : (known + 1) * size])))
-            if prefix is None or not self._keys[prefix]:
-                return known
-        return (len(tokens) - 1) // size
