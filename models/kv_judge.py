@@ -56,6 +56,7 @@ class KVJudge:
         self.used_names: set[str] = set()
         self._last_admission: str | None = None
         self._unannounced: str | None = None
+        self._first_hit: Request | None = None
         self.admitting = False
         self._blocks_seen: set[int] = set()
         self._held: set[int] = set()
@@ -264,6 +265,7 @@ class KVJudge:
     def _admit(self, request: Request, n: int) -> str:
         before = self._avail_before()
         self._listen()
+        first = not self.scheduled
         cached = self._call(self.adapter.admit, request.name, list(request.tokens), request.extra_key, n)
         self.reach["admit_into_step"] += any(not self.live[s].admitted for s in self.scheduled)
         self.admitting = True
@@ -282,6 +284,7 @@ class KVJudge:
         self.live[request.name] = request
         self.scheduled.append(request.name)
         self._last_admission = request.name
+        self._first_hit = request if first else self._first_hit
         self._notice_hit(request)
         return f"cached {cached}"
 
@@ -357,6 +360,7 @@ class KVJudge:
         size, span = self.traits.block_size, self._span
         self.memory.begin_forward()
         tables = {name: self.places.table(name) for name in self.live}
+        self._check_hit_was_not_free(tables)
         for name in self.scheduled:
             request = self.live[name]
             stop = request.computed + request.pending
@@ -370,6 +374,16 @@ class KVJudge:
             self._written.update(slot // size for slot in written)
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed + request.pending)
+
+    def _check_hit_was_not_free(self, tables: dict[str, Sequence[int]]) -> None:
+        """Of the request that was admitted with nothing done since free_now was asked for, and copied nothing."""
+        request, self._first_hit = self._first_hit, None
+        if request is None or request.name not in tables or self._free_before is None:
+            return
+        size = self.traits.block_size
+        hit = {slot // size for slot in tables[request.name][: request.hit // size * size // self._span]} - self._held
+        avail = self.traits.total - len(self._held) * size
+        self._check(laws.free_count, self._free_before, avail, len(hit) * size)
 
     def _read(self, request: Request, table: Sequence[int], stop: int) -> None:
         self.subject = request.name
@@ -402,6 +416,7 @@ class KVJudge:
                 self._check(laws.no_aliasing, [f"copy from {s}" for s in (sources[target], source)], target)
         self.memory.copy(due)
         self.reach["copies"] += bool(due)
+        self._first_hit = None if due else self._first_hit
 
     def _settle(self) -> None:
         """Between steps: asks the manager about itself in the order of `ask`, and checks everything that holds then."""

@@ -106,9 +106,13 @@ def conservation(blocks: Collection[int], total: int, block_size: int) -> str | 
 
 
 @law("kv_manager", answers=("sglang#10637", "sglang#34823"))
-def free_count(free_now: int, avail: int) -> str | None:
-    """What is free without eviction is part of what is available."""
-    return None if 0 <= free_now <= avail else f"free_now={free_now} is not within 0..avail={avail}"
+def free_count(free_now: int, avail: int, hit: int = 0) -> str | None:
+    """What is free without eviction is part of what is available, and holds nothing that the next admission hits."""
+    if not 0 <= free_now <= avail:
+        return f"free_now={free_now} is not within 0..avail={avail}"
+    if free_now <= avail - hit:
+        return None
+    return f"free_now={free_now} of avail={avail}, but then {hit} slots were hit that nobody held: they were not free"
 
 
 @law("kv_manager", needs=("can_evict_all",), answers=("xllm#55", "sglang#4987"))
