@@ -23,7 +23,7 @@ from kvlockstep.targets import BUILT_IN, ENGINES, on_device, resolve
 from kvlockstep.watchdog import Watchdog
 
 MACHINE_STEPS = 100_000
-MACHINE_SECONDS = 100
+MACHINE_SECONDS = 200
 FAR_STEPS = 3_000
 FAR_BYTES = 8 * ((1 << 32) + (1 << 30))
 SANITIZERS_SAY = """\
