@@ -328,7 +328,7 @@ def _end_runs(runs: list[Run], as_json: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: turns what can go wrong into one message and an exit code."""
+    """Turns what can go wrong into one message and an exit code."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -342,6 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         stderr().print("kvlockstep: interrupted")
         sys.exit(130)
-    except Exception:
+    except SystemExit:
+        raise
+    except BaseException:
         stderr().print(f"kvlockstep: internal error\n{traceback.format_exc()}", markup=False)
         sys.exit(EXIT_CODES[ERROR])

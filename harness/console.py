@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -22,6 +24,8 @@ from kvlockstep.reference.scheduler_contract import SchedulerTraits
 from kvlockstep.report import INCONCLUSIVE, Report, TargetReport
 
 PIPE_WIDTH = 120
+# Of a long run without a terminal, in a log.
+EVERY_SECONDS = 30.0
 
 
 def stdout() -> Console:
@@ -56,29 +60,49 @@ def announce_timing(name: str) -> None:
         console.print(f"timing {name}")
 
 
-class CheckProgress:
-    """Shows which driver is running, and keeps notes out of the way of results."""
+class NowAndThen:
+    """Shows how far a run is: on a terminal at once, elsewhere with a line on stderr every EVERY_SECONDS."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("starting")
+        self._said = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self._progress.update(self._task, description=escape(text))
+        if self._progress.disable and time.monotonic() - self._said >= EVERY_SECONDS:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Says it now, and leaves it there."""
+        self._said = time.monotonic()
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class CheckProgress:
+    """Shows which driver is running, and keeps notes out of the way of results."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._show = NowAndThen(progress)
 
     def __call__(self, event: Event) -> None:
         text = f"{event.contract} on {event.target}: {event.driver}"
         if event.kind == "progress":
             text += f", {event.steps:,} steps"
-        self._progress.update(self._task, description=text)
+        self._show(text)
 
 
 def print_target(console: Console, report: TargetReport) -> None:
     """Header, one row per driver, reach, and the failure page if there is one."""
-    console.print(f"[bold]{report.contract}[/bold] on [bold]{report.target}[/bold]{_engine(report.facts)}")
+    console.print(
+        f"[bold]{report.contract}[/bold] on [bold]{escape(report.target)}[/bold]{escape(_engine(report.facts))}"
+    )
     if traits := report.facts.get("traits"):
         console.print(f"  traits: {traits_text(traits)}")
     for law, reason in report.not_checked.items():
         console.print(f"  not checked: {law} ({reason})")
     for note in report.notes:
-        console.print(f"  {note}")
+        console.print(f"  {note}", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for heading in ("  driver", "steps", "states", "seconds", "verdict", ""):
         table.add_column(heading, justify="right" if heading in ("steps", "states", "seconds") else "left")

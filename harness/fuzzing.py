@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from kvlockstep.campaign.plan import SHARD_EPISODES
 from kvlockstep.campaign.playing import LOOKED_AT, SHARD_DRIVERS, shard_driver
-from kvlockstep.campaign.running import MakeEngine, fuzz, local_engine
+from kvlockstep.campaign.running import GRACE_SECONDS, MakeEngine, fuzz, local_engine
 from kvlockstep.campaign.store import FINDINGS, DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign, status_of, yardstick
 from kvlockstep.config import Config
-from kvlockstep.console import complete_contract, print_campaign, progress_bar, stdout
+from kvlockstep.console import NowAndThen, complete_contract, print_campaign, progress_bar, stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.files import require_writable
 from kvlockstep.formats import machine_formats, publish, results_of_campaign
@@ -29,6 +30,7 @@ from kvlockstep.trace import load_trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENGINES = ("local", "ray")
+LATE_SECONDS = 2.0
 # Where the traces of a campaign on a Redis server are put on this machine.
 CAMPAIGNS = Path(".kvlockstep/campaigns")
 
@@ -52,6 +54,13 @@ def where_option(function: F) -> F:
 @options(target_option, profile_option, where_option, json_option, machine_formats)
 @click.option("--time", "time_text", help="How long, like 90s, 10m or 8h (default 60s, or until --shards are done).")
 @click.option("--shards", type=click.IntRange(min=1), help="Until the campaign has so many shards.")
+@click.option(
+    "--shard-episodes",
+    type=click.IntRange(min=1),
+    default=SHARD_EPISODES,
+    show_default=True,
+    help="Episodes of a shard; fewer for a target so slow that a shard outlasts --time.",
+)
 @click.option("--jobs", type=int, help="Worker processes (default 1; with ray, one for each CPU of the cluster).")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True)
@@ -66,6 +75,7 @@ def fuzz_command(
     as_json: bool,
     time_text: str | None,
     shards: int | None,
+    shard_episodes: int,
     jobs: int | None,
     seed: int,
     driver: str,
@@ -74,16 +84,15 @@ def fuzz_command(
 ) -> None:
     """Random episodes in worker processes until the time is up; Ctrl-C ends it early and loses nothing.
 
-    What was begun is ended first; a second Ctrl-C does not wait for it. With --dir it is a campaign: the same command
-    goes on with it, also after a crash, and plays no episode twice.
-    Without, findings are left where `check` plays them first.
+    What was begun is ended first, within five minutes; a second Ctrl-C does not wait for it. With --dir it is a
+    campaign: the same command goes on with it, also after a crash, and plays no episode twice. Without, findings are
+    left where `check` plays them first.
     """
     target = one_target(contract, targets)
     if address is not None and engine != "ray":
         raise UsageError("--address is for --engine ray")
     seconds = parse_time(time_text) if time_text else 60.0 if shards is None else float("inf")
     with _open_store(directory, url) as store, progress_bar() as progress:
-        task = progress.add_task("starting")
         campaign = fuzz(
             target,
             profile_of(profile or "quick"),
@@ -93,8 +102,9 @@ def fuzz_command(
             store=store,
             driver=shard_driver(driver).name,
             shards=shards,
+            shard_episodes=shard_episodes,
             make_engine=_engine(engine, address),
-            progress=lambda c: progress.update(task, description=_in_short(c)),
+            progress=_Shown(NowAndThen(progress), seconds),
         )
     if as_json:
         print_json(campaign_json(campaign))
@@ -203,8 +213,23 @@ def _engine(name: str, address: str | None) -> MakeEngine:
     return partial(ray_engine, address=address)
 
 
-def _in_short(campaign: Campaign) -> str:
-    return (
-        f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {campaign.failures:,} failures, "
-        f"{len(campaign.findings)} findings"
-    )
+class _Shown:
+    """How far a campaign is, and what is waited for when its time is up."""
+
+    def __init__(self, show: NowAndThen, seconds: float) -> None:
+        self._show = show
+        self._seconds = seconds
+        self._late = False
+
+    def __call__(self, campaign: Campaign) -> None:
+        self._show(
+            f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {len(campaign.ledger.done):,} shards, "
+            f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
+        )
+        if campaign.run_seconds > self._seconds + LATE_SECONDS and not self._late:
+            self._late = True
+            none = "" if campaign.run_steps else ", and no shard has ended"
+            self._show.say(
+                f"the time of {self._seconds:g} s is up{none}; what was begun is ended first, which may take "
+                f"{GRACE_SECONDS:g} s more (Ctrl-C twice does not wait; --shard-episodes makes shards shorter)"
+            )

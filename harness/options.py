@@ -60,7 +60,11 @@ engine_path_option = click.option(
 def target_option(function: F) -> F:
     """--target and --engine-path."""
     option = click.option(
-        "--target", "targets", multiple=True, metavar="NAME|MODULE:FACTORY", help="What to run; may be repeated."
+        "--target",
+        "targets",
+        multiple=True,
+        metavar="NAME|MODULE:FACTORY|FILE.py:FACTORY",
+        help="What to run; may be repeated.",
     )
     return option(engine_path_option(function))
 

@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kvlockstep-target",
         action="append",
         default=[],
-        metavar="CONTRACT=MODULE:FACTORY",
+        metavar="CONTRACT=MODULE:FACTORY|FILE.py:FACTORY",
         help="Check this target against a contract, as a test of its own; may be repeated.",
     )
     group.addoption(
@@ -63,7 +63,9 @@ def _prepare(config: pytest.Config) -> None:
         for option in config.getoption("--kvlockstep-target"):
             contract, equals, spec = option.partition("=")
             if not equals:
-                raise UsageError(f"--kvlockstep-target {option!r}: give CONTRACT=MODULE:FACTORY")
+                raise UsageError(
+                    f"--kvlockstep-target {option!r}: give CONTRACT=MODULE:FACTORY or CONTRACT=FILE.py:FACTORY"
+                )
             targets.append(resolve(contract, spec))
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error

@@ -149,7 +149,7 @@ class _Player:
         self.progress: Callable[[int], None] | None = None
         self.on_event: Callable[[Event], None] | None = None
         self._adapter = adapter
-        self._judge = KVJudge(adapter, BlockMemory if hasattr(adapter, "blocks") else SlotMemory, ask)
+        self._judge = KVJudge(adapter, BlockMemory if callable(getattr(adapter, "blocks", None)) else SlotMemory, ask)
         self._step_ms = step_ms
         self._prefill_budget = prefill_budget
         self._max_running = max_running

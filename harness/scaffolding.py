@@ -6,6 +6,7 @@ import builtins
 import inspect
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
@@ -79,15 +80,17 @@ def new_target_command(name: str, contract: str, directory: Path) -> None:
     adapter, test = directory / f"{name}.py", directory / f"test_{name}.py"
     if existing := [path for path in (adapter, test) if path.exists()]:
         raise UsageError(f"{existing[0]} exists already; nothing was written")
-    for path, text in ((adapter, adapter_source(name, contract)), (test, test_source(name, contract))):
+    inside = (directory / "__init__.py").exists()
+    for path, text in ((adapter, adapter_source(name, contract)), (test, test_source(name, contract, inside))):
         try:
             path.write_text(text)
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
     console = stdout()
     console.print(f"{adapter}: fill in what raises NotImplementedError", markup=False)
-    console.print(f"{test}: run it with pytest, or", markup=False)
-    console.print(f"kvlockstep check {contract} --target {name}:{class_name(name)}", markup=False)
+    console.print(f"{test}: run it with `pytest {shlex.quote(str(test))}`, or", markup=False)
+    target = f"{name if adapter.parent == Path() else adapter}:{class_name(name)}"
+    console.print(f"kvlockstep check {contract} --target {shlex.quote(target)}", markup=False)
 
 
 def class_name(module: str) -> str:
@@ -95,12 +98,12 @@ def class_name(module: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in module.split("_") if part) or "Target"
 
 
-def test_source(module: str, contract: str) -> str:
-    """A pytest module that checks the adapter."""
+def test_source(module: str, contract: str, inside: bool) -> str:
+    """A pytest module that checks the adapter; `inside` a package it imports it from there."""
     name = class_name(module)
     return (
         f'"""{name} against the contract {contract}."""\n\n'
-        f"import kvlockstep\n\nfrom {module} import {name}\n\n\n"
+        f"import kvlockstep\n\nfrom {'.' if inside else ''}{module} import {name}\n\n\n"
         f'def test_{module}_holds():\n    kvlockstep.check({name}, contract="{contract}")\n'
     )
 

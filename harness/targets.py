@@ -1,24 +1,21 @@
-"""Targets by name: the ones that come with the package, those of other packages, and `module:factory`."""
+"""Targets by name: those that come with the package or with others, `module:factory` and `file.py:factory`."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import tomllib
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from kvlockstep import importing
 from kvlockstep.errors import UsageError
+from kvlockstep.factories import require_usable
 from kvlockstep.impl.engines import loading
 from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import MODELS
-from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.reference.contracts import KV_OPTIONAL, Traits
-from kvlockstep.reference.scheduler_contract import SCHEDULER_OPTIONAL, SchedulerTraits
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "slot_pool": {"reference": "kvlockstep.reference.slot_pool:SlotPool", "pool": "kvlockstep.impl.slot_pool:SlotPool"},
@@ -118,9 +115,9 @@ ENGINES = (
     "lightllm",
     "lmdeploy",
 )
-OPTIONAL = {"kv_manager": (Traits, KV_OPTIONAL), "kv_scheduler": (SchedulerTraits, SCHEDULER_OPTIONAL)}
 ENGINE_PATH = loading.ENGINE_PATH
 EngineMissing = loading.EngineMissing
+load = importing.load
 ENTRY_POINTS = "kvlockstep.targets"
 KNOWN = Path(loading.__file__).with_name("known")
 FAULT_PREFIX = "fault:"
@@ -159,12 +156,12 @@ def check_contract(contract: str) -> str:
 
 
 def resolve(contract: str, spec: str) -> Target:
-    """The target named `spec`: a known name, `fault:ID`, `harmless:ID` or `module:factory`; `@cuda` after it puts its
-    tensors there. Raises UsageError.
+    """The target named `spec`: a known name, `fault:ID`, `harmless:ID`, `module:factory` or `file.py:factory`; `@cuda`
+    after it puts its tensors there. Raises UsageError.
     """
     check_contract(contract)
     name, _, device = spec.rpartition("@")
-    if name and device != CPU:
+    if name and device != CPU and ":" not in device:
         return on_device(resolve(contract, name), device)
     if spec.startswith(HARMLESS_PREFIX):
         return _harmless(contract, spec)
@@ -173,7 +170,7 @@ def resolve(contract: str, spec: str) -> Target:
     path = known_targets(contract).get(spec, spec)
     if ":" not in path:
         known = ", ".join(known_targets(contract))
-        raise UsageError(f"unknown target {spec!r} for {contract}; known: {known}; or give module:factory")
+        raise UsageError(f"unknown target {spec!r} for {contract}; known: {known}; or {importing.FORMS}")
     return validate(Target(contract, spec, load(path)))
 
 
@@ -187,22 +184,6 @@ def on_device(target: Target, device: str) -> Target:
     return validate(Target(target.contract, f"{target.name}@{device}", factory, device))
 
 
-def load(path: str) -> Any:
-    """What `module:attribute` names. Raises UsageError."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except loading.EngineMissing as error:
-        raise UsageError(str(error)) from error
-    except Exception as error:
-        raise UsageError(f"cannot import target {path!r}: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"cannot import target {path!r}: module {module_name} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
-
-
 def from_factory(contract: str, factory: Factory) -> Target:
     """A target of a factory given in Python. Raises UsageError if it does not make targets of the contract."""
     check_contract(contract)
@@ -213,31 +194,7 @@ def from_factory(contract: str, factory: Factory) -> Target:
 
 def validate(target: Target) -> Target:
     """Makes one instance and names everything it lacks in one message. Raises UsageError."""
-    contract = CONTRACTS[target.contract]
-    signature = f"make({', '.join(contract.probe)})"
-    if not callable(target.factory):
-        raise UsageError(f"target {target.name!r} is not callable; a {target.contract} factory is {signature}")
-    sizes = tuple(contract.probe.values())
-    try:
-        made = target.factory(*sizes)
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise UsageError(
-            f"target {target.name!r}: its factory, called as {signature} with {sizes}, raised "
-            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        ) from error
-    wanted = [name for name in vars(contract.protocol) if not name.startswith("_")]
-    if target.contract in OPTIONAL:
-        wanted += ["block_size", "total"]
-        traits, optional = OPTIONAL[target.contract]
-        declared = {method: getattr(made, trait, getattr(traits, trait)) for method, trait in optional.items()}
-        wanted = [name for name in dict.fromkeys([*wanted, *declared]) if declared.get(name, True)]
-    # A property that raises is there; hasattr would raise with it.
-    missing = [name for name in wanted if not (hasattr(type(made), name) or hasattr(made, name))]
-    if missing:
-        raise UsageError(
-            f"target {target.name!r} ({type(made).__name__}) lacks for {target.contract}: {', '.join(missing)}"
-        )
+    require_usable(target.contract, target.name, target.factory)
     return target
 
 

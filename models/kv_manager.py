@@ -17,8 +17,12 @@ from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.reference.contracts import KV_OPTIONAL
 
-PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch", "edited", "edited", "crossed")
+PROMPT_KINDS = (
+    "fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch", "edited", "edited", "crossed", "joined"
+)  # fmt: skip
 HISTORY = 6
+# Longer prompts repeat their beginning.
+DRAWN = 96
 
 # Token ids that are one when they are cut to so many bits, cast to a float, taken modulo the size of a vocabulary,
 # clamped, added up with a multiplier, or joined as text.
@@ -28,8 +32,17 @@ MODULO = (3, 1003, 32003), (3, 50260, 128259, 151939), (3, 1000, 1012, 1000006, 
 CLAMPED = (2**31 - 1, 2**31 - 2), (32768, 32769, 40000)
 SUMMED = (1, 2, 33)
 ALIKE = (1, 11, 0)
-# The keys 1 and 65537 are one in 8 and in 16 bits; -1 and 0 are what others write for no key; 1 and 2 are also tokens.
-EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = ((None, 0, 7), (None,), (None, 1, 2), (None, -1, 0), (None, 1, 65537))
+# The keys 1 and 65537 are one in 8 and in 16 bits; -1 and 0 are what others write for no key; 1 and 2 are also tokens;
+# -1 and 1 differ by their sign, and Python hashes -1 and -2 to one number.
+EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = (
+    (None, 0, 7),
+    (None,),
+    (None, 1, 2),
+    (None, -1, 0),
+    (None, 1, 65537),
+    (-1, 1, -2),
+    (None, 0, 1, 2, 3, 4, 5),
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,13 @@ def _scopes() -> Iterable[KVScope]:
     for ask in ASK_ORDERS:
         yield KVScope(96, 1, 4, 90, (1, 2, 3), (None,), ask)
         yield KVScope(80, 2, 3, 70, (1, 2), (None, 7), ask)
+    for ask in ("avail", "late"):
+        yield KVScope(12, 2, 6, 8, (1, 2), (None,), ask)
+        yield KVScope(8, 4, 5, 12, (1, 2), (None,), ask)
+    yield KVScope(6, 8, 3, 40, (1, 2), (None, 1), "slots")
+    yield KVScope(4, 32, 3, 100, (1, 2), (None,), "avail")
+    yield KVScope(20, 16, 2, 300, (1, 2, 3), (None,), "late")
+    yield KVScope(40, 2, 20, 3, (1, 2, 3), (None,), "avail")
     yield KVScope(24, 2, 9, 24, long=True)
     yield KVScope(2048, 1, 4, 64, tuple(range(1, 17)), (None,), "late", many=True)
 
@@ -131,6 +151,10 @@ class KVManagerModel(Model[KVScope]):
         self.reach = self.judge.reach
         self.history: list[tuple[tuple[int, ...], int | None]] = []
         self._named = 0
+        self._forked_at: dict[str, tuple[str, int]] = {}
+        self._torn: list[str] = []
+        self._returned: str | None = None
+        self._resumed: set[str] = set()
         traits = self.judge.traits
         self._size = traits.block_size
         self._keys = scope.keys if traits.extra_key else (None,)
@@ -140,14 +164,17 @@ class KVManagerModel(Model[KVScope]):
     def admit(self, pick: Pick) -> Op:
         """A new request asks for admission."""
         self._require(len(self.judge.live) < self.scope.live)
+        self._require(not self._sharing() or pick((True, False)))
         tokens, key = self._prompt(pick)
-        return Op("admit", request=f"r{self._named}", tokens=tokens, extra_key=key, n=self._chunk_of(pick, len(tokens)))
+        name = self._new_name(pick, self.judge.live)
+        return Op("admit", request=name, tokens=tokens, extra_key=key, n=self._chunk_of(pick, len(tokens)))
 
     @command(2)
     def resume(self, pick: Pick) -> Op:
         """A preempted request comes back."""
         self._require(len(self.judge.live) < self.scope.live)
-        name = pick(list(self.judge.preempted))
+        waiting = list(self.judge.preempted)
+        name = pick(waiting if self.scope.exhaustive else [*waiting, *waiting[-1:]])
         return Op("resume", request=name, n=self._chunk_of(pick, len(self.judge.preempted[name].tokens)))
 
     @command(2)
@@ -157,15 +184,18 @@ class KVManagerModel(Model[KVScope]):
         request = pick([r for r in self._idle() if r.remaining > 0 and r.computed > 0])
         return Op("chunk", request=request.name, n=self._chunk_of(pick, request.remaining))
 
-    @command(4)
+    @command(6)
     def decode(self, pick: Pick) -> Op:
         """A token is sampled and scheduled, perhaps with drafts behind it."""
         traits = self.judge.traits
         longest = traits.max_length or 10**9
-        request = pick([r for r in self._idle() if r.remaining <= 1 and r.computed < longest])
+        idle = [r for r in self._idle() if r.remaining <= 1 and r.computed < longest]
+        urgent = [r for r in idle if r.name == self._returned or self._sharers(r.name)]
+        request = pick([*idle, *2 * urgent])
         most = min(traits.tokens_per_decode or 10**9, longest - request.computed) - 1
-        # The widest drafts cross two ends of blocks.
-        widths = (0, 0, 0, 1, 2, self._size, 2 * self._size)
+        # The widest drafts cross two ends of blocks, in large pools of small blocks many.
+        wide = 12 if self.scope.blocks > 12 and self._size == 1 else 2
+        widths = (0, 0, 0, 1, 2, self._size, wide * self._size)
         width = pick([k for k in widths if k <= most]) if most > 0 and not self.scope.exhaustive else 0
         return Op(
             "decode",
@@ -174,27 +204,33 @@ class KVManagerModel(Model[KVScope]):
             drafts=[pick(self.scope.tokens) for _ in range(width)],
         )
 
-    @command(1)
+    @command(4)
     def withdraw(self, pick: Pick) -> Op:
-        """The last thing scheduled is taken back."""
-        return Op("withdraw", request=pick(self.judge.withdrawable()))
+        """The last thing scheduled is taken back, most often where a shared block was to be copied for it."""
+        names = self.judge.withdrawable()
+        torn = [name for name in names if name in self._torn] if len(names) > 1 else []
+        self._require(bool(torn) or self.scope.exhaustive or pick((True, False, False)))
+        return Op("withdraw", request=pick(torn or names))
 
     @command(1)
     def preempt(self, pick: Pick) -> Op:
         """A request gives its slots back and waits."""
         self._require(not self.scope.exhaustive or not self.judge.preempted)
-        return Op("preempt", request=pick(self._idle()).name)
+        idle = self._idle()
+        again = [r for r in idle if r.name in self._resumed]
+        shared = [r for r in idle if self._tangled() and self._sharers(r.name)]
+        return Op("preempt", request=pick([*idle, *2 * shared, *2 * again]).name)
 
     @command(5)
     def forward(self, pick: Pick) -> Op:
         """The step runs."""
         scheduled = self.judge.scheduled
-        self._require(bool(scheduled))
+        self._require(bool(scheduled) and (not self._tangled() or pick((True, False))))
         drafts = max(len(self.judge.live[name].drafts) for name in scheduled)
         abort = pick(([], [], [], [], [], scheduled[-1:], scheduled[:1])) if not self.scope.exhaustive else []
         return Op(
             "forward",
-            accept=pick(range(drafts + 1)) if drafts else None,
+            accept=pick((0, *range(drafts + 1))) if drafts else None,
             abort=list(abort),
             reverse=pick((None, True)) if len(scheduled) > 1 else None,
         )
@@ -203,7 +239,8 @@ class KVManagerModel(Model[KVScope]):
     def finish(self, pick: Pick) -> Op:
         """A request ends."""
         self._require(not self.judge.scheduled)
-        return Op("finish", request=pick([r.name for r in self.judge.live.values() if r.remaining <= 1]))
+        names = [r.name for r in self.judge.live.values() if r.remaining <= 1]
+        return Op("finish", request=pick([*names, *(3 * [name for name in names if self._kin(name, self._returned)])]))
 
     @command(1)
     def abort(self, pick: Pick) -> Op:
@@ -220,8 +257,9 @@ class KVManagerModel(Model[KVScope]):
         self._require(not self.scope.many)
         live = list(self.judge.live)
         inside = [name for name in live if self.judge.live[name].computed % self._size]
-        names = live if self.scope.exhaustive else [*live, *inside]
-        return Op("fork", request=pick(names), child=f"r{self._named}")
+        again = [name for name in inside if self._sharers(name)]
+        parent = pick(live if self.scope.exhaustive else [*live, *inside, *again])
+        return Op("fork", request=parent, child=self._new_name(pick, [parent]))
 
     @command(1)
     def evict_all(self, pick: Pick) -> Op:
@@ -250,12 +288,24 @@ class KVManagerModel(Model[KVScope]):
         method = getattr(self.judge, op.name, None) if op.name in _OPERATIONS else None
         if method is None:
             raise NotEnabled
+        torn = op.name == "decode" and bool(self._sharers(name))
         leaving = self.judge.live.get(name) if op.name in ("finish", "preempt") else None
         answer: str = method(name, **args) if name is not None else method(**args)
         if op.name == "admit":
             self._remember(args["tokens"], args["extra_key"])
         if leaving is not None:
             self._remember(leaving.tokens, leaving.extra_key)
+        if op.name == "fork" and args["child"] in self.judge.live:
+            self._note_fork(name, args["child"])
+        if op.name == "resume":
+            self._resumed.add(name)
+        if torn and name in self.judge.scheduled:
+            self._torn.append(name)
+        if op.name == "withdraw" and name in self._torn:
+            self._torn.remove(name)
+            self._returned = name
+        if not self.judge.scheduled:
+            self._torn.clear()
         for created in (name, args.get("child")):
             if created and created[1:].isdecimal():
                 self._named = max(self._named, int(created[1:]) + 1)
@@ -304,6 +354,8 @@ class KVManagerModel(Model[KVScope]):
             unreachable.add("long_request")
         if traits.max_length is not None and traits.max_length <= traits.block_size:
             unreachable |= {"full_prompt_hit", "refused_reserve", "decode_at_block_start"}
+        if traits.max_length is not None and not self.judge.saw_growth:  # every request has its row from the start
+            unreachable.add("refused_reserve")
         if traits.block_size == 1:
             unreachable.add("fork_in_block")
         if not self.judge.saw_evictable:
@@ -314,7 +366,7 @@ class KVManagerModel(Model[KVScope]):
         traits = self.judge.traits
         names = ("engine", "version")
         return {
-            **{n: getattr(self.judge.adapter, n) for n in names if hasattr(self.judge.adapter, n)},
+            **{n: v for n in names if isinstance(v := getattr(self.judge.adapter, n, None), str)},
             "traits": traits,
         }
 
@@ -348,6 +400,43 @@ class KVManagerModel(Model[KVScope]):
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
         return tidied(ops)
+
+    def _new_name(self, pick: Pick, others: Iterable[str]) -> str:
+        """The next number, or now and then the name of another request with a digit more: r1 and r10."""
+        longer = [f"{name}0" for name in others if len(name) < 4 and name != "r0"]
+        longer = [name for name in longer if name not in self.judge.used_names]
+        if longer and not self.scope.exhaustive and pick((False, False, False, False, True)):
+            return pick(longer)
+        return f"r{self._named}"
+
+    def _note_fork(self, parent: str, child: str) -> None:
+        """Which requests a fork in the middle of a block has left with one last block."""
+        computed = self.judge.live[parent].computed
+        if computed % self._size:
+            if self._forked_at.get(parent, ("", 0))[1] != computed:
+                self._forked_at[parent] = parent, computed
+            self._forked_at[child] = self._forked_at[parent]
+
+    def _kin(self, name: str, other: str | None) -> bool:
+        """Whether two requests parted at one fork."""
+        return other is not None and name != other and self._forked_at.get(name, 0) == self._forked_at.get(other, 1)
+
+    def _sharers(self, name: str) -> list[str]:
+        """The other requests that have written nothing since they began to share the last block of this one."""
+        live = self.judge.live
+        if name not in self._forked_at or name not in live or live[name].computed != self._forked_at[name][1]:
+            return []
+        return [other for other in live if self._kin(name, other) and live[other].computed == live[name].computed]
+
+    def _sharing(self) -> bool:
+        """Whether a last block has two holders that go on."""
+        if not self._forked_at or self.scope.exhaustive:
+            return False
+        return any(self._sharers(name) for name in self.judge.live)
+
+    def _tangled(self) -> bool:
+        """Whether a step may still take back what it does to a last block that is shared."""
+        return bool(self._torn) and not self.judge.admitting and not self.scope.exhaustive
 
     def _require(self, enabled: bool) -> None:
         if not enabled:
@@ -390,6 +479,10 @@ class KVManagerModel(Model[KVScope]):
         kind = pick(PROMPT_KINDS) if self.history else "fresh"
         if kind == "fresh":
             return self._grown([], pick), pick(self._keys)
+        if kind == "joined" and self.judge.live:
+            other = pick(list(self.judge.live.values()))
+            known = other.tokens[: other.computed]
+            return [*known, pick(scope.tokens)][: self._longest], other.extra_key
         known, key = pick((*self.history, *self.history[-2:]))
         if len(self._keys) > 1 and pick((True, False)):
             key = pick(self._keys)
@@ -413,7 +506,8 @@ class KVManagerModel(Model[KVScope]):
     def _grown(self, base: list[int], pick: Pick) -> list[int]:
         room = self._longest - len(base)
         more = self._length(pick, room) if room > 0 else 0
-        return (base + [pick(self.scope.tokens) for _ in range(more)])[: self._longest]
+        new = [pick(self.scope.tokens) for _ in range(min(more, DRAWN))]
+        return (base + (new * (more // DRAWN + 1))[:more])[: self._longest]
 
     def _edited(self, base: list[int], pick: Pick) -> list[int]:
         """The sequence with one token replaced or left out, and perhaps one more, so that its last block can be hit."""

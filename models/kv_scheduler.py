@@ -220,7 +220,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def describe(self) -> dict[str, Any]:
         adapter = self.judge.adapter
         names = ("engine", "version")
-        return {**{n: getattr(adapter, n) for n in names if hasattr(adapter, n)}, "traits": self.judge.traits}
+        return {**{n: v for n in names if isinstance(v := getattr(adapter, n, None), str)}, "traits": self.judge.traits}
 
     @classmethod
     def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[SchedulerScope]:

@@ -1,4 +1,4 @@
-"""Smaller traces of requests over a pool, whoever drives them: smaller pools, shorter prompts, tidy names."""
+"""Smaller traces of requests over a pool, whoever drives them: smaller pools, fewer requests, shorter prompts."""
 
 from __future__ import annotations
 
@@ -70,3 +70,30 @@ def _renumbered(op: Op, tokens: dict[int, int]) -> Op:
     if op.args.get("token") is not None:
         changes["token"] = tokens[op.args["token"]]
     return op.but(**changes)
+
+
+def by_request(ops: Sequence[Op]) -> list[set[int]]:
+    """The positions of each request's operations and of all that was forked from it, in order of appearance."""
+    parts: dict[str, set[int]] = {}
+    for i, op in enumerate(ops):
+        if (name := whose(op)) is not None:
+            parts.setdefault(name, set()).add(i)
+    for op in reversed(ops):
+        if op.args.get("child") in parts and op.args["request"] in parts:
+            parts[op.args["request"]] |= parts[op.args["child"]]
+    return list(parts.values())
+
+
+def of_requests(ops: Sequence[Op], names: Iterable[str]) -> list[Op]:
+    """The operations without those of other requests than these and than those from which these were forked."""
+    kept = set(names)
+    for op in reversed(ops):
+        if op.args.get("child") in kept:
+            kept.add(op.args["request"])
+    return [op for op in ops if (name := whose(op)) is None or name in kept]
+
+
+def whose(op: Op) -> str | None:
+    """The request whose operation this is; a fork is its child's."""
+    name = op.args.get("child") or op.args.get("request")
+    return name if isinstance(name, str) else None

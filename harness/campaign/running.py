@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from kvlockstep.campaign.ledger import KNOWN_EXAMPLE, Failure, Ledger, Record
-from kvlockstep.campaign.plan import Plan, plan_of, require_same
+from kvlockstep.campaign.plan import SHARD_EPISODES, Plan, plan_of, require_same
 from kvlockstep.campaign.pool import Done, Engine, LocalPool
 from kvlockstep.campaign.shard import ShardReport, kind_of
 from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, DirectoryStore, Store
@@ -54,6 +54,7 @@ def fuzz(
     store: Store | None = None,
     driver: str = "random",
     shards: int | None = None,
+    shard_episodes: int = SHARD_EPISODES,
     make_engine: MakeEngine = local_engine,
     progress: Progress | None = None,
 ) -> Campaign:
@@ -66,7 +67,7 @@ def fuzz(
         raise UsageError(f"--jobs {jobs}: at least one worker is needed")
     if seconds <= 0:
         raise UsageError(f"--time {seconds:g}s: the time must be positive")
-    plan = plan_of(target, profile, seed, driver)
+    plan = plan_of(target, profile, seed, driver, shard_episodes)
     if store is None:
         assert directory is not None
         store = DirectoryStore(directory)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import picker, walk
+from kvlockstep.models.kv_shortcuts import shortcuts
+from kvlockstep.models.kv_shrinking import by_request
 from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.op import Op
 from kvlockstep.properties.law import TERMINATION
@@ -15,6 +17,7 @@ from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
 PAIRS_UP_TO = 24
+LONG = 60
 SHORT_ENOUGH = 4
 SEARCH_EPISODES = 3_000
 SEARCH_SCOPES = 6
@@ -22,6 +25,12 @@ SEARCH_LENGTH = 24
 CHILD_STEPS = 50
 HANG_STEPS = 1_000
 
+
+# How much of its budget shrinking spends on long traces before it searches.
+SHARE_OF_SWEEPS = 0.75
+
+# By contract, from operations and answers, much shorter operations to try first.
+SHORTCUTS: dict[str, Callable[[Sequence[Op], Sequence[str]], Iterable[Sequence[Op]]]] = {"kv_manager": shortcuts}
 
 Candidate = tuple[Scope, Sequence[Op]]
 Attempt = Callable[[Scope, Sequence[Op]], Trace | None]
@@ -50,18 +59,23 @@ def shrink(
     Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as it is.
     """
     hangs = trace.law == TERMINATION.id
-    deadline = time.perf_counter() + seconds
+    started = time.perf_counter()
     played = 0
+    unfinished = False
 
     def count(operations: int) -> None:
         nonlocal played
         played += operations
 
-    def expired() -> bool:
-        return played > steps if steps is not None else time.perf_counter() > deadline
+    def expired(share: float = 1.0) -> bool:
+        if steps is not None:
+            return played > share * steps
+        return time.perf_counter() > started + share * seconds
 
     def attempt(scope: Scope, ops: Sequence[Op]) -> Trace | None:
+        nonlocal unfinished
         if expired():
+            unfinished = True
             return None
         again = run(model_type, factory, scope, ops, watchdog)
         cut_off = again is not None and again.law == TERMINATION.id
@@ -72,6 +86,7 @@ def shrink(
         best = attempt(trace.scope, trace.ops)
         if best is None:
             return trace.but(flaky=True)
+        best = _sweep(best, attempt, lambda: expired(SHARE_OF_SWEEPS))
         best = _greedily(model_type, best, _fewer_ops, attempt)
         if run is run_ops and not hangs:
             best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, expired, count)
@@ -94,6 +109,47 @@ def shrink(
 def same_kind(law: str, other: str) -> bool:
     """Whether two violations are of one kind, so that a shorter trace with the other law stands for the same defect."""
     return law == other or {law, other} <= ONE_KIND
+
+
+def _sweep(best: Trace, attempt: Attempt, expired: Callable[[], bool]) -> Trace:
+    """A long trace without most of what it does not need; less thorough than what follows, and much faster."""
+    before = None
+    while before is not best and len(best.ops) > LONG:
+        before = best
+        best = _take_shortcut(best, attempt)
+        for parts_of in (by_request, _each):
+            best = _without_parts(best, parts_of, attempt, expired)
+    return best
+
+
+def _take_shortcut(best: Trace, attempt: Attempt) -> Trace:
+    find = SHORTCUTS.get(best.contract)
+    for ops in find(best.ops, best.answers) if find else ():
+        if len(ops) < len(best.ops) and (better := attempt(best.scope, ops)) is not None:
+            return better if len(better.ops) < len(best.ops) else best
+    return best
+
+
+def _without_parts(
+    best: Trace, parts_of: Callable[[Sequence[Op]], list[set[int]]], attempt: Attempt, expired: Callable[[], bool]
+) -> Trace:
+    """Drops parts, half of them at a time, then a quarter and so on; of each size it goes once through the trace."""
+    size = len(parts_of(best.ops)) // 2
+    while size >= 1:
+        start = 0
+        while start < len(parts := parts_of(best.ops)) and not expired():
+            gone = set().union(*parts[start : start + size])
+            better = attempt(best.scope, [op for i, op in enumerate(best.ops) if i not in gone])
+            if better is not None and len(better.ops) < len(best.ops):
+                best = better
+            else:
+                start += size
+        size //= 2
+    return best
+
+
+def _each(ops: Sequence[Op]) -> list[set[int]]:
+    return [{i} for i in range(len(ops))]
 
 
 def _minimise(model_type: type[Model[Any]], best: Trace, attempt: Attempt) -> Trace:
