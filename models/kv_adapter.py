@@ -1,9 +1,9 @@
-"""How a kv_manager is asked: its traits, calls that may not raise, and where it says that its requests lie."""
+"""How an adapter is asked: its traits, calls that may not raise, and where it says that its requests lie."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +21,9 @@ LEAST = {"block_size": 1, "total": 0, "max_length": 0, "chunk_align": 1, "tokens
 LISTENERS = (None, "set", "counting")
 
 
-def make_adapter(factory: Factory, blocks: int, block_size: int) -> Any:
-    """Calls a kv_manager factory; what it raises is a Divergence."""
-    adapter = guarded(factory, blocks, block_size)
+def make_adapter(factory: Factory, *sizes: int) -> Any:
+    """Calls a factory with its sizes; what it raises is a Divergence."""
+    adapter = guarded(factory, *sizes)
     if isinstance(adapter, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
     return adapter
@@ -129,12 +129,12 @@ class Places:
     def __init__(self, adapter: Any, block_size: int, by_block: bool) -> None:
         self.by_block = by_block
         self.span = block_size if by_block else 1
-        self.shows_free = not by_block or hasattr(adapter, "free_blocks")
+        self.shows_free = not by_block or callable(getattr(adapter, "free_blocks", None))
         self._adapter = adapter
         self._tables: dict[str, tuple[list[int], list[int]]] = {}
         self._free: tuple[list[int], list[int]] = ([], [])
 
-    def table(self, name: str) -> Sequence[int]:
+    def table(self, name: str) -> list[int]:
         """Where the tokens of a request lie, in order, now."""
         method = self._adapter.blocks if self.by_block else self._adapter.slots
         blocks = numbers(method, name)

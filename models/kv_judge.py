@@ -48,7 +48,7 @@ class KVJudge:
         self.evicted_blocks = 0
         self.places = Places(adapter, self.traits.block_size, self.memory.granularity == "block")
         self._span = self.places.span
-        self._settled: dict[str, Sequence[int]] | None = None
+        self._settled: dict[str, list[int]] | None = None
         self._free_checked: list[int] | None = None
         self.live: dict[str, Request] = {}
         self.preempted: dict[str, Request] = {}
@@ -375,7 +375,7 @@ class KVJudge:
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed + request.pending)
 
-    def _check_hit_was_not_free(self, tables: dict[str, Sequence[int]]) -> None:
+    def _check_hit_was_not_free(self, tables: dict[str, list[int]]) -> None:
         """Of the request that was admitted with nothing done since free_now was asked for, and copied nothing."""
         request, self._first_hit = self._first_hit, None
         if request is None or request.name not in tables or self._free_before is None:
@@ -474,7 +474,7 @@ class KVJudge:
         if room is not None:
             self._check(laws.event_consistency, self.listener, room)
 
-    def _check_tables(self, tables: dict[str, Sequence[int]], free_now: int) -> None:
+    def _check_tables(self, tables: dict[str, list[int]], free_now: int) -> None:
         size = self.traits.block_size
         before = self._held
         if not self.places.by_block or tables != self._settled:
@@ -489,7 +489,7 @@ class KVJudge:
                 self.evicted_blocks += max(0, gained - len((before | self._written) - self._held))
         self._written.clear()
 
-    def _held_by(self, tables: dict[str, Sequence[int]]) -> set[int]:
+    def _held_by(self, tables: dict[str, list[int]]) -> set[int]:
         """The blocks that live requests hold, tables and number of blocks checked; keeps the idle ones in order."""
         size = self.traits.block_size
         held: set[int] = set()

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.kv_adapter import as_state
+from kvlockstep.models.kv_adapter import as_state, make_adapter
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
-from kvlockstep.models.model import Divergence, Factory, Goal, Model, Scope, guarded
+from kvlockstep.models.model import Factory, Goal, Model, Scope
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import ERROR_CONTRACT, Refused
 from kvlockstep.reference.scheduler_contract import END_TOKEN, SCHEDULER_OPTIONAL
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
@@ -88,9 +87,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
 
     def __init__(self, scope: SchedulerScope, factory: Factory) -> None:
         super().__init__(scope, factory)
-        adapter = guarded(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
-        if isinstance(adapter, Refused):
-            raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
+        adapter = make_adapter(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
         self.judge = SchedulerJudge(adapter, scope.budget, scope.running)
         self.reach = self.judge.reach
         self.history: list[tuple[int, ...]] = []
@@ -172,7 +169,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         names = {name: i for i, name in enumerate(judge.live)}
         jobs = tuple(
             (tuple(j.request.tokens), j.request.extra_key, j.max_tokens, j.rank[0], j.request.computed, j.delivered,
-             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(as_state(judge.adapter.slots, name)))
+             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(as_state(judge.places.table, name)))
             for name, j in judge.live.items()
         )  # fmt: skip
         flights = tuple(
@@ -188,7 +185,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def not_checked(self) -> dict[str, str]:
         judge = self.judge
         reasons = {
-            "free_slots": None if judge.exposes_free_slots else "free_slots answers None",
+            "free_slots": None if judge.places.shows_free else "free_slots answers None",
             "can_reset": None if judge.traits.can_reset else "the target declares no can_reset",
         }
         unchecked = {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}
@@ -213,7 +210,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
             **{trait: getattr(traits, trait) for trait in SCHEDULER_OPTIONAL.values()},
         }
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
-        if not self.judge.saw_evictable or not self.judge.exposes_free_slots:
+        if not self.judge.saw_evictable or not self.judge.places.shows_free:
             unreachable.add("eviction")
         return unreachable
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from kvlockstep.models.kv_adapter import answered, read_traits
+from kvlockstep.models.kv_adapter import Places, answered, number, read_traits
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_request import Request, require_right
 from kvlockstep.models.model import Divergence
@@ -91,7 +91,7 @@ class SchedulerJudge:
         self.used_names: set[str] = set()
         self.longest = self.traits.max_length or self.traits.total
         self._aborted: set[str] = set()
-        self.exposes_free_slots = True
+        self.places = Places(adapter, self.traits.block_size, by_block=False)
         self.saw_evictable = False
         self._limits = budget, running
         self._held: set[int] = set()
@@ -226,8 +226,8 @@ class SchedulerJudge:
             job.fresh = True
             job.offered = []
         self._batches_without_token = 0
-        avail = self._call(self.adapter.avail)
-        free = len(self._free_slots()) if self.exposes_free_slots else avail
+        avail = number(self.adapter.avail)
+        free = len(self.places.free()) if self.places.shows_free else avail
         self._check(laws.reset_complete, avail, free, self.traits.total)
         size = self.traits.block_size
         self.memory.poison([block * size + i for block in self._blocks_seen for i in range(size)])
@@ -275,7 +275,7 @@ class SchedulerJudge:
 
     def _check_preempted(self, preempted: Sequence[str]) -> None:
         for name in preempted:
-            slots = self._call(self.adapter.slots, name) if name in self.live else []
+            slots = self.places.table(name) if name in self.live else []
             self._check(laws.preemption_frees, [name], self.live, slots)
             self.live[name].fresh = self.live[name].preempted = True
             self.live[name].offered = []
@@ -319,7 +319,7 @@ class SchedulerJudge:
         self._check(laws.input_tokens, item.tokens, tokens, item.start, name=item.rid)
         self._check(laws.sampling, item.samples, stop - item.drafts, known, item.drafts, name=item.rid)
         self._check(laws.coverage, len(item.slots), stop, name=item.rid)
-        self._check(laws.held_tables, item.slots, self._call(self.adapter.slots, item.rid), name=item.rid)
+        self._check(laws.held_tables, item.slots, self.places.table(item.rid), name=item.rid)
 
     def _guesses(self, item: Item, job: Job) -> list[int]:
         """The drafts that an item has if it is right: those that were offered, with padding where it has padding.
@@ -332,7 +332,7 @@ class SchedulerJudge:
 
     def _forward(self, items: Sequence[Item], copies: Sequence[tuple[int, int]]) -> None:
         self.memory.copy(copies)
-        self.memory.poison(self._free_slots())
+        self.memory.poison(self.places.free())
         self.memory.begin_forward()
         written: set[int] = set()
         for item in items:
@@ -399,9 +399,9 @@ class SchedulerJudge:
         if leaving:
             queues = {queue: [name for name in names if name not in leaving] for queue, names in queues.items()}
         self._check(laws.one_queue, queues, self.live)
-        tables = {name: self._call(self.adapter.slots, name) for name in (*self.live, *leaving)}
+        tables = {name: self.places.table(name) for name in (*self.live, *leaving)}
         self._check_tables(tables)
-        avail, free = self._call(self.adapter.avail), self._free_slots()
+        avail, free = number(self.adapter.avail), self.places.free()
         held = len(self._held) * size
         self._check(laws.no_double_free, free)
         self._check(laws.eviction_safety, free, self._held, size)
@@ -414,7 +414,7 @@ class SchedulerJudge:
                 )
                 self._read(job.request, tables[name], job.request.computed)
         self.memory.poison(free)
-        self._free_before = len(free) if self.exposes_free_slots else None
+        self._free_before = len(free) if self.places.shows_free else None
         self.saw_evictable = self.saw_evictable or avail > len(free)
 
     def _check_tables(self, tables: dict[str, list[int]]) -> None:
@@ -429,13 +429,6 @@ class SchedulerJudge:
             self._held |= blocks
         self._blocks_seen |= self._held
         self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
-
-    def _free_slots(self) -> list[int]:
-        slots = self._call(self.adapter.free_slots) if self.exposes_free_slots else None
-        if slots is None:
-            self.exposes_free_slots = False
-            return []
-        return sorted(slots)
 
     def _check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
         if (wrong := law.check(*observed)) is not None:
