@@ -228,8 +228,8 @@ class _Shown:
         )
         if campaign.run_seconds > self._seconds + LATE_SECONDS and not self._late:
             self._late = True
-            none = "" if campaign.run_steps else ", and no shard has ended"
+            slow = "" if campaign.run_steps else "; no shard has ended yet, --shard-episodes makes them shorter"
             self._show.say(
-                f"the time of {self._seconds:g} s is up{none}; what was begun is ended first, which may take "
-                f"{GRACE_SECONDS:g} s more (Ctrl-C twice does not wait; --shard-episodes makes shards shorter)"
+                f"the time of {self._seconds:g} s is up; what was begun is ended first, within {GRACE_SECONDS:g} s "
+                f"(Ctrl-C twice does not wait){slow}"
             )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from kvlockstep import console, fuzzing
+from kvlockstep.campaign import running
+
 MANAGER = """
+import time
 from kvlockstep.reference.kv_manager import KVManager
 
 class Leaky(KVManager):
@@ -30,6 +35,17 @@ def explodes(blocks, block_size):
 class Raises(KVManager):
     def append(self, rid, token):
         raise KeyError(rid)
+
+class Engine(KVManager):
+    engine, version = object(), lambda self: 1
+
+class Slow(KVManager):
+    def slots(self, rid):
+        time.sleep(0.002)
+        return super().slots(rid)
+
+class Named(KVManager):
+    engine, version = "mine", "1.2"
 
 number = 3
 """
@@ -204,3 +220,41 @@ def test_what_a_target_prints_is_not_among_the_results(run_cli, tmp_path, monkey
     assert code == 0
     assert json.loads(out)["verdict"] == "holds"
     assert "one more" in err
+
+
+@pytest.mark.parametrize(("factory", "header"), [("Engine", ""), ("Named", " (mine 1.2)")])
+def test_an_engine_is_shown_if_it_is_a_name(run_cli, managers, factory, header):
+    _, out, _ = run_cli("check", "kv_manager", "--target", f"managers:{factory}", "--driver", "random")
+    assert out.splitlines()[0] == f"kv_manager on managers:{factory}{header}"
+
+
+def test_a_long_run_says_now_and_then_how_far_it_is(run_cli, monkeypatch):
+    monkeypatch.setattr(console, "EVERY_SECONDS", 0.2)
+    code, out, err = run_cli("check", "kv_manager", "--target", "reference", "--driver", "random", "--json")
+    assert code == 0
+    assert json.loads(out)["verdict"] == "holds"
+    lines = err.splitlines()
+    assert len(lines) > 1
+    steps = [
+        int(re.fullmatch(r"kv_manager on reference: random, ([\d,]+) steps", line)[1].replace(",", ""))
+        for line in lines
+    ]
+    assert steps == sorted(steps)
+
+
+def test_a_short_run_says_nothing_meanwhile(run_cli):
+    assert run_cli("check", "slot_pool", "--target", "pool", "--driver", "random")[2] == ""
+
+
+def test_fuzz_says_what_it_waits_for(run_cli, managers, tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzzing, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(running, "CORPUS_SECONDS", 0.0)
+    slow = ("fuzz", "kv_manager", "--target", "managers:Slow", "--time", "0.3s", "--json")
+    _, out, err = run_cli(*slow, "--shard-episodes", 1, "--dir", "one")
+    assert json.loads(out)["runs"][0]["states"] == 1
+    assert err.startswith("the time of 0.3 s is up; what was begun is ended first, within 300 s")
+    assert err.splitlines()[0].endswith("no shard has ended yet, --shard-episodes makes them shorter")
+    assert json.loads((tmp_path / "one/campaign.json").read_text())["shard_episodes"] == 1
+    code, _, err = run_cli(*slow, "--dir", "one")
+    assert code == 2
+    assert "has shard_episodes 1, not 64" in err

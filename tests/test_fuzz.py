@@ -13,6 +13,7 @@ import pytest
 from campaigns import campaign as until
 from campaigns import is_fork_of_us
 
+from kvlockstep.campaign import running
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target, resolve
 
@@ -39,6 +40,19 @@ def test_findings_are_written_once_each(tmp_path, jobs):
 def test_a_hanging_target_is_a_finding(tmp_path):
     done = campaign(resolve("kv_manager", "fault:kv-hangs-when-full"), tmp_path, seconds=4, jobs=1)
     assert "termination" in {trace.law for trace, _ in done.findings.values()}
+
+
+def test_the_corpus_of_a_slow_target_is_left_to_the_next_run(tmp_path, monkeypatch):
+    def recorded():
+        return {path.name for path in tmp_path.glob("corpus/*")}
+
+    reference = resolve("slot_pool", "reference")
+    with monkeypatch.context() as slow:
+        slow.setattr(running, "CORPUS_SECONDS", -60.0)
+        assert campaign(reference, tmp_path, jobs=1, seconds=0.5).ledger.shortest
+        assert not recorded()
+    done = campaign(reference, tmp_path, jobs=1, shards=1)
+    assert recorded() == {f"slot_pool-{goal}.jsonl" for goal in done.ledger.shortest}
 
 
 class Dies(SlotPool):

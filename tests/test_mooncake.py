@@ -142,6 +142,17 @@ class Uncounted:
         return getattr(self._manager, name)
 
 
+class Counts(KVManager):
+    """A manager whose attributes of these names are numbers."""
+
+    blocks = 160
+    free_blocks = 0
+
+
+class CountsFreeBlocks(BlockManager):
+    free_blocks = 0  # type: ignore[assignment]
+
+
 class NoChunks(BlockManager):
     chunk = False
 
@@ -178,7 +189,7 @@ class LosesBlocks(BlockManager):
 class TestPlaying:
     @pytest.mark.parametrize(
         ("make", "granularity"),
-        [(BlockManager, "block"), (NoChunks, "block"), (Aligned, "block"), (KVManager, "slot")],
+        [(BlockManager, "block"), (NoChunks, "block"), (Aligned, "block"), (KVManager, "slot"), (Counts, "slot")],
     )
     def test_a_trace_runs_to_its_end(self, make: Callable[..., Any], granularity: str) -> None:
         requests = chat(30)
@@ -191,6 +202,9 @@ class TestPlaying:
         assert summary.seconds > 0
         assert summary.peak_memory > 1
         assert summary.operations_per_second > 0
+
+    def test_a_number_is_no_list_of_free_blocks(self) -> None:
+        assert play(chat(10), CountsFreeBlocks(160, SIZE)).granularity == "block"
 
     def test_rows(self) -> None:
         requests = [r for r in chat(40) if r.input_length + r.output_length <= 4 * 512]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -77,6 +78,23 @@ def test_unfilled_it_says_what_comes_next(run_cli, tmp_path, monkeypatch, contra
     assert code == 1
     assert "VIOLATED error_contract" in out
     assert "NotImplementedError: " in out
+
+
+@pytest.mark.parametrize("folder", [".", "nt", "my dir", "package"])
+def test_the_commands_that_it_prints_work_from_here(run_cli, tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    if folder == "package":
+        (tmp_path / folder / "__init__.py").touch()
+    code, out, _ = run_cli("new-target", "my_pool", "--contract", "slot_pool", "--dir", folder)
+    assert code == 0
+    file = tmp_path / folder / "my_pool.py"
+    file.write_text(filled_in("slot_pool").replace("class Mine", "class MyPool"))
+    test, check = out.partition("`")[2].partition("`")[0], out.splitlines()[-1]
+    for command, holds in ((test, "1 passed"), (check, "HOLDS: 1 targets")):
+        words = shlex.split(command)
+        words[:1] = [sys.executable, "-m", words[0]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert holds in done.stdout, done.stdout + done.stderr
 
 
 def test_the_test_beside_it_runs(run_cli, tmp_path):

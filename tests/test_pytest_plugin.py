@@ -23,6 +23,12 @@ def test_target_option_adds_a_test(project):
     result.assert_outcomes(passed=1)
 
 
+def test_target_option_takes_a_file(project):
+    project.mkdir("my-dir").joinpath("my_file.py").write_text(MANAGERS)
+    result = project.runpytest_subprocess("--kvlockstep-target", "slot_pool=my-dir/my_file.py:SlotPool")
+    result.assert_outcomes(passed=1)
+
+
 def test_failing_target_shows_the_failure_page(project):
     result = project.runpytest_subprocess("--kvlockstep-target", "slot_pool=mypool:broken")
     result.assert_outcomes(failed=1)
@@ -31,7 +37,10 @@ def test_failing_target_shows_the_failure_page(project):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("slot_pool", "give CONTRACT=MODULE:FACTORY"), ("slots=mypool:SlotPool", "unknown contract 'slots'")],
+    [
+        ("slot_pool", "give CONTRACT=MODULE:FACTORY or CONTRACT=FILE.py:FACTORY"),
+        ("slots=mypool:SlotPool", "unknown contract 'slots'"),
+    ],
 )
 def test_bad_option(project, option, message):
     result = project.runpytest_subprocess("--kvlockstep-target", option)

@@ -32,6 +32,8 @@ STATUS_SECONDS = 2.0
 POLL_SECONDS = 0.1
 # After the time is up: for shards that were begun, and for failures that are to be shrunk.
 GRACE_SECONDS = 300.0
+# After the time is up, for traces of the corpus; what is left of them is recorded by the next run.
+CORPUS_SECONDS = 10.0
 UNSHRUNK = "unshrunk-"
 
 MakeEngine = Callable[[Target, Plan, int | None, str], Engine]
@@ -114,7 +116,8 @@ class _Run:
         with self._interruptible():
             while self.interrupts < 2 and time.monotonic() < deadline + GRACE_SECONDS:
                 over = self.campaign.interrupted or time.monotonic() >= deadline
-                while engine.free() > 0 and (task := self._next(over, shards)) is not None:
+                late = time.monotonic() >= deadline + CORPUS_SECONDS
+                while engine.free() > 0 and (task := self._next(over, late, shards)) is not None:
                     engine.submit(task)
                 if not self.begun and not self.asked:
                     return
@@ -165,9 +168,9 @@ class _Run:
             self._record({"record": "fixed", "file": name})
             self.campaign.notes.append(f"FIXED {name}: {trace.law} holds now; the trace is in {kept}")
 
-    def _next(self, over: bool, shards: int | None) -> Task | None:
+    def _next(self, over: bool, late: bool, shards: int | None) -> Task | None:
         for small in self.ledger.tasks():
-            if _key(small) not in self.asked:
+            if _key(small) not in self.asked and not (late and small.kind == RECORD):
                 self.asked.add(_key(small))
                 return small
         if self.campaign.plan.driver == "hypothesis" and not self.ledger.reused:
