@@ -12,11 +12,10 @@ from kvlockstep.trace import Trace
 
 def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     """A violation for people: the steps with their answers, what is wrong, the law, how to replay it."""
-    shrunk = f" (shrunk from {trace.original})" if trace.original > len(trace.ops) else ""
     scope = ", ".join(f"{k}={_plain(v)}" for k, v in trace.scope.shown().items())
     last = len(trace.ops)
     lines = [
-        f"{trace.contract} on {trace.target} - VIOLATED {trace.law} at step {last} of {last}{shrunk}"
+        f"{trace.contract} on {trace.target} - VIOLATED {trace.law} at step {last} of {last}{_shrunk(trace)}"
         + (" - FLAKY, it did not repeat" if trace.flaky else ""),
         f"  with {scope}",
     ]
@@ -32,6 +31,12 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     if path is not None:
         lines.append(f"replay: kvlockstep replay {path}")
     return "\n".join(lines)
+
+
+def _shrunk(trace: Trace) -> str:
+    if trace.original > len(trace.ops):
+        return f" (shrunk from {trace.original}{', not to the end' if trace.unfinished else ''})"
+    return " (not shrunk to the end)" if trace.unfinished else ""
 
 
 def _plain(value: Any) -> str:

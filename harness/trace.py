@@ -26,7 +26,8 @@ VERSION = 1
 class Trace:
     """Operations of one episode with the answers that the target gave. `law` is empty for a run that held.
 
-    `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure.
+    `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure,
+    `unfinished` whether shrinking ran out of time.
     """
 
     contract: str
@@ -41,6 +42,7 @@ class Trace:
     seed: int | None = None
     original: int = 0
     flaky: bool = False
+    unfinished: bool = False
 
     @property
     def shape(self) -> str:
@@ -68,6 +70,7 @@ class _Header:
     seed: int | None = None
     original: int = 0
     flaky: bool = False
+    unfinished: bool = False
 
 
 def header_line(trace: Trace) -> str:
@@ -83,8 +86,10 @@ def header_line(trace: Trace) -> str:
         trace.seed,
         trace.original,
         trace.flaky,
+        trace.unfinished,
     )
-    return json.dumps({"kvlockstep_trace": VERSION, **vars(header)})
+    values = {name: value for name, value in vars(header).items() if name != "unfinished" or value}
+    return json.dumps({"kvlockstep_trace": VERSION, **values})
 
 
 def trace_text(trace: Trace) -> str:
@@ -170,4 +175,5 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
         known.seed,
         known.original,
         known.flaky,
+        known.unfinished,
     )

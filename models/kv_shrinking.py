@@ -59,7 +59,7 @@ def tidied(ops: Sequence[Op], kept: Iterable[int] = ()) -> Iterable[Sequence[Op]
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
-    changes: dict[str, Any] = {key: names[op.args[key]] for key in NAMES if op.args.get(key) is not None}
+    changes: dict[str, Any] = {key: names.get(op.args[key], op.args[key]) for key in NAMES if op.args.get(key)}
     if "abort" in op.args:
         changes["abort"] = [names.get(name, name) for name in op.args["abort"]]
     return op.but(**changes)
@@ -91,6 +91,15 @@ def of_requests(ops: Sequence[Op], names: Iterable[str]) -> list[Op]:
         if op.args.get("child") in kept:
             kept.add(op.args["request"])
     return [op for op in ops if (name := whose(op)) is None or name in kept]
+
+
+def without_forks(ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+    """The operations without one fork: what its child did its parent does, which does nothing else from there on."""
+    for i in range(len(ops) - 1, -1, -1):
+        child, parent = ops[i].args.get("child"), ops[i].args.get("request")
+        if child is not None and parent is not None:
+            rest = [op for op in ops[i + 1 :] if op.args.get("request") != parent]
+            yield [*ops[:i], *(_renamed(op, {child: parent}) for op in rest)]
 
 
 def whose(op: Op) -> str | None:

@@ -10,14 +10,17 @@ import pytest
 from kvlockstep.campaign.plan import plan_of
 from kvlockstep.campaign.tasks import SHRINK, Task, do_task
 from kvlockstep.checking import shrink_failure
+from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
+from kvlockstep.models.kv_manager import KVScope
 from kvlockstep.models.op import Op
 from kvlockstep.models.registry import model_of
+from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target, resolve
-from kvlockstep.trace import Trace
+from kvlockstep.trace import Trace, parse_trace, trace_text
 from kvlockstep.watchdog import Watchdog
 
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"
@@ -78,3 +81,60 @@ def test_shrinking_by_steps_does_not_depend_on_time(monkeypatch):
         assert len(done[0].ops) < len(failure.ops)
         longer = shrink(model_type, target.factory, failure, watchdog, steps=5)
     assert len(longer.ops) > len(done[0].ops)
+
+
+STEP = Op("forward", accept=None, abort=[], reverse=None)
+NO_COPY = "kv_manager", "fault:kv-fork-no-copy"
+PARENT = Op("admit", request="parent", tokens=[1], extra_key=None, n=1)
+FORK = Op("fork", request="parent", child="child")
+BOTH_DECODE = (
+    Op("decode", request="parent", token=1, drafts=[1] * 35),
+    Op("decode", request="child", token=2, drafts=[]),
+)
+AT_A_TIME = 4
+
+
+def harmless(number):
+    """Requests with prompts of their own, five operations for each and AT_A_TIME live: without its end, one is left."""
+    for i in range(number + AT_A_TIME):
+        if i < number:
+            yield Op("admit", request=f"r{i}", tokens=[10 * i + 2, 10 * i + 3, 10 * i + 4], extra_key=None, n=3)
+            yield from (STEP, Op("decode", request=f"r{i}", token=2, drafts=[]), STEP)
+        if i >= AT_A_TIME:
+            yield Op("finish", request=f"r{i - AT_A_TIME}")
+
+
+def long_failure():
+    """A thousand harmless operations in the midst of a failure, which has no room if some of the requests stay."""
+    ops = (PARENT, STEP, FORK, *harmless(200), *BOTH_DECODE, STEP)
+    target = resolve(*NO_COPY)
+    failure = run_ops(model_of("kv_manager"), target.factory, KVScope(24, 2, 9, 40), ops, Watchdog(5.0))
+    assert failure is not None
+    assert len(failure.ops) == 1_006
+    return target, failure
+
+
+def shrunk_by_steps(target, failure, steps):
+    return shrink(model_of(failure.contract), target.factory, failure, Watchdog(5.0), steps=steps)
+
+
+@pytest.mark.parametrize("without", ["SHORTCUTS", "by_request"])
+def test_a_long_trace_becomes_short_in_few_steps_in_two_ways(without, monkeypatch):
+    none = {"SHORTCUTS": {"kv_manager": lambda ops, answers: []}, "by_request": lambda ops: []}
+    monkeypatch.setattr(f"kvlockstep.drivers.shrink.{without}", none[without])
+    target, failure = long_failure()
+    short = shrunk_by_steps(target, failure, 20_000)
+    assert [op.name for op in short.ops] == ["admit", "forward", "fork", "decode", "decode", "forward"]
+    assert not short.flaky
+
+
+def test_a_page_says_whether_shrinking_came_to_its_end():
+    target, failure = long_failure()
+    for steps, said in (
+        (100_000, "(shrunk from 1006)"),
+        (6_000, "(shrunk from 1006, not to the end)"),
+        (0, "(not shrunk to the end)"),
+    ):
+        short = shrunk_by_steps(target, failure, steps)
+        assert said in failure_page(short)
+        assert parse_trace(trace_text(short), "a trace").unfinished == short.unfinished

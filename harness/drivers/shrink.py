@@ -9,7 +9,7 @@ from typing import Any
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import picker, walk
 from kvlockstep.models.kv_shortcuts import shortcuts
-from kvlockstep.models.kv_shrinking import by_request
+from kvlockstep.models.kv_shrinking import by_request, without_forks
 from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.op import Op
 from kvlockstep.properties.law import TERMINATION
@@ -17,7 +17,9 @@ from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
 PAIRS_UP_TO = 24
-LONG = 60
+LONG, TOO_LONG = 60, 120
+STARTS = 4
+ENOUGH = 9
 SHORT_ENOUGH = 4
 SEARCH_EPISODES = 3_000
 SEARCH_SCOPES = 6
@@ -25,9 +27,8 @@ SEARCH_LENGTH = 24
 CHILD_STEPS = 50
 HANG_STEPS = 1_000
 
-
-# How much of its budget shrinking spends on long traces before it searches.
-SHARE_OF_SWEEPS = 0.75
+# How much of its budget is spent when a long trace is no longer dropped from thoroughly, and no longer swept through.
+SHARE_BEFORE_SWEEPS, SHARE_OF_SWEEPS = 0.3, 0.75
 
 # By contract, from operations and answers, much shorter operations to try first.
 SHORTCUTS: dict[str, Callable[[Sequence[Op], Sequence[str]], Iterable[Sequence[Op]]]] = {"kv_manager": shortcuts}
@@ -54,6 +55,7 @@ def shrink(
 ) -> Trace:
     """The shortest trace found within the time that violates the same law; marked flaky if `trace` does not repeat.
 
+    It is marked unfinished if the time ran out before there was nothing left to try.
     With `steps` it stops after so many operations played instead, so that the result does not depend on how fast the
     machine is. A child process and a time-out count as operations, for the time that they take.
     Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as it is.
@@ -82,15 +84,26 @@ def shrink(
         count(len(ops) + 1 + CHILD_STEPS * (run is not run_ops) + HANG_STEPS * cut_off)
         return again if again is not None and same_kind(again.law, trace.law) else None
 
+    def until(share: float) -> Attempt:
+        return lambda scope, ops: None if expired(share) else attempt(scope, ops)
+
     with watchdog.at_most(HANG_SECONDS if hangs else watchdog.limit):
         best = attempt(trace.scope, trace.ops)
         if best is None:
             return trace.but(flaky=True)
-        best = _sweep(best, attempt, lambda: expired(SHARE_OF_SWEEPS))
-        best = _greedily(model_type, best, _fewer_ops, attempt)
+        if best.contract not in SHORTCUTS:
+            best = _greedily(model_type, best, _fewer_ops, until(SHARE_BEFORE_SWEEPS))
+        if len(best.ops) > LONG:
+            best = _sweep(model_type, best, attempt, lambda: expired(SHARE_OF_SWEEPS))
+        for transform in (_fewer_ops, _fewer_forks):
+            best = _greedily(model_type, best, transform, attempt)
+        if len(best.ops) > ENOUGH:
+            best = _sweep(model_type, best, attempt, lambda: expired(SHARE_OF_SWEEPS))
         if run is run_ops and not hangs:
             best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, expired, count)
         best = _minimise(model_type, best, attempt)
+        if len(best.ops) > ENOUGH:
+            best = _minimise(model_type, _sweep(model_type, best, attempt, expired), attempt)
         for tidier in model_type.tidy(best.ops):
             best = attempt(best.scope, tidier) or best
     repeats = run(model_type, factory, best.scope, best.ops, watchdog)
@@ -103,6 +116,7 @@ def shrink(
         seed=trace.seed,
         original=trace.original,
         flaky=repeats is None or repeats.law != best.law,
+        unfinished=unfinished,
     )
 
 
@@ -111,23 +125,41 @@ def same_kind(law: str, other: str) -> bool:
     return law == other or {law, other} <= ONE_KIND
 
 
-def _sweep(best: Trace, attempt: Attempt, expired: Callable[[], bool]) -> Trace:
-    """A long trace without most of what it does not need; less thorough than what follows, and much faster."""
-    before = None
-    while before is not best and len(best.ops) > LONG:
-        before = best
-        best = _take_shortcut(best, attempt)
-        for parts_of in (by_request, _each):
-            best = _without_parts(best, parts_of, attempt, expired)
+def _sweep(model_type: type[Model[Any]], trace: Trace, attempt: Attempt, expired: Callable[[], bool]) -> Trace:
+    """A long trace without most of what it does not need, by whichever way makes it shortest."""
+    best = trace
+    for start in _starts(trace, attempt):
+        short = _without_parts(start, by_request, attempt, expired)
+        short = _greedily(model_type, short, _smaller_scope, attempt)
+        short = _without_parts(short, _each, attempt, expired)
+        best = short if len(short.ops) < len(best.ops) else best
+        if expired() or len(best.ops) <= ENOUGH:
+            return best
+    if best is not trace:
+        best = _sweep(model_type, best, attempt, expired)
+    if len(best.ops) > ENOUGH and len(trace.ops) <= TOO_LONG:
+        short = _greedily(model_type, trace, _fewer_ops, attempt)
+        best = short if len(short.ops) < len(best.ops) else best
     return best
 
 
-def _take_shortcut(best: Trace, attempt: Attempt) -> Trace:
-    find = SHORTCUTS.get(best.contract)
-    for ops in find(best.ops, best.answers) if find else ():
-        if len(ops) < len(best.ops) and (better := attempt(best.scope, ops)) is not None:
-            return better if len(better.ops) < len(best.ops) else best
-    return best
+def _starts(trace: Trace, attempt: Attempt) -> Iterator[Trace]:
+    """Up to STARTS traces that shortcuts lead to, the others not much longer than the first.
+
+    Where there are none, a trace too long for more thorough ways.
+    """
+    find = SHORTCUTS.get(trace.contract)
+    seen: list[tuple[Op, ...]] = []
+    for ops in find(trace.ops, trace.answers) if find else ():
+        if len(seen) == STARTS:
+            break
+        longest = STARTS * len(seen[0]) if seen else len(trace.ops)
+        start = attempt(trace.scope, ops) if len(ops) < min(longest, len(trace.ops)) else None
+        if start is not None and len(start.ops) < len(trace.ops) and start.ops not in seen:
+            seen.append(start.ops)
+            yield start
+    if not seen and len(trace.ops) > TOO_LONG:
+        yield trace
 
 
 def _without_parts(
@@ -156,8 +188,10 @@ def _minimise(model_type: type[Model[Any]], best: Trace, attempt: Attempt) -> Tr
     before = None
     while before is not best:
         before = best
-        for transform in (_fewer_ops, _smaller_scope, _simpler_ops, _without_pairs):
+        for transform in (_fewer_ops, _fewer_forks, _smaller_scope):
             best = _greedily(model_type, best, transform, attempt)
+        best = _simpler_ops(model_type, best, attempt)
+        best = _greedily(model_type, best, _without_pairs, attempt)
     return best
 
 
@@ -231,7 +265,20 @@ def _smaller_scope(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candi
     yield from model_type.smaller(trace.scope, trace.ops)
 
 
-def _simpler_ops(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
-    for i in range(len(trace.ops) - 1, -1, -1):
-        for simpler in model_type.simpler(trace.ops[i]):
-            yield trace.scope, (*trace.ops[:i], simpler, *trace.ops[i + 1 :])
+def _fewer_forks(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
+    return ((trace.scope, ops) for ops in without_forks(trace.ops))
+
+
+def _simpler_ops(model_type: type[Model[Any]], best: Trace, attempt: Attempt) -> Trace:
+    """Each operation, the last one first, as simple as it can be before the next is looked at."""
+    i = len(best.ops) - 1
+    while i >= 0:
+        for simpler in model_type.simpler(best.ops[i]):
+            better = attempt(best.scope, (*best.ops[:i], simpler, *best.ops[i + 1 :]))
+            if better is not None and _size(better) < _size(best):
+                best = better
+                break
+        else:
+            i -= 1
+        i = min(i, len(best.ops) - 1)
+    return best
