@@ -143,9 +143,8 @@ def replay_saved(target: Target, directory: Path, profile: Profile, report: Targ
             report.notes.append(text)
             emit(Event("note", target.contract, target.name, "replay", text=text))
             continue
-        outcome = Outcome(
-            "replay", steps=len(again.ops), failure=again.but(target=target.name, original=trace.original)
-        )
+        failure = again.but(target=target.name, original=trace.original, unfinished=trace.unfinished)
+        outcome = Outcome("replay", steps=len(again.ops), failure=failure)
         report.runs.append(run_of(target.contract, target.name, outcome, path))
         emit(Event("end", target.contract, target.name, "replay", outcome.steps, report.runs[-1]))
 

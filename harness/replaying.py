@@ -40,7 +40,8 @@ def replay_twice(target: Target, trace: Trace, path: Path) -> tuple[str, str, st
         page = f"{trace.contract} on {target.name}: {len(trace.ops)} operations, every law held"
         return HOLDS, word, page, run_of(trace.contract, target.name, outcome)
     flaky = first is None or second is None or first.law != second.law
-    outcome.failure = failure.but(target=target.name, original=trace.original, flaky=flaky)
+    kept = {"original": trace.original, "unfinished": trace.unfinished}
+    outcome.failure = failure.but(target=target.name, flaky=flaky, **kept)
     word = "FLAKY" if flaky else "VIOLATED"
     return VIOLATED, word, failure_page(outcome.failure, path), run_of(trace.contract, target.name, outcome, path)
 
