@@ -9,6 +9,11 @@ from typing import Any
 from kvlockstep.models.registry import model_of
 from kvlockstep.trace import Trace
 
+FLAKY_SAYS = (
+    "It did not repeat in a new target: does it keep something in its class or module, or depend on time, threads or "
+    "random numbers?"
+)
+
 
 def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     """A violation for people: the steps with their answers, what is wrong, the law, how to replay it."""
@@ -28,6 +33,8 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     law = next((law for law in model_of(trace.contract).laws if law.id == trace.law), None)
     if law is not None:
         lines.append(f"law {law.id}: {law.statement}")
+    if trace.flaky:
+        lines.append(FLAKY_SAYS)
     if path is not None:
         lines.append(f"replay: kvlockstep replay {path}")
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from kvlockstep.checking import check_target
 from kvlockstep.drivers.explore import explore
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.kv_manager import KVManagerModel, KVScope
+from kvlockstep.page import FLAKY_SAYS, failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
@@ -121,3 +122,4 @@ def test_a_violation_that_does_not_come_again_is_flaky(tmp_path):
     failure = report.targets[0].runs[-1].failure
     assert failure is not None
     assert (failure.law, failure.flaky) == ("error_contract", True)
+    assert FLAKY_SAYS in failure_page(failure)
