@@ -249,7 +249,7 @@ _COMPARED: dict[str, Compared] = {
     "accounting": lambda o: ("avail + held", f"{o['avail']} + {o['held']} = {o['avail'] + o['held']}", o["total"]),
     "leak_freedom": lambda o: ("avail with no live request", o["avail"], o["total"]),
     "conservation": lambda o: ("blocks named so far", len(o["blocks"]), f"at most {o['total'] // o['block_size']}"),
-    "free_count": lambda o: ("free_now", o["free_now"], f"0 to {o['avail']}"),
+    "free_count": lambda o: ("free_now", o["free_now"], f"0 to {o['avail'] - o['hit']}"),
     "eviction_complete": lambda o: ("free_now after evict_all", o["free_now"], o["total"] - o["held"]),
     "reset_complete": lambda o: (
         "avail, free_now after reset",

@@ -452,7 +452,7 @@ class KVJudge:
             self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
         self._check(laws.leak_freedom, avail, held, self.traits.total)
         self._check(laws.accounting, avail, held, self.traits.total)
-        self._check(laws.free_count, free_now, avail)
+        self._check(laws.free_count, free_now, avail, 0)
         for name, request in self.live.items():
             self._read(request, tables[name], request.computed)
         if ask != "late":

@@ -106,7 +106,7 @@ def conservation(blocks: Collection[int], total: int, block_size: int) -> str | 
 
 
 @law("kv_manager", answers=("sglang#10637", "sglang#34823"))
-def free_count(free_now: int, avail: int, hit: int = 0) -> str | None:
+def free_count(free_now: int, avail: int, hit: int) -> str | None:
     """What is free without eviction is part of what is available, and holds nothing that the next admission hits."""
     if not 0 <= free_now <= avail:
         return f"free_now={free_now} is not within 0..avail={avail}"

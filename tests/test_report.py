@@ -202,7 +202,7 @@ VIOLATIONS = {
     "accounting": (3, 4, 8),
     "leak_freedom": (7, 0, 8),
     "conservation": ({0, 1, 2}, 4, 2),
-    "free_count": (5, 4),
+    "free_count": (4, 4, 1),
     "eviction_complete": (3, 4, 8),
     "reset_complete": (8, 7, 8),
     "admission_honesty": (2, 3, "an admission"),
