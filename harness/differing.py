@@ -19,7 +19,8 @@ from kvlockstep.console import progress_bar, stdout
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
 from kvlockstep.errors import UsageError
-from kvlockstep.models.kv_manager import KVManagerModel, KVScope
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.model import Divergence, Factory, Scope
 from kvlockstep.models.op import NotEnabled, Op
 from kvlockstep.options import json_option, options, print_json, seed_option, target_option

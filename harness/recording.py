@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from kvlockstep.errors import UsageError
 from kvlockstep.models.kv_adapter import read_traits
-from kvlockstep.models.kv_manager import KVScope
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.trace import Trace, header_line
 

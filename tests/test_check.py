@@ -14,7 +14,8 @@ import kvlockstep
 from kvlockstep.checking import check_target
 from kvlockstep.drivers.explore import explore
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.models.kv_manager import KVManagerModel, KVScope
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.page import FLAKY_SAYS, failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager

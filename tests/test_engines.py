@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kvlockstep import engines
 from kvlockstep.cli import cli
 from kvlockstep.engines import check_engines, markdown, replay_known
-from kvlockstep.models.kv_manager import KVScope
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.op import Op
 from kvlockstep.profiles import profile_of
 from kvlockstep.targets import BUILT_IN, KnownDivergence, known_divergences

@@ -10,7 +10,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import same_kind, shrink
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.models.kv_manager import KVScope
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import resolve

@@ -13,7 +13,8 @@ from watched import watched
 
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.models.kv_manager import KVManagerModel, KVScope
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.op import Op
 from kvlockstep.reference.kv_manager import KVManager
 

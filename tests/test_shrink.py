@@ -13,7 +13,7 @@ from kvlockstep.checking import shrink_failure
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
-from kvlockstep.models.kv_manager import KVScope
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.op import Op
 from kvlockstep.models.registry import model_of
 from kvlockstep.page import failure_page

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlockstep.errors import UsageError
-from kvlockstep.models.kv_manager import KVScope
+from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.op import Op
 from kvlockstep.trace import Trace, load_trace, save_trace
 

@@ -102,6 +102,6 @@ FAULTS = faults_of(
         TwoTiers,
         "reset clears one index of two",
         ("vllm#57727", "sglang#26792"),
-        "prefix_soundness",
+        "free_count",
     ),
 )

@@ -91,6 +91,33 @@ class FalsyKey(Keyed):
         return extra_key or None, tokens
 
 
+class AbsoluteKey(Keyed):
+    """An extra key is written without its sign."""
+
+    @staticmethod
+    def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
+        return extra_key and abs(extra_key), tokens
+
+
+class HashOfKey(Keyed):
+    """An extra key is trusted by its hash, which is the same for -1 and -2."""
+
+    @staticmethod
+    def digest(extra_key: int | None, tokens: Sequence[int], size: int) -> object:
+        return None if extra_key is None else hash(extra_key), tokens
+
+
+class FourAdapters(KVManager):
+    """An adapter is known by the place that it is loaded to, of which there are four."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._loaded: dict[int | None, int] = {}
+
+    def _key(self, extra_key: int | None, tokens: list[int]) -> Key:
+        return self._loaded.setdefault(extra_key, len(self._loaded)) % 4, tuple(tokens)
+
+
 class FirstAndLast(Keyed):
     """A fingerprint of both ends."""
 
@@ -163,6 +190,9 @@ FAULTS = faults_of(
     ("kv-key-last-block", KeyOfLastBlock, "the key lacks what comes before", ("lmdeploy",), "prefix_soundness"),
     ("kv-key-one-parent", ParentOnly, "the chain reaches back one block", ("mutant",), "prefix_soundness"),
     ("kv-key-falsy", FalsyKey, "extra key 0 is taken for none", ("mutant",), "prefix_soundness"),
+    ("kv-extra-sign", AbsoluteKey, "extra keys lose their sign", ("mutant",), "prefix_soundness"),
+    ("kv-extra-hash", HashOfKey, "extra keys -1 and -2 are one", ("mutant",), "prefix_soundness"),
+    ("kv-four-adapters", FourAdapters, "the fifth adapter is the first", ("mutant",), "prefix_soundness"),
     ("kv-key-ends", FirstAndLast, "a fingerprint of both ends", ("xinfer#405 (b)",), "prefix_soundness"),
     ("kv-key-text", Concatenated, "tokens joined without separator", ("mutant",), "prefix_soundness"),
     ("kv-hit-whole", WholePromptHit, "nothing is left to compute", ("vllm#11186",), "hit_bounds"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.reference.kv_manager import KVManager, Request
 
@@ -260,6 +262,70 @@ class PartlyLoaded(KVManager):
         super().withdraw(rid)
 
 
+class SourceTakenBack(KVManager):
+    """The source of a due copy is let go at once, and taken back at a withdrawal though another may have it."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        before = len(self._due)
+        accepted = super().reserve(rid, n)
+        for _, source, _ in self._due[before:]:
+            self._drop(source)
+        return accepted
+
+    def launch(self) -> None:
+        self._due.clear()
+
+    def withdraw(self, rid: str) -> None:
+        for _, source, _ in [due for due in self._due if due[0] == rid]:
+            if source in self._free:
+                self._free.remove(source)
+            self._hold(source)
+        super().withdraw(rid)
+
+
+class NamesakesCopies(KVManager):
+    """Withdrawing a request drops the due copies of all whose names begin with its own."""
+
+    def withdraw(self, rid: str) -> None:
+        super().withdraw(rid)
+        for _, source, _ in [due for due in self._due if due[0].startswith(rid)]:
+            self._drop(source)
+        self._due = [due for due in self._due if not due[0].startswith(rid)]
+
+
+class WideDraftsLeak(KVManager):
+    """Of rejected drafts over more than eight blocks the last block is lost."""
+
+    def commit(self, rid: str, n: int) -> None:
+        super().commit(rid, n)
+        request = self._live[rid]
+        if len(request.table) > self._blocks_for(request.computed) + 8:
+            request.table.pop()
+
+
+class FourthPreemptLeaks(KVManager):
+    """The fourth preemption of a request forgets its last block."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._preempted: Counter[str] = Counter()
+
+    def preempt(self, rid: str) -> None:
+        self._preempted[rid] += 1
+        if self._preempted[rid] == 4:
+            self._live[rid].table.pop()
+        super().preempt(rid)
+
+
+class TenthOfMany(KVManager):
+    """With ten requests live, the one that ends forgets its last block."""
+
+    def finish(self, rid: str) -> None:
+        if len(self._live) > 9:
+            self._live[rid].table.pop()
+        super().finish(rid)
+
+
 FAULTS = faults_of(
     "kv_manager",
     ("kv-hit-held-twice", HitHeldTwice, "the lookup's own reference stays", ("LMCache#3884",), "leak_freedom"),
@@ -281,5 +347,10 @@ FAULTS = faults_of(
     ("kv-recorded-in-tokens", ChunkedTailRecorded, "recorded in tokens", ("sglang#31616",), "leak_freedom"),
     ("kv-source-unheld", SourceNotHeld, "a copy's source is not held", ("TensorRT-LLM#12892",), "accounting"),
     ("kv-copies-twice", CopiesTwice, "a copy is made again later", ("mutant",), "content_equality"),
+    ("kv-source-taken-back", SourceTakenBack, "a withdrawn copy's source", ("mutant",), "prefix_soundness"),
+    ("kv-namesakes-copies", NamesakesCopies, "r1 is taken for r10, too", ("mutant",), "content_equality"),
+    ("kv-wide-drafts", WideDraftsLeak, "drafts over many blocks", ("mutant",), "accounting"),
+    ("kv-fourth-preempt", FourthPreemptLeaks, "a block lost the fourth time", ("mutant",), "leak_freedom"),
+    ("kv-tenth-live", TenthOfMany, "ten requests are live", ("mutant",), "accounting"),
     ("kv-partly-loaded", PartlyLoaded, "a hit that did not all arrive", ("LMCache#2898",), "prefix_soundness"),
 )

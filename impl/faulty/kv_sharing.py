@@ -250,6 +250,66 @@ class NewRequestSharesTail(KVManager):
         return cached
 
 
+class CopyForFew(KVManager):
+    """A block that four or more share is written in place."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        request = self._live[rid]
+        first = request.computed // self.block_size
+        if first >= len(request.table) or self._refs[request.table[first]] < 4:
+            return super().reserve(rid, n)
+        block = request.table[first]
+        count, self._refs[block] = self._refs[block], 1
+        accepted = super().reserve(rid, n)
+        self._refs[block] = count
+        return accepted
+
+
+class CountsOthersCopies(KVManager):
+    """Every due copy is taken off the holders of a block, also one that has another source."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        request = self._live[rid]
+        first = request.computed // self.block_size
+        others = {source for _, source, _ in self._due} - set(request.table)
+        if not others or first >= len(request.table) or self._refs[request.table[first]] < 2:
+            return super().reserve(rid, n)
+        block = request.table[first]
+        self._refs[block] -= len(others)
+        accepted = super().reserve(rid, n)
+        self._refs[block] += len(others)
+        return accepted
+
+
+class WritesPublished(KVManager):
+    """The source of a due copy is written in place by its last holder, and again, published, if that is withdrawn."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        sources = [source for _, source, _ in self._due]
+        for source in sources:
+            self._refs[source] -= 1
+        accepted = super().reserve(rid, n)
+        for source in sources:
+            self._refs[source] += 1
+        return accepted
+
+
+class CopiesByMask(KVManager):
+    """How many slots to copy is found by a mask, as if all blocks were a power of two long."""
+
+    def copies(self) -> list[tuple[int, int]]:
+        size = self.block_size
+        ends = {target: self._live[rid].computed & (size - 1) for rid, _, target in self._due}
+        return [(s, t) for s, t in super().copies() if t % size < ends[t // size]]
+
+
+class CopiesSixteen(KVManager):
+    """A copy is at most 16 slots long."""
+
+    def copies(self) -> list[tuple[int, int]]:
+        return [pair for pair in super().copies() if pair[0] % self.block_size < 16]
+
+
 FAULTS = faults_of(
     "kv_manager",
     ("kv-fork-uncounted", ForkUncounted, "a fork takes no reference", ("vllm#417",), "accounting"),
@@ -262,6 +322,11 @@ FAULTS = faults_of(
     ("kv-copy-backwards", CopiesBackwards, "source and target exchanged", ("mutant",), "content_equality"),
     ("kv-copy-nothing", CopiesNothing, "copy-on-write without the bytes", ("seed 004",), "content_equality"),
     ("kv-copy-for-many", CopyForMany, "two sharers write in place", ("atlas#692",), "write_isolation"),
+    ("kv-copy-for-few", CopyForFew, "four sharers write in place", ("mutant",), "write_isolation"),
+    ("kv-copy-of-others", CountsOthersCopies, "another's copy is counted off", ("mutant",), "write_isolation"),
+    ("kv-copy-withdrawn", WritesPublished, "a published block is written", ("mutant",), "prefix_soundness"),
+    ("kv-copy-by-mask", CopiesByMask, "blocks that are no power of two", ("mutant",), "content_equality"),
+    ("kv-copy-sixteen", CopiesSixteen, "a copy is at most 16 slots", ("LMCache#4921",), "content_equality"),
     ("kv-refs-one-bit", SharedFlag, "a third holder is not counted", ("mutant",), "accounting"),
     ("kv-swap-unheld", SwapsUnheld, "a swapped-in block is not held", ("mini-sglang#142",), "accounting"),
     ("kv-duplicate-freed", FreesDuplicateInUse, "a duplicate in use is freed", ("mini-sglang#142",), "eviction_safety"),

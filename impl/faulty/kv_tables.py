@@ -146,6 +146,14 @@ class ResumeNeverRefused(KVManager):
         return cached
 
 
+class ComputedInSevenBits(KVManager):
+    """How many tokens a request has computed is counted in seven bits."""
+
+    def commit(self, rid: str, n: int) -> None:
+        super().commit(rid, n)
+        self._live[rid].computed &= 127
+
+
 FAULTS = faults_of(
     "kv_manager",
     ("kv-mirror-extends", MirrorExtends, "a mirror keeps freed blocks", ("LMCache#1361",), "accounting"),
@@ -155,5 +163,6 @@ FAULTS = faults_of(
     ("kv-hit-freezes", HitFreezesTable, "a loaded table does not grow", ("TensorRT-LLM#13320",), "coverage"),
     ("kv-table-zeros", TableOfZeros, "no slot is slot 0", ("seed 001",), "no_aliasing"),
     ("kv-stash-stays", PreemptStash, "a stash outlives a preemption", ("vllm-rbln#676",), "accounting"),
+    ("kv-computed-7-bits", ComputedInSevenBits, "a count of tokens wraps", ("mutant",), "coverage"),
     ("kv-resume-not-refused", ResumeNeverRefused, "a failure taken for success", ("xinfer#405",), "coverage"),
 )
