@@ -14,7 +14,7 @@ from kvlockstep.models.kv_prompts import Prompts
 from kvlockstep.models.kv_request import Request
 from kvlockstep.models.kv_scope import KVScope, scopes
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned_blocks, tidied
-from kvlockstep.models.model import Divergence, Factory, Goal, Model, Scope, simpler_args
+from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.reference.contracts import KV_OPTIONAL
@@ -66,7 +66,7 @@ class KVManagerModel(Model[KVScope]):
 
     def __init__(self, scope: KVScope, factory: Factory) -> None:
         super().__init__(scope, factory)
-        self.judge = KVJudge(_make_adapter(factory, scope.blocks, scope.block_size), SlotMemory, scope.ask)
+        self.judge = KVJudge(make_adapter(factory, scope.blocks, scope.block_size), SlotMemory, scope.ask)
         self.reach = self.judge.reach
         self.prompts = Prompts(scope, self.judge)
         self.forks = Forks(scope, self.judge)
@@ -350,15 +350,6 @@ class KVManagerModel(Model[KVScope]):
             return pick(every)
         sizes = {tokens, *(a - a % align for a in (1, self._size - 1, self._size, self._size + 1, 2 * self._size))}
         return pick([tokens, *sorted(n for n in sizes if 0 < n <= tokens)])
-
-
-def _make_adapter(factory: Factory, blocks: int, block_size: int) -> Any:
-    try:
-        return make_adapter(factory, blocks, block_size)
-    except Divergence:
-        if block_size & (block_size - 1) == 0:
-            raise
-        return make_adapter(factory, blocks, 1 << block_size.bit_length())
 
 
 _OPERATIONS = frozenset(c.name for c in KVManagerModel.commands)

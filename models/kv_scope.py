@@ -39,8 +39,7 @@ class KVScope(Scope):
     repeated, extended, shortened and branching ones. With `many` the prompts are long, distinct and come back, and
     little else happens: thousands of cached blocks, among which the keys of two are one if they are short and trusted.
     `long` episodes, without a reset, use up what leaks in small parts and let counters run over. With `forks` what
-    follows a fork in the middle of a block is mostly one of kv_forks.AFTER_FORK. A `block_size` that is no power of two
-    may be refused: a factory that raises gets the next larger one that is.
+    follows a fork in the middle of a block is mostly one of kv_forks.AFTER_FORK.
     """
 
     blocks: int
@@ -82,9 +81,9 @@ def scopes() -> Iterable[KVScope]:
         yield KVScope(24, 2, 6, 6, (1, 2), (None,), ask, forks=True)
         yield KVScope(20, 4, 4, 12, (1, 2), (None,), ask, forks=True)
     yield KVScope(6, 8, 3, 40, (1, 2), (None, 1), "slots")
-    yield KVScope(8, 3, 3, 18, (1, 2), (None, 1), "free_now")
+    yield KVScope(8, 8, 3, 48, (1, 2), (None, 1), "free_now")
     yield KVScope(5, 32, 3, 64, (1, 2), (None,), "avail", forks=True)
     yield KVScope(18, 16, 1, 272, (1, 2, 3), (None,), "late")
-    yield KVScope(40, 2, 20, 3, (1, 2, 3), (None,), "avail")
+    yield KVScope(40, 2, 12, 3, (1, 2, 3), (None,), "avail")
     yield KVScope(24, 2, 9, 24, long=True)
     yield KVScope(2048, 1, 4, 64, tuple(range(1, 17)), (None,), "late", many=True)

@@ -99,7 +99,7 @@ def test_a_target_may_do_something_else_the_next_time(tmp_path):
             return super().fork(rid, child) if turns.random() < 0.5 else None
 
     target = Target("kv_manager", "hits as it likes", HitsAsItLikes)
-    report = check_target(target, profile_of("quick"), directory=tmp_path, drivers=("hypothesis",))
+    report = check_target(target, profile_of("ci"), directory=tmp_path, drivers=("hypothesis",))
     assert not report.failures
     (note,) = report.notes
     assert note.startswith("hypothesis: hits as it likes did not do the same again")

@@ -33,7 +33,7 @@ class Tabulating(RadixManager):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_page_tables_follow_the_slots(seed):
-    factory = partial(Tabulating, rows=6, tensors=True)
+    factory = partial(Tabulating, rows=20, tensors=True)
     outcome = watched(random_walk, KVManagerModel, factory, seed=seed, steps=8_000)
     assert outcome.failure is None, failure_page(outcome.failure)
 
@@ -43,7 +43,7 @@ def test_a_missing_table_write_shows():
         def _tabulate(self, request, start, stop):
             super()._tabulate(request, start + self.block_size, stop)
 
-    outcome = watched(random_walk, KVManagerModel, partial(Forgets, rows=6), seed=0, steps=2_000)
+    outcome = watched(random_walk, KVManagerModel, partial(Forgets, rows=20), seed=0, steps=2_000)
     assert outcome.failure is not None
 
 

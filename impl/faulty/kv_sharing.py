@@ -294,13 +294,11 @@ class WritesPublished(KVManager):
         return accepted
 
 
-class CopiesByMask(KVManager):
-    """How many slots to copy is found by a mask, as if all blocks were a power of two long."""
+class FreeNowCountsCached(KVManager):
+    """free_now counts blocks that can still be hit."""
 
-    def copies(self) -> list[tuple[int, int]]:
-        size = self.block_size
-        ends = {target: self._live[rid].computed & (size - 1) for rid, _, target in self._due}
-        return [(s, t) for s, t in super().copies() if t % size < ends[t // size]]
+    def free_now(self) -> int:
+        return self.avail()
 
 
 class CopiesSixteen(KVManager):
@@ -325,7 +323,6 @@ FAULTS = faults_of(
     ("kv-copy-for-few", CopyForFew, "four sharers write in place", ("mutant",), "write_isolation"),
     ("kv-copy-of-others", CountsOthersCopies, "another's copy is counted off", ("mutant",), "write_isolation"),
     ("kv-copy-withdrawn", WritesPublished, "a published block is written", ("mutant",), "prefix_soundness"),
-    ("kv-copy-by-mask", CopiesByMask, "blocks that are no power of two", ("mutant",), "content_equality"),
     ("kv-copy-sixteen", CopiesSixteen, "a copy is at most 16 slots", ("LMCache#4921",), "content_equality"),
     ("kv-refs-one-bit", SharedFlag, "a third holder is not counted", ("mutant",), "accounting"),
     ("kv-swap-unheld", SwapsUnheld, "a swapped-in block is not held", ("mini-sglang#142",), "accounting"),
@@ -333,6 +330,7 @@ FAULTS = faults_of(
     ("kv-avail-twice", AvailTwice, "a block is counted twice", ("mutant",), "leak_freedom"),
     ("kv-avail-drifts", AvailStale, "a counter of its own drifts", ("xllm#829",), "accounting"),
     ("kv-free-now-more", FreeNowCountsIdle, "free_now exceeds avail", ("mutant",), "free_count"),
+    ("kv-free-now-cached", FreeNowCountsCached, "free_now counts cached blocks", ("mutant",), "free_count"),
     ("kv-free-slots-held", FreeSlotsHeld, "held slots are named free", ("mutant",), "eviction_safety"),
     ("kv-free-slots-cached", FreeSlotsCached, "cached slots are named free", ("mutant",), "prefix_soundness"),
     ("kv-slots-touch", SlotsTouch, "a question frees blocks", ("rule 12",), "coverage"),
