@@ -168,8 +168,10 @@ class _Requests:
             del self.live[request.name]
 
     def _forward(self, op: Op) -> None:
+        accept = op.args["accept"]
         for request in self.scheduled:
-            accepted = request.drafts[: op.args["accept"] or 0]
+            n = accept.get(request.name, 0) if isinstance(accept, dict) else accept or 0
+            accepted = request.drafts[:n]
             request.tokens += accepted
             request.computed += request.pending - len(request.drafts) + len(accepted)
             request.pending, request.drafts = 0, []
