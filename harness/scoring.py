@@ -28,7 +28,7 @@ from kvlockstep.watchdog import Watchdog
 
 STEP_SECONDS = 0.5
 SHRINK_SECONDS = 4.0
-EXPLORE_SHARE = 0.03
+EXPLORE_SHARE = 0.02
 MEDIAN_LENGTH = 6
 LONGEST = 12
 
