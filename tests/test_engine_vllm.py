@@ -173,7 +173,7 @@ get_computed_blocks = vllm.manager.KVCacheManager.get_computed_blocks
         (vllm.pool.BlockPool, "_emit_block_removed_events", removes_silently, "event_consistency"),
         (vllm.pool.BlockPool, "_build_block_stored_event", stores_under_no_parent, "event_consistency"),
         (vllm.pool.BlockPool, "_build_block_stored_event", stores_the_tokens_before, "event_consistency"),
-        (vllm.utils, "hash_block_tokens", hashes_without_parent, "event_consistency"),
+        (vllm.utils, "hash_block_tokens", hashes_without_parent, "prefix_soundness event_consistency"),
         (vllm.utils, "generate_block_hash_extra_keys", hashes_without_keys, STALE + " event_consistency"),
         (vllm.manager.KVCacheManager, "get_computed_blocks", hits_the_last_token, "hit_bounds error_contract"),
     ],
