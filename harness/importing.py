@@ -25,9 +25,10 @@ def load(spec: str) -> Any:
     by_path = name.endswith(SUFFIX)
     if not name or not attribute or (not by_path and (name.startswith(".") or "/" in name)):
         raise UsageError(f"cannot import target {spec!r}: {FORMS}")
-    if by_path and _find(name) is None:
+    file = _find(name) if by_path else None
+    if by_path and file is None:
         raise UsageError(f"cannot import target {spec!r}: there is no file {name}")
-    found, error = tried(import_file, _find(name)) if by_path else tried(importlib.import_module, name)
+    found, error = tried(import_file, file) if file is not None else tried(importlib.import_module, name)
     if isinstance(error, (EngineMissing, UsageError)):
         raise UsageError(str(error)) from error
     if error is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kvlockstep import watchdog
-from kvlockstep.models.model import StepTimeout, guarded
+from kvlockstep.models.model import StepTimeout, guarded, said
 
 LIMIT_SECONDS = 60.0
 OURS = (__file__, importlib.__file__, watchdog.__file__)
@@ -47,11 +47,7 @@ def what(error: BaseException) -> str:
     where = f" ({lines[-1]})" if lines else ""
     if isinstance(error, StepTimeout):
         return f"did not return within {LIMIT_SECONDS:g} s{where}"
-    try:
-        message = f"{type(error).__name__}: {error}"
-    except Exception:
-        message = type(error).__name__
-    return f"raised {message}{where}"
+    return f"raised {said(error)}{where}"
 
 
 def places(error: BaseException) -> list[str]:

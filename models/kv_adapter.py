@@ -46,6 +46,11 @@ def read_traits(adapter: Any, kind: type[T]) -> T:
     return kind(**declared)
 
 
+def named(adapter: Any) -> dict[str, str]:
+    """What an adapter says of its engine and version, if they are texts."""
+    return {name: text for name in ("engine", "version") if isinstance(text := getattr(adapter, name, None), str)}
+
+
 def answered(method: Callable[..., Any], *args: Any) -> Any:
     """Calls the adapter, none of whose calls may raise an error of a contract."""
     answer = guarded(method, *args)

@@ -12,7 +12,7 @@ from operator import index
 from typing import Any
 
 from kvlockstep.models.kv_adapter import Places, answered, events, number, pairs, read_traits
-from kvlockstep.models.kv_request import Memory, Request, require_right
+from kvlockstep.models.kv_request import Memory, Request, accepted_of, require_right
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_manager as laws
@@ -163,7 +163,7 @@ class KVJudge:
                 del self.live[name]
                 self.reach["launched_abort"] += 1
             else:
-                self._commit(self.live[name], accept.get(name, 0) if isinstance(accept, dict) else accept or 0)
+                self._commit(self.live[name], accepted_of(accept, name))
         self.reach["reverse_commits"] += bool(reverse) and len(self.scheduled) > 1
         self.scheduled.clear()
         self.admitting = False

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvlockstep.models.kv_adapter import as_state, make_adapter
+from kvlockstep.models.kv_adapter import as_state, make_adapter, named
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_forks import LOOK_UP, Forks
 from kvlockstep.models.kv_judge import KVJudge
 from kvlockstep.models.kv_prompts import Prompts
 from kvlockstep.models.kv_request import Request
 from kvlockstep.models.kv_scope import KVScope, scopes
+from kvlockstep.models.kv_shortcuts import shortcuts
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
@@ -285,12 +286,7 @@ class KVManagerModel(Model[KVScope]):
         return unreachable
 
     def describe(self) -> dict[str, Any]:
-        traits = self.judge.traits
-        names = ("engine", "version")
-        return {
-            **{n: v for n in names if isinstance(v := getattr(self.judge.adapter, n, None), str)},
-            "traits": traits,
-        }
+        return {**named(self.judge.adapter), "traits": self.judge.traits}
 
     @classmethod
     def simpler_scopes(cls, scope: KVScope) -> Iterable[KVScope]:
@@ -318,6 +314,10 @@ class KVManagerModel(Model[KVScope]):
     def smaller(cls, scope: KVScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
         yield from super().smaller(scope, ops)
         yield from thinned_blocks(scope, ops)
+
+    @classmethod
+    def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]]:
+        return shortcuts(ops, answers)
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:

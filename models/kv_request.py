@@ -31,6 +31,11 @@ class Request:
         return len(self.tokens) - self.computed
 
 
+def accepted_of(accept: int | dict[str, int] | None, name: str) -> int:
+    """How many drafts of a request a forward accepts that accepts so many of each, or as many as it says for each."""
+    return accept.get(name, 0) if isinstance(accept, dict) else accept or 0
+
+
 class Memory(Protocol):
     """The KV memory that the judge reads and writes; see models.kv_cells for both granularities.
 

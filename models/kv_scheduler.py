@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.kv_adapter import as_state, make_adapter
+from kvlockstep.models.kv_adapter import as_state, make_adapter, named
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope
@@ -215,9 +215,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         return unreachable
 
     def describe(self) -> dict[str, Any]:
-        adapter = self.judge.adapter
-        names = ("engine", "version")
-        return {**{n: v for n in names if isinstance(v := getattr(adapter, n, None), str)}, "traits": self.judge.traits}
+        return {**named(self.judge.adapter), "traits": self.judge.traits}
 
     @classmethod
     def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[SchedulerScope]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kvlockstep.models.kv_request import Request
+from kvlockstep.models.kv_request import Request, accepted_of
 from kvlockstep.models.kv_shrinking import of_requests, whose
 from kvlockstep.models.op import Op
 
@@ -168,10 +168,8 @@ class _Requests:
             del self.live[request.name]
 
     def _forward(self, op: Op) -> None:
-        accept = op.args["accept"]
         for request in self.scheduled:
-            n = accept.get(request.name, 0) if isinstance(accept, dict) else accept or 0
-            accepted = request.drafts[:n]
+            accepted = request.drafts[: accepted_of(op.args["accept"], request.name)]
             request.tokens += accepted
             request.computed += request.pending - len(request.drafts) + len(accepted)
             request.pending, request.drafts = 0, []

@@ -136,6 +136,11 @@ class Model(ABC, Generic[S]):
         return ((smaller, ops) for smaller in cls.simpler_scopes(scope))
 
     @classmethod
+    def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]] | None:
+        """Much shorter operations to try first when a long trace is shrunk; None if the model knows of no such."""
+        return None
+
+    @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
         """The same operations with names, then also values, numbered from 0."""
         return ()
@@ -201,11 +206,15 @@ def unexpected(error: BaseException, call: str) -> Divergence:
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     lines = [line for part in traceback.format_exception(type(error), error, inside) for line in part.splitlines()]
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", lines[-TRACEBACK_LINES:])
+
+
+def said(error: BaseException) -> str:
+    """The type and the text of an error; the type alone if it cannot be printed."""
     try:
-        what = f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"
     except Exception:
-        what = type(error).__name__
-    return Divergence(ERROR_CONTRACT.id, f"{call} raised {what}", lines[-TRACEBACK_LINES:])
+        return type(error).__name__
 
 
 class LockstepModel(Model[S]):

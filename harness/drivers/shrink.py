@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import picker, walk
-from kvlockstep.models.kv_shortcuts import shortcuts
 from kvlockstep.models.kv_shrinking import by_request, without_forks
 from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.op import Op
@@ -29,9 +28,6 @@ HANG_STEPS = 1_000
 
 # How much of its budget is spent when a long trace is no longer dropped from thoroughly, and no longer swept through.
 SHARE_BEFORE_SWEEPS, SHARE_OF_SWEEPS = 0.3, 0.75
-
-# By contract, from operations and answers, much shorter operations to try first.
-SHORTCUTS: dict[str, Callable[[Sequence[Op], Sequence[str]], Iterable[Sequence[Op]]]] = {"kv_manager": shortcuts}
 
 Candidate = tuple[Scope, Sequence[Op]]
 Attempt = Callable[[Scope, Sequence[Op]], Trace | None]
@@ -91,7 +87,7 @@ def shrink(
         best = attempt(trace.scope, trace.ops)
         if best is None:
             return trace.but(flaky=True)
-        if best.contract not in SHORTCUTS:
+        if model_type.shortcuts(best.ops, best.answers) is None:
             best = _greedily(model_type, best, _fewer_ops, until(SHARE_BEFORE_SWEEPS))
         if len(best.ops) > LONG:
             best = _sweep(model_type, best, attempt, lambda: expired(SHARE_OF_SWEEPS))
@@ -128,7 +124,7 @@ def same_kind(law: str, other: str) -> bool:
 def _sweep(model_type: type[Model[Any]], trace: Trace, attempt: Attempt, expired: Callable[[], bool]) -> Trace:
     """A long trace without most of what it does not need, by whichever way makes it shortest."""
     best = trace
-    for start in _starts(trace, attempt):
+    for start in _starts(model_type, trace, attempt):
         short = _without_parts(start, by_request, attempt, expired)
         short = _greedily(model_type, short, _smaller_scope, attempt)
         short = _without_parts(short, _each, attempt, expired)
@@ -143,14 +139,13 @@ def _sweep(model_type: type[Model[Any]], trace: Trace, attempt: Attempt, expired
     return best
 
 
-def _starts(trace: Trace, attempt: Attempt) -> Iterator[Trace]:
+def _starts(model_type: type[Model[Any]], trace: Trace, attempt: Attempt) -> Iterator[Trace]:
     """Up to STARTS traces that shortcuts lead to, the others not much longer than the first.
 
     Where there are none, a trace too long for more thorough ways.
     """
-    find = SHORTCUTS.get(trace.contract)
     seen: list[tuple[Op, ...]] = []
-    for ops in find(trace.ops, trace.answers) if find else ():
+    for ops in model_type.shortcuts(trace.ops, trace.answers) or ():
         if len(seen) == STARTS:
             break
         longest = STARTS * len(seen[0]) if seen else len(trace.ops)

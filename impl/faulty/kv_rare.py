@@ -106,15 +106,23 @@ class AllButLastOfSixteen(Keyed):
 class SecondPreemptLeaks(KVManager):
     """The second preemption of a request forgets its last block."""
 
+    which = 2
+
     def reset(self) -> None:
         super().reset()
         self._preempted: Counter[str] = Counter()
 
     def preempt(self, rid: str) -> None:
         self._preempted[rid] += 1
-        if self._preempted[rid] == 2:
+        if self._preempted[rid] == self.which:
             self._live[rid].table.pop()
         super().preempt(rid)
+
+
+class FourthPreemptLeaks(SecondPreemptLeaks):
+    """The fourth does."""
+
+    which = 4
 
 
 class ResumeExchanges(KVManager):
@@ -410,6 +418,7 @@ FAULTS = faults_of(
     ("kv-key-short-prompts", KeyOfShortPrompts, "long prompts lose their key", ("mutant",), "prefix_soundness"),
     ("kv-key-sixteen", AllButLastOfSixteen, "only with blocks of 16", ("mutant",), "prefix_soundness"),
     ("kv-second-preempt", SecondPreemptLeaks, "a block lost the second time", ("mutant",), "leak_freedom"),
+    ("kv-fourth-preempt", FourthPreemptLeaks, "a block lost the fourth time", ("mutant",), "leak_freedom"),
     ("kv-resume-exchanges", ResumeExchanges, "hit blocks change places", ("mutant",), "prefix_soundness"),
     ("kv-grandchild", GrandchildUncounted, "a fork of a fork", ("mutant",), "accounting"),
     ("kv-fork-chain", ForkSharesChain, "a fork shares the list of keys", ("mutant",), "prefix_soundness"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.reference.kv_manager import KVManager, Request
 
@@ -262,15 +260,8 @@ class PartlyLoaded(KVManager):
         super().withdraw(rid)
 
 
-class SourceTakenBack(KVManager):
+class SourceTakenBack(SourceNotHeld):
     """The source of a due copy is let go at once, and taken back at a withdrawal though another may have it."""
-
-    def reserve(self, rid: str, n: int) -> bool:
-        before = len(self._due)
-        accepted = super().reserve(rid, n)
-        for _, source, _ in self._due[before:]:
-            self._drop(source)
-        return accepted
 
     def launch(self) -> None:
         self._due.clear()
@@ -301,20 +292,6 @@ class WideDraftsLeak(KVManager):
         request = self._live[rid]
         if len(request.table) > self._blocks_for(request.computed) + 8:
             request.table.pop()
-
-
-class FourthPreemptLeaks(KVManager):
-    """The fourth preemption of a request forgets its last block."""
-
-    def reset(self) -> None:
-        super().reset()
-        self._preempted: Counter[str] = Counter()
-
-    def preempt(self, rid: str) -> None:
-        self._preempted[rid] += 1
-        if self._preempted[rid] == 4:
-            self._live[rid].table.pop()
-        super().preempt(rid)
 
 
 class TenthOfMany(KVManager):
@@ -350,7 +327,6 @@ FAULTS = faults_of(
     ("kv-source-taken-back", SourceTakenBack, "a withdrawn copy's source", ("mutant",), "prefix_soundness"),
     ("kv-namesakes-copies", NamesakesCopies, "r1 is taken for r10, too", ("mutant",), "content_equality"),
     ("kv-wide-drafts", WideDraftsLeak, "drafts over many blocks", ("mutant",), "accounting"),
-    ("kv-fourth-preempt", FourthPreemptLeaks, "a block lost the fourth time", ("mutant",), "leak_freedom"),
     ("kv-tenth-live", TenthOfMany, "ten requests are live", ("mutant",), "accounting"),
     ("kv-partly-loaded", PartlyLoaded, "a hit that did not all arrive", ("LMCache#2898",), "prefix_soundness"),
 )
