@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.config import Config
-from kvlockstep.drivers.episode import Outcome, common, missed_goals, run_ops
+from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
@@ -93,6 +93,7 @@ def check_target(
     model_type = model_of(target.contract)
     replay_saved(target, directory, profile, report, emit)
     reach: Counter[str] = Counter()
+    evaluated: Counter[str] = Counter()
     unreachable: set[str] | None = None
     for name in drivers:
         if report.failures:
@@ -115,15 +116,16 @@ def check_target(
         run = run_of(target.contract, target.name, outcome, path)
         report.runs.append(run)
         reach += outcome.reach
+        evaluated += outcome.evaluated
         unreachable = common(unreachable, outcome.unreachable)
         report.facts = report.facts or outcome.facts
         report.not_checked = outcome.not_checked or report.not_checked
         emit(Event("end", target.contract, target.name, name, run.steps, run))
-    report.missed = missed_goals(model_type, reach, unreachable)
-    if report.failures:
-        report.missed = ()
-    elif report.missed and report.runs:
-        report.runs[-1].verdict = INCONCLUSIVE
+    if not report.failures:
+        report.missed = missed_goals(model_type, reach, unreachable)
+        report.not_evaluated = not_evaluated(model_type, evaluated, report.not_checked)
+        if report.gaps and report.runs:
+            report.runs[-1].verdict = INCONCLUSIVE
     return report
 
 
@@ -241,6 +243,7 @@ def _explore_all(
         total.exhausted = bool(total.exhausted and done.exhausted)
         total.unsteady += done.unsteady
         total.reach += done.reach
+        total.evaluated += done.evaluated
         total.not_checked = done.not_checked
         total.unreachable = common(total.unreachable, done.unreachable)
         total.facts = total.facts or done.facts

@@ -101,6 +101,7 @@ def print_target(console: Console, report: TargetReport) -> None:
         console.print(f"  traits: {traits_text(traits)}")
     for law, reason in report.not_checked.items():
         console.print(f"  not checked: {law} ({reason})")
+    console.print(f"  laws: {laws_text(report)}")
     for note in report.notes:
         console.print(f"  {note}", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2))
@@ -116,8 +117,8 @@ def print_target(console: Console, report: TargetReport) -> None:
     if reach and not report.failures:
         goals = [g.id for g in model_of(report.contract).goals if reach[g.id]]
         console.print("  reached: " + ", ".join(f"{goal} {reach[goal]:,}" for goal in goals))
-    if report.missed and report.verdict == INCONCLUSIVE:
-        console.print(f"  [yellow]never reached: {', '.join(report.missed)}[/yellow]")
+    for gap in report.gaps if report.verdict == INCONCLUSIVE else ():
+        console.print(f"  [yellow]{gap}[/yellow]")
     for run in report.failures:
         if run.failure is not None:
             console.print()
@@ -153,8 +154,8 @@ def print_campaign(console: Console, campaign: Campaign) -> None:
         f"this run: {campaign.run_steps:,} steps, {campaign.run_seconds:.1f} s, {campaign.rate:,.0f} steps/s on "
         f"{campaign.jobs} workers; at this rate {yardstick(campaign.rate)}"
     )
-    if campaign.missed:
-        console.print(f"never reached: {', '.join(campaign.missed)}")
+    for gap in campaign.gaps:
+        console.print(gap)
 
 
 def _engine(facts: dict[str, Any]) -> str:
@@ -166,6 +167,18 @@ def traits_text(traits: Traits | SchedulerTraits) -> str:
     plain = asdict(type(traits)(block_size=0, total=0))
     declared = {n: v for n, v in asdict(traits).items() if n not in ("block_size", "total") and v != plain[n]}
     return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
+
+
+def laws_text(report: TargetReport) -> str:
+    """How many laws there are of each verdict, and the one that was evaluated least."""
+    counts = Counter(report.laws.values())
+    texts = [f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items()]
+    evaluated = report.evaluated
+    held = [law for law, verdict in report.laws.items() if verdict == "held"]
+    if held:
+        least = min(held, key=evaluated.__getitem__)
+        texts.append(f"least evaluated: {least}, {evaluated[least]:,} times")
+    return ", ".join(texts)
 
 
 def _coloured(verdict: str) -> str:

@@ -83,7 +83,7 @@ def _row(report: TargetReport) -> EngineRow:
     law = failed.failure.law if failed is not None and failed.failure is not None else ""
     known = known_divergences() if law else []
     same = [d.id for d in known if (d.contract, d.target, d.law) == (report.contract, report.target, law)]
-    missed = f"never reached {', '.join(report.missed)}" if report.missed else ""
+    missed = "; ".join(report.gaps)
     return EngineRow(
         report.target,
         report.contract,

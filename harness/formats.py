@@ -23,7 +23,7 @@ from kvlockstep.campaign.summary import Campaign
 from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
-from kvlockstep.report import Report, Run
+from kvlockstep.report import Report, Run, gaps
 from kvlockstep.targets import resolve
 from kvlockstep.trace import Trace
 
@@ -50,13 +50,23 @@ class Finding:
 
 @dataclass
 class Results:
-    """What came out of a verb. `missed`: (contract, target) to reach goals; `skipped`: what did not run, and why."""
+    """What came out of a verb.
+
+    `missed` and `not_evaluated`: (contract, target) to reach goals and to laws; `skipped`: what did not run, and why.
+    """
 
     runs: list[Run] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     missed: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    not_evaluated: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     not_checked: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gaps(self) -> dict[tuple[str, str], str]:
+        """Why a target's check is inconclusive, by (contract, target)."""
+        about = dict.fromkeys([*self.missed, *self.not_evaluated])
+        return {key: "; ".join(gaps(self.missed.get(key, ()), self.not_evaluated.get(key, ()))) for key in about}
 
 
 def finding_of(trace: Trace, path: Path | str | None) -> Finding:
@@ -75,6 +85,8 @@ def results_of(report: Report) -> Results:
         results.not_checked[about] = target.not_checked
         if target.missed:
             results.missed[about] = target.missed
+        if target.not_evaluated:
+            results.not_evaluated[about] = target.not_evaluated
     return results
 
 
@@ -87,11 +99,16 @@ def results_of_campaign(campaign: Campaign) -> Results:
     """A campaign as one run with all of its findings."""
     contract, target = campaign.target.contract, campaign.target.name
     steps, episodes, seconds = campaign.steps, campaign.episodes, campaign.seconds
-    run = Run(contract, target, campaign.plan.driver, campaign.verdict, steps, episodes, seconds, campaign.laws)
+    evaluated = dict(campaign.ledger.evaluated)
+    run = Run(
+        contract, target, campaign.plan.driver, campaign.verdict, steps, episodes, seconds, campaign.laws, evaluated
+    )
     results = Results([run], [finding_of(trace, path) for trace, path in campaign.findings.values()])
     results.not_checked[contract, target] = campaign.not_checked
     if campaign.missed and not campaign.findings:
         results.missed[contract, target] = campaign.missed
+    if campaign.not_evaluated and not campaign.findings:
+        results.not_evaluated[contract, target] = campaign.not_evaluated
     return results
 
 
@@ -148,7 +165,7 @@ def publish(results: Results) -> None:
 
 
 def junit(results: Results) -> str:
-    """JUnit XML: a suite for each run, a case for each law; a missed reach goal is a failure."""
+    """JUnit XML: a suite for each run, a case for each law; a goal or a law that no run came to is a failure."""
     root = ElementTree.Element("testsuites", name="kvlockstep")
     left = list(results.findings)
     for run in results.runs:
@@ -156,10 +173,12 @@ def junit(results: Results) -> str:
         reasons = results.not_checked.get((run.contract, run.target), {})
         _law_cases(suite, run, left, reasons)
         _count(suite, run.seconds)
-    for (contract, target), goals in results.missed.items():
+    for contract, target in results.gaps:
         suite = ElementTree.SubElement(root, "testsuite", name=f"{contract} on {target}: {REACH}")
-        for goal in goals:
+        for goal in results.missed.get((contract, target), ()):
             _fail(_case(suite, f"{contract}.{target}", goal), "inconclusive", f"never reached: {_goal(contract, goal)}")
+        for law in results.not_evaluated.get((contract, target), ()):
+            _fail(_case(suite, f"{contract}.{target}", law), "inconclusive", f"never evaluated: law {law}")
         _count(suite, 0.0)
     if results.skipped:
         suite = ElementTree.SubElement(root, "testsuite", name="skipped")
@@ -190,6 +209,8 @@ def _law_cases(suite: ElementTree.Element, run: Run, left: list[Finding], reason
             case = _case(suite, classname, law)
             if state == "not_checked":
                 ElementTree.SubElement(case, "skipped", message=_xml(reasons.get(law, "not checked")))
+            elif state == "not_evaluated":
+                ElementTree.SubElement(case, "skipped", message="not evaluated in this run")
 
 
 def _case(suite: ElementTree.Element, classname: str, name: str) -> ElementTree.Element:
@@ -215,7 +236,7 @@ def _xml(text: str) -> str:
 
 
 def sarif(results: Results) -> str:
-    """SARIF 2.1.0: a result for each finding, at the target's source; a warning for each target with missed goals."""
+    """SARIF 2.1.0: a result for each finding, at the target's source; a warning for each inconclusive target."""
     rules: dict[str, dict[str, Any]] = {}
     entries = []
     for finding in results.findings:
@@ -227,10 +248,10 @@ def sarif(results: Results) -> str:
         identity = f"{finding.contract}/{finding.target}/{finding.law}/{finding.shape}"
         entry["partialFingerprints"] = {"kvlockstepShape/v1": identity}
         entries.append(entry)
-    for (contract, target), goals in results.missed.items():
+    for (contract, target), reason in results.gaps.items():
         rule = f"{contract}/{REACH}"
         rules.setdefault(rule, _rule(rule, contract, REACH))
-        text = f"{contract} on {target} is inconclusive, never reached: {', '.join(goals)}"
+        text = f"{contract} on {target} is inconclusive, {reason}"
         entry = _entry(rules, rule, "warning", text, contract, target, None)
         entry["partialFingerprints"] = {"kvlockstepShape/v1": f"{contract}/{target}/{REACH}"}
         entries.append(entry)
@@ -245,7 +266,8 @@ def sarif(results: Results) -> str:
 
 def _rule(id_: str, contract: str, law: str) -> dict[str, Any]:
     known = {law.id: law for law in model_of(contract).laws} if contract in MODELS else {}
-    statement = known[law].statement if law in known else "Every reach goal of the contract is reached."
+    every = "Every reach goal of the contract is reached, and every law evaluated."
+    statement = known[law].statement if law in known else every
     rule: dict[str, Any] = {
         "id": id_,
         "name": "".join(part.capitalize() for part in law.split("_")),
@@ -280,14 +302,14 @@ def _entry(
 
 
 def github_annotations(results: Results) -> Iterable[str]:
-    """Workflow commands of GitHub: an error for each finding, a warning for each target with missed goals."""
+    """Workflow commands of GitHub: an error for each finding, a warning for each target that is inconclusive."""
     for finding in results.findings:
         file, line = source_of(finding.contract, finding.target)
         place = {"file": file, "line": str(line)} if file else {}
         title = f"{finding.contract} on {finding.target}: {finding.law}"
         yield _command("error", finding.page, **place, title=title)
-    for (contract, target), goals in results.missed.items():
-        yield _command("warning", f"never reached: {', '.join(goals)}", title=f"{contract} on {target}: inconclusive")
+    for (contract, target), reason in results.gaps.items():
+        yield _command("warning", reason, title=f"{contract} on {target}: inconclusive")
 
 
 def _command(kind: str, message: str, **properties: str) -> str:

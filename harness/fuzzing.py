@@ -25,7 +25,7 @@ from kvlockstep.files import require_writable
 from kvlockstep.formats import machine_formats, publish, results_of_campaign
 from kvlockstep.options import json_option, one_target, options, parse_time, print_json, profile_option, target_option
 from kvlockstep.profiles import profile_of
-from kvlockstep.report import EXIT_CODES
+from kvlockstep.report import EXIT_CODES, gaps
 from kvlockstep.trace import load_trace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -127,6 +127,7 @@ def campaign_json(campaign: Campaign) -> dict[str, Any]:
         "states": campaign.episodes,
         "seconds": round(campaign.seconds, 3),
         "laws": campaign.laws,
+        "evaluated": dict(sorted(campaign.ledger.evaluated.items())),
         "reach": dict(sorted(campaign.ledger.reach.items())),
         "trace": traces[0] if traces else None,
     }
@@ -181,8 +182,8 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
         console.print(f"    {trace.law} in {len(trace.ops)} operations: {trace.message}", markup=False)
         console.print(f"      kvlockstep replay {path}", markup=False)
     console.print(f"  corpus: {len(status['corpus'])} traces, the shortest episode for each goal reached")
-    if status["missed"]:
-        console.print(f"  never reached: {', '.join(status['missed'])}")
+    for gap in gaps(status["missed"], status["not_evaluated"]):
+        console.print(f"  {gap}")
     if status["lost"]:
         console.print(f"  lost workers: {status['lost']}; the last:")
         for text in status["lost_workers"]:

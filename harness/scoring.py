@@ -16,7 +16,7 @@ from typing import Any
 
 from kvlockstep.checking import drive, shrink_failure
 from kvlockstep.company import reason_for
-from kvlockstep.drivers.episode import missed_goals, run_ops
+from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.isolation import FORK
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.profiles import Profile
@@ -293,7 +293,9 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
     target = resolve(contract, name)
     outcome = drive("random", target, replace(profile, random_steps=steps, isolate=False), seed)
-    missed = missed_goals(model_of(contract), outcome.reach, outcome.unreachable)
+    model_type = model_of(contract)
+    missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
+    missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
     verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
     law = outcome.failure.law if outcome.failure is not None else None
     return Clean(contract, name, verdict, outcome.steps, round(outcome.seconds, 1), law, missed)

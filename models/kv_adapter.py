@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvlockstep.models.model import Divergence, Factory, guarded
-from kvlockstep.properties.law import ERROR_CONTRACT, Refused
+from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, Law, Refused
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -44,6 +44,16 @@ def read_traits(adapter: Any, kind: type[T]) -> T:
     if listener not in LISTENERS:
         raise Divergence(ERROR_CONTRACT.id, f"the trait event_listener is {listener!r}, not one of {LISTENERS}")
     return kind(**declared)
+
+
+def not_checked(laws: Sequence[Law[Any]], traits: Any, places: Places) -> dict[str, str]:
+    """The laws that need what the adapter does not expose: id to reason."""
+    lacks = {FREE_SLOTS: not places.shows_free, **{f.name: not getattr(traits, f.name) for f in fields(traits)}}
+    reasons = {law.id: need for law in laws for need in law.needs if lacks[need]}
+    return {
+        id_: "free_slots answers None" if need == FREE_SLOTS else f"the target declares no {need}"
+        for id_, need in reasons.items()
+    }
 
 
 def named(adapter: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.properties.kv_events import Hit, Listener, Room
-from kvlockstep.properties.law import ERROR_CONTRACT, Law
+from kvlockstep.properties.law import ERROR_CONTRACT, Law, verdict
 from kvlockstep.reference.contracts import BlockRemoved, Traits
 
 ASK_ORDERS = ("avail", "free_now", "slots", "late")
@@ -64,7 +64,7 @@ class KVJudge:
         self._free_before: int | None = None
         self._written: set[int] = set()
         self._lengths: dict[str, int] = {}
-        self.evaluated: set[str] = set()
+        self.evaluated: Counter[str] = Counter()
         self.saw_evictable = False
         self.saw_growth = False
         listener = Listener(self.traits.block_size, self.traits.event_listener == "counting")
@@ -291,7 +291,7 @@ class KVJudge:
     def _compare(self, listener: Listener, hit: Hit) -> None:
         """A hit beside what the events say; one that is too long is judged by its content first, when it is read."""
         self.reach["announced_hit"] += hit.cached > 0
-        wrong = laws.event_consistency.check(listener, hit)
+        wrong = verdict(laws.event_consistency, listener, hit)
         if wrong is not None and hit.cached > listener.known(hit):
             self._unannounced = self._unannounced or wrong
         else:
@@ -366,6 +366,7 @@ class KVJudge:
             stop = request.computed + request.pending
             self.subject = name
             self._check(laws.coverage, len(tables[name]) * span, stop)
+            self.evaluated[laws.no_aliasing.id] += 1
             conflict = self.memory.write(request, tables[name], request.computed, stop)
             if conflict is not None:
                 slot, other = conflict
@@ -373,6 +374,7 @@ class KVJudge:
             written = tables[name][request.computed // span : -(-stop // span)]
             self._written.update(slot // size for slot in written)
         for name, request in self.live.items():
+            self.evaluated[laws.write_isolation.id] += any(writer != name for writer in self.scheduled)
             self._read(request, tables[name], request.computed + request.pending)
 
     def _check_hit_was_not_free(self, tables: dict[str, list[int]]) -> None:
@@ -388,11 +390,11 @@ class KVJudge:
     def _read(self, request: Request, table: Sequence[int], stop: int) -> None:
         self.subject = request.name
         self._check(laws.coverage, len(table) * self._span, stop)
+        self.evaluated[laws.prefix_soundness.id] += 0 < request.hit <= stop
+        self.evaluated[laws.content_equality.id] += stop > 0
         cell = self.memory.first_wrong(request, table, stop)
-        if cell is None:
-            self.evaluated.update(("prefix_soundness", "write_isolation", "content_equality"))
-            return
-        require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
+        if cell is not None:
+            require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
 
     def _commit(self, request: Request, accept: int) -> None:
         accepted = request.drafts[:accept]
@@ -515,8 +517,8 @@ class KVJudge:
             self._check(laws.atomicity, before, number(self.adapter.avail), what)
 
     def _check(self, law: Law[Any], *observed: Any) -> None:
-        self.evaluated.add(law.id)
-        if (wrong := law.check(*observed)) is not None:
+        self.evaluated[law.id] += 1
+        if (wrong := verdict(law, *observed)) is not None:
             raise Divergence(law.id, wrong)
 
     def _blocks_of(self, name: str) -> set[int]:

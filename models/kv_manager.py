@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvlockstep.models.kv_adapter import as_state, make_adapter, named
+from kvlockstep.models.kv_adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_forks import LOOK_UP, Forks
 from kvlockstep.models.kv_judge import KVJudge
@@ -18,7 +19,7 @@ from kvlockstep.models.kv_shrinking import smaller_pools, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
-from kvlockstep.reference.contracts import KV_OPTIONAL
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 
 
 class KVManagerModel(Model[KVScope]):
@@ -207,6 +208,14 @@ class KVManagerModel(Model[KVScope]):
         self._require(self.scope.exhaustive or pick((False, False, False, True)))
         return Op("reset")
 
+    @property
+    def evaluated(self) -> Counter[str]:
+        return self.judge.evaluated
+
+    def forget(self) -> None:
+        super().forget()
+        self.judge.evaluated.clear()
+
     def step(self, op: Op) -> str:
         return self._execute(op)
 
@@ -222,6 +231,8 @@ class KVManagerModel(Model[KVScope]):
         tears = self.forks.tears(op)
         leaving = self.judge.live.get(name) if op.name in ("finish", "preempt") else None
         answer: str = method(name, **args) if name is not None else method(**args)
+        self.evaluated[ERROR_CONTRACT.id] += 1
+        self.evaluated[TERMINATION.id] += 1
         if op.name == "admit":
             self.prompts.remember(args["tokens"], args["extra_key"])
         if leaving is not None:
@@ -254,12 +265,7 @@ class KVManagerModel(Model[KVScope]):
         return requests, preempted, judge.admitting, contents, tuple(judge.idle_blocks)
 
     def not_checked(self) -> dict[str, str]:
-        judge, traits = self.judge, self.judge.traits
-        reasons = {
-            "free_slots": None if judge.places.shows_free else "free_slots answers None",
-            **{t: None if getattr(traits, t) else f"the target declares no {t}" for t in KV_OPTIONAL.values()},
-        }
-        return {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}
+        return not_checked(self.laws, self.judge.traits, self.judge.places)
 
     def unreachable(self) -> set[str]:
         traits = self.judge.traits

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kvlockstep.models.model import Divergence
 from kvlockstep.properties import kv_manager as laws
-from kvlockstep.properties.law import Law
+from kvlockstep.properties.law import Law, verdict
 
 
 @dataclass
@@ -56,5 +56,5 @@ class Memory(Protocol):
 def require_right(request: Request, cell: laws.Cell, content_laws: Sequence[Law[[laws.Cell]]]) -> None:
     """Raises the violation of the first of the contract's laws that finds the cell wrong."""
     for law in content_laws:
-        if wrong := law.check(cell):
+        if wrong := verdict(law, cell):
             raise Divergence(law.id, f"{request.name} {wrong}")

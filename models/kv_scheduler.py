@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.kv_adapter import as_state, make_adapter, named
+from kvlockstep.models.kv_adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.scheduler_contract import END_TOKEN, SCHEDULER_OPTIONAL
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
@@ -153,6 +155,14 @@ class KVSchedulerModel(Model[SchedulerScope]):
         self._require(self.scope.exhaustive or pick((False, False, True)))
         return Op("drain", tokens=self._samples(pick))
 
+    @property
+    def evaluated(self) -> Counter[str]:
+        return self.judge.evaluated
+
+    def forget(self) -> None:
+        super().forget()
+        self.judge.evaluated.clear()
+
     def step(self, op: Op) -> str:
         return self._execute(op)
 
@@ -183,15 +193,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         return jobs, flights, as_state(queues), judge.memory.contents()
 
     def not_checked(self) -> dict[str, str]:
-        judge = self.judge
-        reasons = {
-            "free_slots": None if judge.places.shows_free else "free_slots answers None",
-            "can_reset": None if judge.traits.can_reset else "the target declares no can_reset",
-        }
-        unchecked = {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}
-        if judge.traits.policy is None:
-            unchecked[laws.admission_order.id] = "the target declares no policy"
-        return unchecked
+        return not_checked(self.laws, self.judge.traits, self.judge.places)
 
     def unreachable(self) -> set[str]:
         traits = self.judge.traits
@@ -246,6 +248,8 @@ class KVSchedulerModel(Model[SchedulerScope]):
             raise NotEnabled
         leaving = list(self.judge.live.items())
         answer: str = method(name, **args) if name is not None else method(**args)
+        self.evaluated[ERROR_CONTRACT.id] += 1
+        self.evaluated[TERMINATION.id] += 1
         if op.name == "add":
             self._remember(args["tokens"])
             if name[1:].isdecimal():

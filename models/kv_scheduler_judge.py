@@ -19,7 +19,7 @@ from kvlockstep.models.kv_request import Request, require_right
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import Law
+from kvlockstep.properties.law import Law, verdict
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.reference.scheduler_contract import END_TOKEN, PAD_DRAFT, Batch, Item, SchedulerTraits
 
@@ -85,6 +85,7 @@ class SchedulerJudge:
         self.adapter = adapter
         self.traits = read_traits(adapter, SchedulerTraits)
         self.reach: Counter[str] = Counter()
+        self.evaluated: Counter[str] = Counter()
         self.memory = SlotMemory(adapter, Traits(self.traits.block_size, self.traits.total), self.reach)
         self.live: dict[str, Job] = {}
         self.flights: deque[Flight] = deque()
@@ -347,11 +348,13 @@ class SchedulerJudge:
             job.request.computed = item.start
             job.request.drafts = self._guesses(item, job)
             job.offered = []
+            self.evaluated[laws.no_aliasing.id] += 1
             conflict = self.memory.write(job.request, item.slots, item.start, stop)
             if conflict is not None:
                 slot, other = conflict
                 self._check(laws.no_aliasing, [other, item.rid], slot)
             written.update(slot // self.traits.block_size for slot in item.slots[item.start :])
+        self.evaluated[laws.write_isolation.id] += len(items) > 1
         for item in items:
             self._read(self.live[item.rid].request, item.slots, item.start + item.n)
         for item in items:
@@ -387,6 +390,8 @@ class SchedulerJudge:
         return flight
 
     def _read(self, request: Request, slots: Sequence[int], stop: int) -> None:
+        self.evaluated[laws.prefix_soundness.id] += 0 < request.hit <= stop
+        self.evaluated[laws.content_equality.id] += stop > 0
         cell = self.memory.first_wrong(request, slots, stop)
         if cell is not None:
             require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
@@ -431,7 +436,8 @@ class SchedulerJudge:
         self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
 
     def _check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
-        if (wrong := law.check(*observed)) is not None:
+        self.evaluated[law.id] += 1
+        if (wrong := verdict(law, *observed)) is not None:
             raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
 
 

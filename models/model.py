@@ -11,7 +11,17 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kvlockstep.models.op import Command, Op
-from kvlockstep.properties.law import AGREEMENT, ERROR_CONTRACT, EVERYWHERE, TERMINATION, Law, Refused, Step
+from kvlockstep.properties.law import (
+    AGREEMENT,
+    ERROR_CONTRACT,
+    EVERYWHERE,
+    TERMINATION,
+    Law,
+    LawError,
+    Refused,
+    Step,
+    law_error,
+)
 from kvlockstep.reference.contracts import ContractError
 
 Factory = Callable[..., Any]
@@ -112,6 +122,15 @@ class Model(ABC, Generic[S]):
     def sketch(self) -> Hashable:
         """The abstract state as far as it is known without asking the target, whose answers may change it."""
         return self.fingerprint()
+
+    @property
+    @abstractmethod
+    def evaluated(self) -> Counter[str]:
+        """How often each law, by its id, was evaluated since `forget`."""
+
+    def forget(self) -> None:
+        """Forgets what was reached and evaluated so far, so that only later steps count."""
+        self.reach.clear()
 
     def not_checked(self) -> dict[str, str]:
         """Laws that this target does not expose enough for: id to reason."""
@@ -232,6 +251,7 @@ class LockstepModel(Model[S]):
         self.target = guarded(factory, *sizes.values())
         self.held: Any = self.nothing_held()
         self.view = self.observe(self.reference)
+        self._judged = 0
         self._require(self.view, guarded(self.observe, self.target), "a new target looks different")
 
     @abstractmethod
@@ -257,6 +277,15 @@ class LockstepModel(Model[S]):
     def notice(self, step: Step) -> None:
         """Counts reach goals."""
 
+    @property
+    def evaluated(self) -> Counter[str]:
+        """Every law looks at every step."""
+        return Counter({law.id: self._judged for law in self.laws})
+
+    def forget(self) -> None:
+        super().forget()
+        self._judged = 0
+
     def step(self, op: Op) -> Any:
         try:
             want = self.perform(self.reference, op)
@@ -266,27 +295,27 @@ class LockstepModel(Model[S]):
         view = self.observe(self.reference)
         seen = looked_at(self.observe, self.target)
         step = Step(op, got, self.view, seen, self.held, self.holds_after(self.held, op, got))
-        if (broken := self._broken_law(step)) is not None:
-            law, wrong = broken
-            raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
+        unable: LawError | None = None
+        for law in self.own_laws:
+            try:
+                wrong = law.check(step)
+            except Exception as error:
+                # The target may have answered with another type than the contract's. Then the comparison below says
+                # so, which is the better message; if it finds nothing, the law itself is at fault.
+                unable = unable or law_error(law, error)
+                continue
+            if wrong is not None:
+                raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
         if want != got:
             raise Divergence(AGREEMENT.id, f"answered {show(got)}", (f"reference: {show(want)}",))
         if view != seen:
             self._require(view, seen, "looks different afterwards")
+        if unable is not None:
+            raise unable
         self.view, self.held = view, step.held
+        self._judged += 1
         self.notice(step)
         return got
-
-    def _broken_law(self, step: Step) -> tuple[Law[Any], str] | None:
-        for law in self.own_laws:
-            try:
-                wrong = law.check(step)
-            except (TypeError, ValueError, AttributeError, LookupError):
-                # The target answered with another type than the contract's: the comparison that follows says so.
-                continue
-            if wrong is not None:
-                return law, wrong
-        return None
 
     def redo(self, op: Op) -> None:
         outcome = guarded(self.perform, self.reference, op)

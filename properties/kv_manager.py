@@ -32,7 +32,11 @@ class Cell(NamedTuple):
         return f"position {self.position} (slot {self.slot}) holds {self.got}, not {self.want}"
 
 
-@law("kv_manager", answers=("vllm#54727", "nano-vllm#163", "vllm#12603", "LMCache#2961", "vllm#56655"))
+@law(
+    "kv_manager",
+    needs=("prefix_cache",),
+    answers=("vllm#54727", "nano-vllm#163", "vllm#12603", "LMCache#2961", "vllm#56655"),
+)
 def prefix_soundness(cell: Cell) -> str | None:
     """What a request reads of its prefix hit is what a cold run would have written there."""
     return str(cell) if cell.hit and cell.writer is None else None

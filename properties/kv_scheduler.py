@@ -100,7 +100,7 @@ def one_queue(queues: Mapping[str, Sequence[str]], live: Collection[str]) -> str
     return None
 
 
-@law(CONTRACT)
+@law(CONTRACT, needs=("preempts",))
 def preemption_frees(preempted: Sequence[str], live: Collection[str], slots: Sequence[int]) -> str | None:
     """A preempted request is live, and holds nothing."""
     for rid in preempted:
@@ -121,7 +121,7 @@ def liveness(batches: int, limit: int) -> str | None:
     return f"{batches} batches, and not a token sampled" if batches > limit else None
 
 
-@law(CONTRACT)
+@law(CONTRACT, needs=("policy",))
 def admission_order(rid: str, before: Sequence[str], policy: str) -> str | None:
     """Nobody is admitted while a request waits that the policy puts before it."""
     return f"{rid} was admitted, though by {policy} {', '.join(before)} come first" if before else None

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Generic, NamedTuple, ParamSpec
+
+from kvlockstep.reference.contracts import Traits
+from kvlockstep.reference.scheduler_contract import SchedulerTraits
+
+# `needs` of a law can name a trait, or this optional answer.
+FREE_SLOTS = "free_slots"
+TRAITS = {"kv_manager": Traits, "kv_scheduler": SchedulerTraits}
 
 
 class Refused(NamedTuple):
@@ -40,12 +49,32 @@ class Step(NamedTuple):
 P = ParamSpec("P")
 
 
+class LawError(Exception):
+    """A law raised instead of judging: an error of the law or of the harness, not a violation."""
+
+
+def law_error(law: Law[Any], error: Exception) -> LawError:
+    """The error of a law as one sentence, with the place in the law behind it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.filename}:{place.lineno}"
+    return LawError(f"law {law.id} of {law.contract} raised {type(error).__name__}: {error} ({where})")
+
+
+def verdict(law: Law[Any], *observed: Any) -> str | None:
+    """Evaluates the law; returns None, or what is wrong in one sentence. Raises LawError if the law cannot judge."""
+    try:
+        return law.check(*observed)
+    except Exception as error:
+        raise law_error(law, error) from error
+
+
 @dataclass(frozen=True)
 class Law(Generic[P]):
     """A law of one contract. Called with what it observes, it answers None, or what is wrong in one sentence.
 
-    `needs` names what a target must expose beyond its contract's required methods; `answers` the seeds and
-    bug reports behind the law.
+    `needs` names what a target must expose beyond its contract's required methods: traits, or `free_slots`. `answers`
+    names the seeds and bug reports behind the law. Raises ValueError for a need that the contract does not have: such a
+    law would be checked on every target.
     """
 
     id: str
@@ -54,6 +83,14 @@ class Law(Generic[P]):
     check: Callable[P, str | None]
     needs: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {f.name for f in fields(TRAITS[self.contract])} | {FREE_SLOTS} if self.contract in TRAITS else set()
+        for need in self.needs:
+            if need not in known:
+                close = difflib.get_close_matches(need, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise ValueError(f"law {self.id} needs {need!r}, which {self.contract} does not have{hint}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
         return self.check(*args, **kwargs)

@@ -62,6 +62,7 @@ class Ledger:
     failures: int = 0
     seconds: float = 0.0
     reach: Counter[str] = field(default_factory=Counter)
+    evaluated: Counter[str] = field(default_factory=Counter)
     states: Distinct = field(default_factory=Distinct)
     not_checked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] | None = None
@@ -137,6 +138,7 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in PLAIN},
+            "evaluated": dict(self.evaluated),
             "done": self.done.pairs(),
             "states": [self.states.level, sorted(self.states.kept)],
             "unreachable": None if self.unreachable is None else sorted(self.unreachable),
@@ -153,6 +155,7 @@ class Ledger:
         level, kept = values["states"]
         ledger.states = Distinct(kept, level)
         ledger.reach, ledger.kinds = Counter(values["reach"]), Counter(values["kinds"])
+        ledger.evaluated = Counter(values.get("evaluated", {}))
         ledger.unreachable = None if values["unreachable"] is None else set(values["unreachable"])
         ledger.ahead = {int(s): [Failure.from_json(f) for f in failures] for s, failures in values["ahead"].items()}
         ledger.to_shrink = [Failure.from_json(f) for f in values["to_shrink"]]
@@ -169,6 +172,7 @@ class Ledger:
         self.episodes += report.episodes
         self.failures += report.failures
         self.reach.update(report.reach)
+        self.evaluated.update(report.evaluated)
         self.states.add(report.states)
         self.not_checked = report.not_checked or self.not_checked
         self.unreachable = common(self.unreachable, report.unreachable)

@@ -37,6 +37,7 @@ class ShardReport:
     episodes: int = 0
     failures: int = 0
     reach: Counter[str] = field(default_factory=Counter)
+    evaluated: Counter[str] = field(default_factory=Counter)
     not_checked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] | None = None
     first: dict[str, tuple[int, Trace]] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class ShardReport:
         self.steps += outcome.steps
         self.episodes += outcome.states
         self.reach.update(outcome.reach)
+        self.evaluated.update(outcome.evaluated)
         self.states |= outcome.seen if shard_driver(outcome.driver).each else set()
         self.not_checked = outcome.not_checked or self.not_checked
         self.unreachable = common(self.unreachable, outcome.unreachable)
@@ -63,6 +65,7 @@ class ShardReport:
         return {
             **vars(self),
             "reach": dict(self.reach),
+            "evaluated": dict(self.evaluated),
             "states": sorted(self.states),
             "unreachable": None if self.unreachable is None else sorted(self.unreachable),
             "first": {kind: [episode, trace_text(trace)] for kind, (episode, trace) in self.first.items()},
@@ -74,7 +77,15 @@ class ShardReport:
         unreachable = None if values["unreachable"] is None else set(values["unreachable"])
         shortest = {goal: (steps, episode) for goal, (steps, episode) in values["shortest"].items()}
         reach, states = Counter(values["reach"]), set(values["states"])
-        changed = {"reach": reach, "states": states, "unreachable": unreachable, "first": first, "shortest": shortest}
+        evaluated = Counter(values.get("evaluated", {}))
+        changed = {
+            "reach": reach,
+            "evaluated": evaluated,
+            "states": states,
+            "unreachable": unreachable,
+            "first": first,
+            "shortest": shortest,
+        }
         return cls(**{**values, **changed})
 
 

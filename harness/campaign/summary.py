@@ -8,9 +8,9 @@ from typing import Any
 
 from kvlockstep.campaign.ledger import Ledger
 from kvlockstep.campaign.plan import Plan
-from kvlockstep.drivers.episode import missed_goals
+from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.models.registry import model_of
-from kvlockstep.report import HOLDS, INCONCLUSIVE, VIOLATED, law_verdicts
+from kvlockstep.report import HOLDS, INCONCLUSIVE, VIOLATED, gaps, law_verdicts
 from kvlockstep.targets import Target
 from kvlockstep.trace import Trace
 
@@ -65,14 +65,23 @@ class Campaign:
         return missed_in(self.plan.contract, self.ledger)
 
     @property
+    def not_evaluated(self) -> tuple[str, ...]:
+        return not_evaluated_in(self.plan.contract, self.ledger)
+
+    @property
+    def gaps(self) -> list[str]:
+        """Why the campaign is inconclusive as long as it finds nothing."""
+        return gaps(self.missed, self.not_evaluated)
+
+    @property
     def verdict(self) -> str:
-        return VIOLATED if self.findings else INCONCLUSIVE if self.missed else HOLDS
+        return VIOLATED if self.findings else INCONCLUSIVE if self.gaps else HOLDS
 
     @property
     def laws(self) -> dict[str, str]:
-        """What became of each law: held, not_checked or violated."""
-        violated = (trace.law for trace, _ in self.findings.values())
-        return law_verdicts(self.plan.contract, self.not_checked, violated)
+        """What became of each law: held, not_evaluated, not_checked or violated."""
+        violated = {trace.law for trace, _ in self.findings.values()}
+        return law_verdicts(self.plan.contract, self.ledger.evaluated, self.not_checked, violated)
 
     @property
     def rate(self) -> float:
@@ -83,6 +92,11 @@ class Campaign:
 def missed_in(contract: str, ledger: Ledger) -> tuple[str, ...]:
     """The reach goals that no episode reached."""
     return missed_goals(model_of(contract), ledger.reach, ledger.unreachable)
+
+
+def not_evaluated_in(contract: str, ledger: Ledger) -> tuple[str, ...]:
+    """The laws that no episode evaluated, though the target exposes enough for them."""
+    return not_evaluated(model_of(contract), ledger.evaluated, ledger.not_checked)
 
 
 def unique(states: int) -> int | None:
@@ -100,10 +114,11 @@ def yardstick(rate: float) -> str:
 def status_of(plan: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
     """The state of a campaign with this plan, as status.json holds it."""
     missed = missed_in(plan["contract"], ledger)
+    unevaluated = not_evaluated_in(plan["contract"], ledger)
     violated = bool(ledger.findings or ledger.unshrunk)
     return {
         **plan,
-        "verdict": VIOLATED if violated else INCONCLUSIVE if missed else HOLDS,
+        "verdict": VIOLATED if violated else INCONCLUSIVE if missed or unevaluated else HOLDS,
         "steps": ledger.steps,
         "seconds": round(ledger.seconds, 3),
         "steps_per_second": round(ledger.recent_rate()),
@@ -116,6 +131,8 @@ def status_of(plan: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
         "corpus": sorted(ledger.corpus),
         "reach": dict(sorted(ledger.reach.items())),
         "missed": missed,
+        "evaluated": dict(sorted(ledger.evaluated.items())),
+        "not_evaluated": unevaluated,
         "unreachable": sorted(ledger.unreachable or ()),
         "not_checked": ledger.not_checked,
         "lost": ledger.lost,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ class Outcome:
 
     Of the first `sampled` steps (5,000 at most), `novel` ended in a state that no earlier one had ended in. `unsteady`
     counts how often the target was seen to do something else at the same operations, which is no violation by itself.
+    `evaluated` counts how often each law was evaluated.
     """
 
     driver: str
@@ -30,6 +31,7 @@ class Outcome:
     seconds: float = 0.0
     exhausted: bool | None = None
     reach: Counter[str] = field(default_factory=Counter)
+    evaluated: Counter[str] = field(default_factory=Counter)
     not_checked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -49,8 +51,9 @@ class Outcome:
             self.seen.add(hash((model.scope, model.sketch())))
 
     def absorb(self, model: Model[Any]) -> None:
-        """Takes over what one episode reached and what it could not look at."""
+        """Takes over what one episode reached and evaluated, and what it could not look at."""
         self.reach.update(model.reach)
+        self.evaluated.update(model.evaluated)
         self.not_checked = model.not_checked()
         self.unreachable = common(self.unreachable, model.unreachable())
         self.facts = self.facts or model.describe()
@@ -59,6 +62,13 @@ class Outcome:
 def missed_goals(model_type: type[Model[Any]], reach: Counter[str], unreachable: set[str] | None) -> tuple[str, ...]:
     """The goals of a contract that were not reached, and could have been."""
     return tuple(g.id for g in model_type.goals if not reach[g.id] and g.id not in (unreachable or ()))
+
+
+def not_evaluated(
+    model_type: type[Model[Any]], evaluated: Counter[str], not_checked: Container[str]
+) -> tuple[str, ...]:
+    """The laws of a contract that were never evaluated, though the target exposes enough for them."""
+    return tuple(law.id for law in model_type.laws if not evaluated[law.id] and law.id not in not_checked)
 
 
 def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:

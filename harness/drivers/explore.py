@@ -116,7 +116,7 @@ class Exploration:
             self.outcome.depth = max(self.outcome.depth, node.depth + 1)
             with self._judged([*path, op]):
                 model = self._at(path)
-                model.reach.clear()
+                model.forget()
                 with contextlib.suppress(NotEnabled):
                     model.step(op)
                     self._arrive(model, Node(node, op, node.depth + 1))
