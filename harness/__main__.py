@@ -7,20 +7,43 @@ import os
 import sys
 import threading
 import time
+from typing import NoReturn
+
+if sys.flags.optimize > 1:
+    print("kvlockstep: python -OO drops docstrings, and the laws have their statements there: use -O", file=sys.stderr)
+    sys.exit(2)
 
 from kvlockstep.cli import main
+from kvlockstep.isolation import CAN_FORK
+from kvlockstep.options import IN_PROCESS
+from kvlockstep.parent import waited_for
 
 # For threads that a target has left to end when the command is through; those of an idle executor do at once.
 WAIT_SECONDS = 5.0
 
 
 def run() -> None:
-    """Runs the command and ends the process with its exit code, also if a target has left threads that do not end."""
+    """Runs the command, in a child where that is possible, and ends the process with its exit code."""
+    if not CAN_FORK or IN_PROCESS in sys.argv:
+        _end(_command())
+    parent = os.getpid()
+    code = waited_for(_command)
+    if os.getpid() == parent:
+        sys.exit(code)
+    _end(code)
+
+
+def _command() -> int:
     code = 0
     try:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return code
+
+
+def _end(code: int) -> NoReturn:
+    """Ends this process, also if a target has left threads that do not end."""
     if _left():
         threading.Thread(target=_end_soon, args=(code,), name="kvlockstep-end", daemon=True).start()
     sys.exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,18 @@ from kvlockstep.config import Config
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated, run_ops
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.shrink import shrink
+from kvlockstep.drivers.shrink import RunOps, shrink
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.errors import UsageError
-from kvlockstep.files import require_writable
-from kvlockstep.isolation import isolated, run_ops_isolated
-from kvlockstep.models.model import Factory, Model
+from kvlockstep.isolation import ChildLost, SharedWatchdog, in_child
+from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.registry import model_of
+from kvlockstep.parent import RUNNING, doing
 from kvlockstep.profiles import Profile, profile_of
 from kvlockstep.properties.law import TERMINATION
 from kvlockstep.report import INCONCLUSIVE, VIOLATED, Report, Run, TargetReport, run_of
-from kvlockstep.targets import CPU, Target, from_factory
+from kvlockstep.supervising import ends_processes, run_ops_supervised, supervised, supervises
+from kvlockstep.targets import Target, from_factory
 from kvlockstep.trace import Trace, load_trace, save_trace
 from kvlockstep.watchdog import Watchdog
 
@@ -87,8 +89,13 @@ def check_target(
     directory: Path = FAILURES,
     emit: Emit = silent,
     drivers: tuple[str, ...] = DRIVERS,
+    in_process: bool = False,
 ) -> TargetReport:
-    """All drivers on one target, stopping at the first violation. `drivers` leaves some out."""
+    """All drivers on one target, stopping at the first violation. `drivers` leaves some out.
+
+    Each driver runs in a child, unless `in_process`: then a debugger can stop in the target, and a target that dies
+    takes this process with it.
+    """
     report = TargetReport(target.contract, target.name)
     model_type = model_of(target.contract)
     replay_saved(target, directory, profile, report, emit)
@@ -99,12 +106,12 @@ def check_target(
         if report.failures:
             break
         emit(Event("begin", target.contract, target.name, name))
-        outcome = _run_driver(name, model_type, target, profile, seed, directory, emit)
+        outcome = _run_driver(name, target, profile, seed, emit, in_process)
         if outcome.failure is not None and _slow_for_once(target, outcome.failure, profile):
             text = f"{name} runs again: {outcome.failure.message}, but did when repeated"
             report.notes.append(text)
             emit(Event("note", target.contract, target.name, name, text=text))
-            outcome = _run_driver(name, model_type, target, profile, seed, directory, emit)
+            outcome = _run_driver(name, target, profile, seed, emit, in_process)
         if outcome.unsteady:
             text = f"{name}: {target.name} did not do the same again, {outcome.unsteady} times"
             report.notes.append(text)
@@ -152,14 +159,11 @@ def replay_saved(target: Target, directory: Path, profile: Profile, report: Targ
 
 
 def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None:
-    """Plays a trace in a child, since it may take its process with it; answers the failure if there is one.
-
-    A target on a device plays in this process, whose device a forked child could not use.
-    """
+    """Plays a trace under supervision; returns the failure if there is one."""
     watchdog = Watchdog(profile.step_seconds)
     arguments = model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog
-    if target.device == CPU:
-        return run_ops_isolated(*arguments)
+    if supervises(target):
+        return run_ops_supervised(*arguments)
     with watchdog.watching():
         return run_ops(*arguments)
 
@@ -170,28 +174,60 @@ def _slow_for_once(target: Target, trace: Trace, profile: Profile) -> bool:
 
 
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
-    """The failure made short, in children if the profile isolates drivers."""
-    model_type, watchdog = model_of(target.contract), Watchdog(profile.step_seconds)
-    if profile.isolate and target.device == CPU:
-        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds, run_ops_isolated)
+    """The failure made short, under supervision where that is possible."""
+    model_type = model_of(target.contract)
+    if supervises(target):
+        return shrink_model(model_type, target.factory, trace, profile)
+    watchdog = Watchdog(profile.step_seconds)
     with watchdog.watching():
         return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds)
 
 
-def _run_driver(
-    name: str, model_type: type[Model[Any]], target: Target, profile: Profile, seed: int, directory: Path, emit: Emit
-) -> Outcome:
+def shrink_model(model_type: type[Model[Any]], factory: Factory, trace: Trace, profile: Profile) -> Trace:
+    """The failure of a model made short: in one child, or in a child for each attempt if attempts end or hang it."""
+
+    def attempts(watchdog: Watchdog, run: RunOps = run_ops) -> Trace:
+        return shrink(model_type, factory, trace, watchdog, profile.shrink_seconds, run)
+
+    if not ends_processes(trace):
+        with suppress(ChildLost):
+            return in_child(attempts, profile.step_seconds)
+    return attempts(Watchdog(profile.step_seconds), run_ops_supervised)
+
+
+def _run_driver(name: str, target: Target, profile: Profile, seed: int, emit: Emit, in_process: bool) -> Outcome:
     def progress(steps: int) -> None:
         emit(Event("progress", target.contract, target.name, name, steps))
 
-    if not profile.isolate or target.device != CPU:  # a forked child cannot use the device of its parent
-        return drive(name, target, profile, seed, progress)
+    def work(model_type: type[Model[Any]], watchdog: SharedWatchdog) -> Outcome:
+        return _drive(name, model_type, target.factory, profile, seed, watchdog, watchdog.report)
 
-    def work(_model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
-        return _drive(name, target, profile, seed, watchdog, progress)
+    if in_process or not supervises(target):
+        with doing(RUNNING, f"{name} on {target.contract} {target.name}"):
+            return drive(name, target, profile, seed, progress)
+    return supervised(name, model_of(target.contract), work, profile.step_seconds, progress)
 
-    require_writable(directory)
-    return isolated(name, model_type, work, profile.step_seconds, directory / f".journal-{target.contract}-{name}")
+
+def explore_scope(
+    target: Target,
+    scope: Scope,
+    *,
+    seconds: float | None = None,
+    max_depth: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    step_seconds: float = 5.0,
+) -> Outcome:
+    """Explores one scope under supervision."""
+
+    def work(model_type: type[Model[Any]], watchdog: Watchdog, tell: Callable[[int], None] | None) -> Outcome:
+        make = target.factory
+        return explore(model_type, make, scope, watchdog=watchdog, seconds=seconds, max_depth=max_depth, progress=tell)
+
+    model_type = model_of(target.contract)
+    if supervises(target):
+        return supervised("explore", model_type, lambda m, w: work(m, w, w.report), step_seconds, progress)
+    with Watchdog(step_seconds).watching() as watchdog:
+        return work(model_type, watchdog, progress)
 
 
 def drive(
@@ -199,18 +235,18 @@ def drive(
 ) -> Outcome:
     """One driver on one target in this process, within the budget of the profile; the failure is not shrunk."""
     with Watchdog(profile.step_seconds).watching() as watchdog:
-        return _drive(name, target, profile, seed, watchdog, progress)
+        return _drive(name, model_of(target.contract), target.factory, profile, seed, watchdog, progress)
 
 
 def _drive(
     name: str,
-    target: Target,
+    model_type: type[Model[Any]],
+    factory: Factory,
     profile: Profile,
     seed: int,
     watchdog: Watchdog,
     progress: Callable[[int], None] | None,
 ) -> Outcome:
-    model_type, factory = model_of(target.contract), target.factory
     if name == "explore":
         return _explore_all(model_type, factory, profile, watchdog, progress)
     if name == "hypothesis":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from kvlockstep.checking import DRIVERS, check_target, shrink_failure
+from kvlockstep.checking import DRIVERS, check_target, explore_scope, shrink_failure
 from kvlockstep.config import Config, load_config
 from kvlockstep.console import (
     CheckProgress,
@@ -24,7 +26,6 @@ from kvlockstep.console import (
     stdout,
 )
 from kvlockstep.differing import diff_command
-from kvlockstep.drivers.explore import explore as run_explore
 from kvlockstep.engines import engines_command
 from kvlockstep.errors import UsageError
 from kvlockstep.explaining import explain_command, list_command
@@ -36,10 +37,12 @@ from kvlockstep.formats import (
     results_of_runs,
 )
 from kvlockstep.fuzzing import fuzz_command, status_command
+from kvlockstep.isolation import ChildLost
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.options import (
     config_option,
     dir_option,
+    in_process_option,
     json_option,
     one_target,
     options,
@@ -59,10 +62,29 @@ from kvlockstep.report_page import report_command
 from kvlockstep.scaffolding import new_target_command
 from kvlockstep.targets import CPU, ENGINES, Target, check_contract, known_faults, known_targets, on_device, resolve
 from kvlockstep.trace import save_trace
-from kvlockstep.watchdog import Watchdog
+
+# The errors of a full disk, of a pipe that nobody reads, and of a closed file.
+UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EBADF, errno.EIO)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Verbs(click.Group):
+    """Verbs whose results could not be written end with a usage error, whatever their verdict."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            # What is still buffered would fail again when Python ends.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            raise UsageError(f"cannot write the results: {error.strerror}") from error
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kvlockstep")
 def cli() -> None:
     """Executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
@@ -77,6 +99,7 @@ def cli() -> None:
 @click.option(
     "--driver", "drivers", multiple=True, metavar="|".join(DRIVERS), help="Only these drivers; may be repeated."
 )
+@in_process_option
 @click.option("--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Where targets keep tensors.")
 def check(
     contracts: Sequence[str],
@@ -87,6 +110,7 @@ def check(
     as_json: bool,
     config: str,
     drivers: Sequence[str],
+    in_process: bool,
     device: str,
 ) -> None:
     """Saved failures, exhaustive exploration, Hypothesis, then random episodes.
@@ -111,6 +135,7 @@ def check(
                 directory=where,
                 emit=CheckProgress(progress),
                 drivers=tuple(drivers) or DRIVERS,
+                in_process=in_process,
             )
         report.targets.append(done)
         if not as_json:
@@ -166,16 +191,8 @@ def explore(
     report: list[Run] = []
     console = stdout()
     for scope in model_type.small_scopes:
-        with progress_bar() as progress, Watchdog(5.0).watching() as watchdog:
-            outcome = run_explore(
-                model_type,
-                target.factory,
-                scope,
-                watchdog=watchdog,
-                seconds=seconds,
-                max_depth=depth,
-                progress=_step_counter(progress),
-            )
+        with progress_bar() as progress:
+            outcome = explore_scope(target, scope, seconds=seconds, max_depth=depth, progress=_step_counter(progress))
         path = None
         if outcome.failure is not None:
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile_of("quick"))
@@ -332,10 +349,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
+        if sys.stdout is None:
+            raise UsageError("standard output is closed; the results need a place, if only /dev/null")
         cli.main(args=None if arguments is None else list(arguments), prog_name="kvlockstep", standalone_mode=False)
     except UsageError as error:
         stderr().print(f"kvlockstep: {error}", markup=False)
         sys.exit(2)
+    except ChildLost as lost:
+        # Verbs that make traces of it do so; for the others it is a call that raised what no contract names.
+        stderr().print("\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details]), markup=False)
+        sys.exit(EXIT_CODES[VIOLATED])
     except click.ClickException as error:
         error.show()
         sys.exit(2)

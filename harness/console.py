@@ -28,10 +28,16 @@ PIPE_WIDTH = 120
 EVERY_SECONDS = 30.0
 
 
+class _Results(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves the exit code to the command line; rich would end the process with 1, which says violated."""
+        raise  # noqa: PLE0704
+
+
 def stdout() -> Console:
     """For results."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return _Results(highlight=False, soft_wrap=True, width=width)
 
 
 def stderr() -> Console:
@@ -101,7 +107,8 @@ def print_target(console: Console, report: TargetReport) -> None:
         console.print(f"  traits: {traits_text(traits)}")
     for law, reason in report.not_checked.items():
         console.print(f"  not checked: {law} ({reason})")
-    console.print(f"  laws: {laws_text(report)}")
+    if not report.failures:
+        console.print(f"  laws: {laws_text(report)}")
     for note in report.notes:
         console.print(f"  {note}", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2))

@@ -15,19 +15,21 @@ from typing import Any
 
 import click
 
+from kvlockstep.checking import shrink_model
 from kvlockstep.console import progress_bar, stdout
+from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.shrink import shrink
 from kvlockstep.errors import UsageError
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.model import Divergence, Factory, Scope
+from kvlockstep.models.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.op import NotEnabled, Op
 from kvlockstep.options import json_option, options, print_json, seed_option, target_option
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.contracts import Traits
+from kvlockstep.supervising import supervised
 from kvlockstep.targets import Target, resolve
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
@@ -120,12 +122,14 @@ def diff(
     """The shortest trace found on which the two differ, or None if they agree for `steps` steps."""
     budget = profile_of("quick")
     pair = pair_model((a.name, b.name), b.factory, without, roomy)
-    with Watchdog(budget.step_seconds).watching() as watchdog:
-        outcome = random_walk(pair, a.factory, seed=seed, watchdog=watchdog, steps=steps)
-        if outcome.failure is None:
-            return None
-        short = shrink(pair, a.factory, outcome.failure, watchdog, budget.shrink_seconds)
-    return short.but(target=f"{a.name} and {b.name}")
+
+    def work(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
+        return random_walk(model_type, a.factory, seed=seed, watchdog=watchdog, steps=steps)
+
+    outcome = supervised("random", pair, work, budget.step_seconds)
+    if outcome.failure is None:
+        return None
+    return shrink_model(pair, a.factory, outcome.failure, budget).but(target=f"{a.name} and {b.name}")
 
 
 @click.command("diff")

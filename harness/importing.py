@@ -11,6 +11,7 @@ from typing import Any
 
 from kvlockstep.errors import UsageError
 from kvlockstep.impl.engines.loading import EngineMissing
+from kvlockstep.parent import IMPORTING, doing
 from kvlockstep.trying import tried, what
 
 FORMS = "give module:factory or file.py:factory"
@@ -28,7 +29,8 @@ def load(spec: str) -> Any:
     file = _find(name) if by_path else None
     if by_path and file is None:
         raise UsageError(f"cannot import target {spec!r}: there is no file {name}")
-    found, error = tried(import_file, file) if file is not None else tried(importlib.import_module, name)
+    with doing(IMPORTING, spec):
+        found, error = tried(import_file, file) if file is not None else tried(importlib.import_module, name)
     if isinstance(error, (EngineMissing, UsageError)):
         raise UsageError(str(error)) from error
     if error is None:

@@ -88,6 +88,12 @@ dir_option = click.option("--dir", "directory", help="Directory of failing trace
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_keep_stdout, help="Results as JSON on stdout, all else on stderr."
 )
+IN_PROCESS = "--in-process"
+in_process_option = click.option(
+    IN_PROCESS,
+    is_flag=True,
+    help="Run targets in this process, so that a debugger can stop in them; one that dies takes the check with it.",
+)
 config_option = click.option(
     "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
 )

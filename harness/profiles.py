@@ -11,7 +11,7 @@ from kvlockstep.errors import UsageError
 class Profile:
     """Budgets of one check of one target. `explore_seconds` is for all small scopes together.
 
-    `isolate` runs the drivers in a process of their own, which is cut off when a step takes `step_seconds`.
+    A call that takes `step_seconds` is cut off.
     """
 
     name: str
@@ -21,7 +21,6 @@ class Profile:
     random_steps: int
     step_seconds: float = 5.0
     shrink_seconds: float = 20.0
-    isolate: bool = False
 
 
 PROFILES = {
@@ -29,7 +28,7 @@ PROFILES = {
     for p in (
         Profile("quick", 3.0, 30, 30, 30_000),
         Profile("ci", 15.0, 100, 50, 200_000),
-        Profile("deep", 300.0, 1_000, 100, 5_000_000, step_seconds=20.0, shrink_seconds=120.0, isolate=True),
+        Profile("deep", 300.0, 1_000, 100, 5_000_000, step_seconds=20.0, shrink_seconds=120.0),
     )
 }
 

@@ -19,7 +19,9 @@ from rich.table import Table
 from kvlockstep.console import progress_bar, stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.options import json_option, options, print_json, seed_option, target_option
+from kvlockstep.parent import RUNNING, doing
 from kvlockstep.targets import Target, resolve
+from kvlockstep.trying import tried, what
 
 EXACT_LRU = "blocks"
 UNBOUNDED = 16
@@ -90,7 +92,22 @@ def chat_turns(chat: ChatWorkload, seed: int) -> list[tuple[int, list[int], list
 
 
 def measure(target: Target, chat: ChatWorkload, seed: int) -> Quality:
-    """Serves the chats on a new manager of the target. Nothing is judged here; `check` does that."""
+    """Serves the chats on a new manager of the target. Nothing is judged here; `check` does that.
+
+    Raises UsageError if the manager cannot serve them, or raises anything.
+    """
+    with doing(RUNNING, target.name):
+        quality, error = tried(_serve, target, chat, seed)
+    if error is not None and not isinstance(error, UsageError):
+        hint = f"`kvlockstep check kv_manager --target {target.name}` makes a trace of it"
+        raise UsageError(f"{target.name} {what(error)} while it served the chats; {hint}") from error
+    if error is not None:
+        raise error
+    found: Quality = quality
+    return found
+
+
+def _serve(target: Target, chat: ChatWorkload, seed: int) -> Quality:
     manager = target.factory(chat.blocks, chat.block_size)
     quality = Quality(target.name)
     longest, limit = chat.longest, getattr(manager, "max_length", None)

@@ -22,6 +22,7 @@ from kvlockstep.models.model import Divergence
 from kvlockstep.mooncake import read_mooncake
 from kvlockstep.options import json_option, one_target, options, print_json, target_option
 from kvlockstep.page import failure_page
+from kvlockstep.parent import RUNNING, doing
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
 from kvlockstep.request_playing import ReplayDivergence, Summary, play
@@ -62,7 +63,7 @@ def replay_mooncake(
     total = _count_lines(path) if limit is None else limit
     try:
         adapter = make_adapter(target.factory, blocks, block_size)
-        with progress_bar(total=True) as progress:
+        with doing(RUNNING, target.name), progress_bar(total=True) as progress:
             task = progress.add_task(f"{target.name}", total=total)
             summary = play(
                 islice(iter(reader), limit),

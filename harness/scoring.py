@@ -231,9 +231,7 @@ def score(
 def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ...]) -> FaultScore:
     target = resolve(contract, FAULT_PREFIX + id_)
     result = FaultScore(id_, contract, faults()[id_].law)
-    budget = replace(
-        profile, explore_seconds=profile.explore_seconds * EXPLORE_SHARE, step_seconds=STEP_SECONDS, isolate=False
-    )
+    budget = replace(profile, explore_seconds=profile.explore_seconds * EXPLORE_SHARE, step_seconds=STEP_SECONDS)
     started = time.perf_counter()
     traces = []
     for driver, seed in _runs(seeds, result):
@@ -292,7 +290,7 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
     target = resolve(contract, name)
-    outcome = drive("random", target, replace(profile, random_steps=steps, isolate=False), seed)
+    outcome = drive("random", target, replace(profile, random_steps=steps), seed)
     model_type = model_of(contract)
     missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
     missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)

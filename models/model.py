@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -203,9 +204,8 @@ def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) ->
         return call(*args)
     except ContractError as error:
         return Refused(type(error).__name__)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        _let_interrupt_out(error)
         raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
 
 
@@ -213,10 +213,15 @@ def looked_at(look: Callable[..., R], /, *args: Any) -> R:
     """Looks at the target, which may raise nothing; a time-out or any exception is a Divergence."""
     try:
         return look(*args)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        _let_interrupt_out(error)
         raise unexpected(error, "a look at it afterwards") from None
+
+
+def _let_interrupt_out(error: BaseException) -> None:
+    """Raises an interrupt again, unless this process ignores interrupts: then the target has raised it."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        raise error
 
 
 def unexpected(error: BaseException, call: str) -> Divergence:

@@ -102,7 +102,8 @@ def law(
     """Makes a law of a function: its name is the id, its docstring the statement."""
 
     def declare(check: Callable[P, str | None]) -> Law[P]:
-        assert check.__doc__, f"law {check.__name__} has no statement"
+        if not check.__doc__:
+            raise ValueError(f"law {check.__name__} has no statement: write its docstring, and run Python without -OO")
         statement = " ".join(check.__doc__.split())
         return Law(check.__name__, contract, statement, check, needs, answers)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 

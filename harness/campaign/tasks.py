@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvlockstep.campaign.plan import Plan
@@ -11,10 +9,10 @@ from kvlockstep.campaign.playing import reuse_examples, shard_driver
 from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.shrink import shrink
-from kvlockstep.isolation import isolated, run_ops_isolated
 from kvlockstep.models.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import TERMINATION
+from kvlockstep.supervising import ends_processes, run_ops_supervised, supervised
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
@@ -46,7 +44,7 @@ def uses_children(task: Task) -> bool:
     if task.kind == SHRINK:
         assert task.trace is not None
         # Shrinking in children comes to another end, so one worker that was lost by chance must not lead there.
-        return len(task.lost) > 1 or _ends_processes(task.trace)
+        return len(task.lost) > 1 or ends_processes(task.trace)
     return task.kind == SHARD and bool(task.lost)
 
 
@@ -73,12 +71,7 @@ def _shrunk(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apar
         with watchdog.watching():
             return shrink(model_type, factory, trace, watchdog, steps=plan.shrink_steps)
     with watchdog.at_most(watchdog.limit if trace.law == TERMINATION.id else ISOLATED_STEP_SECONDS):
-        return shrink(model_type, factory, trace, watchdog, run=run_ops_isolated, steps=plan.shrink_steps)
-
-
-def _ends_processes(trace: Trace) -> bool:
-    """Whether a child had to be lost to see the failure; such a trace has no answers."""
-    return bool(trace.ops) and not trace.answers
+        return shrink(model_type, factory, trace, watchdog, run=run_ops_supervised, steps=plan.shrink_steps)
 
 
 def _shard_again(factory: Factory, plan: Plan, task: Task) -> ShardReport:
@@ -99,15 +92,13 @@ def _shard_again(factory: Factory, plan: Plan, task: Task) -> ShardReport:
 
 
 def _apart(factory: Factory, plan: Plan, shard: int, episodes: range) -> tuple[ShardReport, None] | tuple[None, Trace]:
-    """Plays episodes of a shard in children. If they end their process twice, answers the trace that did it."""
+    """Plays episodes of a shard in a child. If they end their process, returns the trace that did it."""
 
     def drive(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
         report = run_shard(factory, plan, shard, watchdog, episodes=episodes, model_type=model_type)
         return Outcome(plan.driver, facts={"report": report})
 
-    with tempfile.TemporaryDirectory(prefix="kvlockstep-") as directory:
-        journal = Path(directory) / "journal"
-        outcome = isolated(plan.driver, model_of(plan.contract), drive, plan.step_seconds, journal)
+    outcome = supervised(plan.driver, model_of(plan.contract), drive, plan.step_seconds)
     if outcome.failure is None:
         return outcome.facts["report"], None
     return None, outcome.failure.but(target=plan.target, seed=plan.seed)

@@ -1,0 +1,275 @@
+"""Targets that end, crash or hang their process: a finding with a trace in every driver and profile, never green."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from kvlockstep.checking import DRIVERS, check_target
+from kvlockstep.drivers import shrink
+from kvlockstep.isolation import ChildLost, in_child
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_scope import KVScope
+from kvlockstep.models.op import Op
+from kvlockstep.profiles import PROFILES
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.supervising import Journal, run_ops_supervised
+from kvlockstep.targets import Target
+from kvlockstep.watchdog import Watchdog
+
+
+class Exits(KVManager):
+    def commit(self, rid, n):
+        os._exit(0)
+
+
+class Crashes(KVManager):
+    def commit(self, rid, n):
+        ctypes.string_at(0)
+
+
+class Interrupts(KVManager):
+    def commit(self, rid, n):
+        raise KeyboardInterrupt
+
+
+class Hangs(KVManager):
+    def commit(self, rid, n):
+        while True:
+            pass
+
+
+class HangsDeaf(KVManager):
+    def commit(self, rid, n):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while True:
+            pass
+
+
+class ForksAway(KVManager):
+    """Leaves a copy of its process behind, which goes on with the driver's work."""
+
+    commits = 0
+
+    def commit(self, rid, n):
+        ForksAway.commits += 1
+        if ForksAway.commits == 5:
+            os.fork()
+        super().commit(rid, n)
+
+
+class SitsInStart(KVManager):
+    def __init__(self, blocks, block_size):
+        os._exit(7)
+
+
+ENDS = {Exits: "the process ended with exit code 0", Crashes: "the process died of SIGSEGV"}
+
+
+def checked(manager, profile, driver, tmp_path, **changes):
+    target = Target("kv_manager", manager.__name__, manager)
+    quick = {"random_steps": 200, "examples": 5, "step_seconds": 1.0, **changes}
+    return check_target(target, replace(PROFILES[profile], **quick), directory=tmp_path, drivers=(driver,))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("manager", ENDS, ids=lambda manager: manager.__name__)
+def test_a_process_that_ends_is_a_finding_with_the_shortest_trace(manager, driver, profile, tmp_path):
+    report = checked(manager, profile, driver, tmp_path)
+    (run,) = report.failures
+    assert report.verdict == "violated"
+    assert run.failure.law == "error_contract"
+    assert run.failure.message == ENDS[manager]
+    assert [op.name for op in run.failure.ops] == ["admit", "forward"]
+    assert not run.failure.flaky
+    assert os.path.exists(run.trace)
+
+
+def test_a_crash_says_where_in_the_target_it_was(tmp_path):
+    (run,) = checked(Crashes, "quick", "random", tmp_path).failures
+    assert "Fatal Python error: Segmentation fault" in run.failure.details
+    assert run.failure.details[-1].endswith("in commit")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
+    (run,) = checked(Interrupts, "quick", driver, tmp_path).failures
+    assert run.failure.law == "error_contract"
+    assert run.failure.message.startswith("commit raised KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
+    monkeypatch.setattr(shrink, "HANG_SECONDS", 0.1)
+    (run,) = checked(Hangs, profile, driver, tmp_path).failures
+    assert run.failure.law == "termination"
+    assert [op.name for op in run.failure.ops] == ["admit", "forward"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_call_that_hangs_with_signals_blocked_is_a_finding(driver, tmp_path, monkeypatch):
+    monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)
+    (run,) = checked(HangsDeaf, "quick", driver, tmp_path, step_seconds=0.3).failures
+    assert run.failure.law == "termination"
+    assert [op.name for op in run.failure.ops] == ["admit", "forward"]
+
+
+def test_a_target_that_forks_is_judged_once_and_leaves_nothing_running(tmp_path):
+    before = processes()
+    report = checked(ForksAway, "quick", "random", tmp_path, random_steps=20)
+    assert len(report.runs) == 1
+    assert wait_until(lambda: processes() <= before)
+
+
+def processes() -> set[str]:
+    """The processes of this session's user that run this test."""
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in listed.splitlines() if "test_supervision" in line}
+
+
+def wait_until(holds, seconds=20):
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+def test_a_target_that_dies_when_it_is_made_fails_without_an_operation():
+    failure = run_ops_supervised(KVManagerModel, SitsInStart, KVScope(2, 1, 1, 2), (), Watchdog(1.0))
+    assert failure.ops == ()
+    assert failure.message == "the process ended with exit code 7"
+
+
+def test_the_journal_has_what_was_tried_and_not_what_did_not_apply():
+    scope = KVScope(2, 1, 1, 2)
+    never = Op("finish", request="r9")
+    admit = Op("admit", request="r0", tokens=[0], extra_key=None, n=1)
+    forward = Op("forward", accept=None, abort=[], reverse=None)
+    failure = run_ops_supervised(KVManagerModel, Exits, scope, (never, admit, forward), Watchdog(1.0))
+    assert failure.ops == (admit, forward)
+
+
+def test_a_journal_that_is_full_keeps_its_beginning():
+    journal = Journal(size=400)
+    journal.begin(KVScope(2, 1, 1, 2))
+    ops = [Op("finish", request=f"r{n}") for n in range(100)]
+    for op in ops:
+        journal.note(op)
+    scope, noted = journal.read(KVManagerModel)
+    assert scope == KVScope(2, 1, 1, 2)
+    assert 0 < len(noted) < 100
+    assert list(noted) == ops[: len(noted)]
+
+
+def test_a_child_tells_how_far_it_is():
+    told = []
+
+    def work(watchdog):
+        watchdog.report(5)
+        time.sleep(0.3)
+        return "done"
+
+    assert in_child(work, 5.0, told.append) == "done"
+    assert told == [5]
+
+
+def test_an_error_that_cannot_be_pickled_comes_back_as_its_text():
+    class Local(Exception):
+        pass
+
+    def work(_watchdog):
+        raise Local("what happened")
+
+    with pytest.raises(RuntimeError, match="what happened"):
+        in_child(work, 5.0)
+
+
+def test_a_child_that_is_lost_before_it_does_anything_is_no_finding():
+    with pytest.raises(ChildLost, match="exit code 3"):
+        in_child(lambda _: os._exit(3), 5.0)
+
+
+def command(*arguments, cwd, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "kvlockstep", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [("import os; os._exit(0)", "ended with exit code 0"), ("import ctypes; ctypes.string_at(0)", "died of SIGSEGV")],
+)
+def test_a_target_whose_import_ends_the_process_is_a_usage_error(source, how, tmp_path):
+    (tmp_path / "mine.py").write_text(source)
+    done = command("check", "kv_manager", "--target", "mine.py:Manager", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"kvlockstep: the process {how} while importing mine.py:Manager, without a result"
+
+
+def test_a_target_that_ends_the_process_of_another_verb_is_a_violation(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\nfrom kvlockstep.reference.kv_manager import KVManager\n"
+        "class Exits(KVManager):\n    def commit(self, rid, n): os._exit(0)\n"
+    )
+    for verb in (["quality", "--target", "mine.py:Exits"], ["diff", "--target", "mine.py:Exits", "--target", "blocks"]):
+        done = command(*verb, cwd=tmp_path)
+        assert done.returncode == 1, done
+        assert "the process ended with exit code 0" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_reach_the_command_and_their_exit_codes_are_those_of_a_shell(number, code, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pathlib\nfrom kvlockstep.reference.kv_manager import KVManager\n"
+        "class Marks(KVManager):\n    def commit(self, *a): pathlib.Path('began').touch(); return super().commit(*a)\n"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kvlockstep", "check", "kv_manager", "--target", "mine.py:Marks", "--profile", "deep"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert wait_until((tmp_path / "began").exists, 120)
+    started.send_signal(number)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == code
+    assert ("interrupted" in err) == (number == signal.SIGINT)
+
+
+def test_results_that_cannot_be_written_are_no_success(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvlockstep", "list"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "kvlockstep: cannot write the results: No space left on device\n"
+
+
+def test_a_closed_stdout_is_refused_at_once(tmp_path):
+    done = command("list", cwd=tmp_path, preexec_fn=lambda: os.close(1))
+    assert done.returncode == 2
+    assert "standard output is closed" in done.stderr
+
+
+def test_without_docstrings_it_says_so(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-OO", "-m", "kvlockstep", "list"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "-OO" in done.stderr
