@@ -6,10 +6,10 @@ child is lost. A note costs about a microsecond; see `kvlockstep bench supervisi
 
 from __future__ import annotations
 
+import io
 import json
 import marshal
 import mmap
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -23,61 +23,50 @@ from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
 M = TypeVar("M", bound=type[Model[Any]])
-LENGTH = struct.Struct("<Q")
 
 
 class Journal:
     """The scope and the operations of the current episode, in memory that is shared with children forked later.
 
-    What does not fit into `size` bytes is left out; the trace then ends before the operation that ended the process.
+    What does not fit into `size` bytes is left out: then the trace ends before the operation that ended the process.
     Pages are taken from the system as they are written.
     """
 
     def __init__(self, size: int = 16 << 20) -> None:
-        self._memory = mmap.mmap(-1, size)
-        self._end = LENGTH.size
+        self.notes = mmap.mmap(-1, size)
+        # The number of bytes that are noted, in memory of its own so that a note is complete before it counts.
+        self.end = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
 
     def begin(self, scope: Scope) -> None:
         """A new episode."""
-        self._end = LENGTH.size
-        self._add(json.dumps(scope.to_json()).encode())
+        self.end[0] = 0
+        self.add(json.dumps(scope.to_json()))
 
-    def note(self, op: Op) -> int:
-        """The operation that is tried next; returns the end of the notes before it."""
-        before = self._end
-        self._add(marshal.dumps((op.name, op.args)))
-        return before
-
-    def take_back(self, end: int) -> None:
-        """Forgets the notes behind `end`: the operation did not apply."""
-        self._end = end
-        self._memory[: LENGTH.size] = LENGTH.pack(end)
-
-    def _add(self, data: bytes) -> None:
-        end = self._end + LENGTH.size + len(data)
-        if end > len(self._memory):
-            return
-        self._memory[self._end : end] = LENGTH.pack(len(data)) + data
-        self._memory[: LENGTH.size] = LENGTH.pack(end)
-        self._end = end
+    def add(self, value: Any) -> None:
+        """Notes a value behind those before it. marshal is the fastest writer of plain values; it delimits itself."""
+        data = marshal.dumps(value)
+        start = self.end[0]
+        stop = start + len(data)
+        if stop <= len(self.notes):
+            self.notes[start:stop] = data
+            self.end[0] = stop
 
     def read(self, model_type: type[Model[Any]]) -> tuple[Scope, tuple[Op, ...]] | None:
         """The episode as far as it got; None if none began."""
-        (end,) = LENGTH.unpack(self._memory[: LENGTH.size])
-        position, records = LENGTH.size, []
-        while position < end:
-            (length,) = LENGTH.unpack(self._memory[position : position + LENGTH.size])
-            position += LENGTH.size
-            records.append(self._memory[position : position + length])
-            position += length
-        if not records:
+        end = self.end[0]
+        noted = io.BytesIO(self.notes[:end])
+        values = []
+        while noted.tell() < end:
+            values.append(marshal.load(noted))
+        if not values:
             return None
-        scope = model_type.scope_type.from_json(json.loads(records[0]))
-        return scope, tuple(Op(name, **args) for name, args in map(marshal.loads, records[1:]))
+        scope = model_type.scope_type.from_json(json.loads(values[0]))
+        return scope, tuple(Op(name, **args) for name, args in values[1:])
 
 
 def journaled(model_type: M, journal: Journal) -> M:
     """The model, noting each operation before it is tried."""
+    end, add = journal.end, journal.add
 
     class Journaled(model_type):  # type: ignore[misc,valid-type]
         def __init__(self, scope: Scope, factory: Factory) -> None:
@@ -85,17 +74,19 @@ def journaled(model_type: M, journal: Journal) -> M:
             super().__init__(scope, factory)
 
         def step(self, op: Op) -> Any:
-            before = journal.note(op)
+            before = end[0]
+            add((op.name, op.args))
             try:
-                return super().step(op)
+                return step(self, op)
             except NotEnabled:
-                journal.take_back(before)
+                end[0] = before
                 raise
 
         def redo(self, op: Op) -> None:
-            journal.note(op)
-            super().redo(op)
+            add((op.name, op.args))
+            redo(self, op)
 
+    step, redo = model_type.step, model_type.redo
     return Journaled  # type: ignore[return-value]
 
 

@@ -163,7 +163,7 @@ def test_a_journal_that_is_full_keeps_its_beginning():
     journal.begin(KVScope(2, 1, 1, 2))
     ops = [Op("finish", request=f"r{n}") for n in range(100)]
     for op in ops:
-        journal.note(op)
+        journal.add((op.name, op.args))
     scope, noted = journal.read(KVManagerModel)
     assert scope == KVScope(2, 1, 1, 2)
     assert 0 < len(noted) < 100
