@@ -12,7 +12,7 @@ from kvlockstep.errors import UsageError
 from kvlockstep.models.registry import MODELS
 from kvlockstep.page import failure_page
 from kvlockstep.rendering import json_document, render
-from kvlockstep.report import INCONCLUSIVE, VIOLATED
+from kvlockstep.report import INCONCLUSIVE, VIOLATED, law_verdicts
 from kvlockstep.trace import Trace, load_trace
 
 CHART_LEFT, CHART_RIGHT, CHART_TOP, CHART_BOTTOM = 60, 630, 10, 170
@@ -32,6 +32,8 @@ class CampaignPage:
     seconds: float | None = None
     failures: int | None = None
     reach: dict[str, int] = field(default_factory=dict)
+    evaluated: dict[str, int] = field(default_factory=dict)
+    not_checked: dict[str, str] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     findings: list[tuple[Trace, Path]] = field(default_factory=list)
     history: list[tuple[float, int, int | None]] = field(default_factory=list)
@@ -42,7 +44,7 @@ def read_campaign(directory: Path) -> CampaignPage:
     """The traces below a directory, and what `status.json` in it says if there is one. Raises UsageError.
 
     `status.json` is an object with any of contract, verdict, steps, seconds, episodes, unique, failures, reach (goal to
-    count), unreachable (goals), lost_workers, and history: [seconds, steps, unique states or null] as time went by.
+    count), evaluated (law to count), not_checked (law to reason), unreachable (goals), lost_workers, and history: [seconds, steps, unique states or null] as time went by.
     """
     findings, notes = _traces_below(directory)
     page = CampaignPage(f"Campaign in {directory}")
@@ -89,6 +91,10 @@ def campaign_of(path: Path, document: dict[str, Any]) -> CampaignPage:
         for run in runs:
             for goal, count in run.get("reach", {}).items():
                 page.reach[goal] = page.reach.get(goal, 0) + int(count)
+            if run.get("contract", page.contract) == page.contract:
+                for law, count in run.get("evaluated", {}).items():
+                    page.evaluated[law] = page.evaluated.get(law, 0) + int(count)
+        page.not_checked = _not_checked(document.get("not_checked") or {}, page.contract)
         page.excused = set(document.get("unreachable") or ())
         page.history = [
             (float(seconds), int(steps), _optional_int(states))
@@ -104,6 +110,14 @@ def campaign_of(path: Path, document: dict[str, Any]) -> CampaignPage:
         else:
             page.notes.append(f"the trace {trace} is not there any more")
     return page
+
+
+def _not_checked(given: dict[str, Any], contract: str) -> dict[str, str]:
+    """Law to reason: of a campaign as it stands, of a check from those of each `contract target`."""
+    of_targets = [
+        reasons for about, reasons in given.items() if isinstance(reasons, dict) and about.startswith(contract)
+    ]
+    return {law: str(reason) for reasons in of_targets or [given] for law, reason in reasons.items()}
 
 
 def _optional_int(value: Any) -> int | None:
@@ -122,6 +136,9 @@ def campaign_page(page: CampaignPage) -> str:
         ("failing episodes", page.failures, ",d"),
     ]
     goals = MODELS[page.contract].goals if page.contract in MODELS and page.reach else ()
+    violated = {trace.law for trace, _ in page.findings}
+    known = page.contract in MODELS and page.evaluated
+    laws = law_verdicts(page.contract, page.evaluated, page.not_checked, violated) if known else {}
     findings = sorted(page.findings, key=lambda finding: (finding[0].law, finding[0].contract, len(finding[0].ops)))
     return render(
         "campaign.html",
@@ -141,6 +158,16 @@ def campaign_page(page: CampaignPage) -> str:
                 "page": failure_page(trace, path),
             }
             for trace, path in findings
+        ],
+        laws=[
+            {
+                "id": law,
+                "verdict": verdict.replace("_", " "),
+                "count": f"{page.evaluated.get(law, 0):,}",
+                "missed": verdict == "not_evaluated",
+                "reason": page.not_checked.get(law, ""),
+            }
+            for law, verdict in laws.items()
         ],
         reach=[
             {

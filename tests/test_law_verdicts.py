@@ -124,3 +124,14 @@ def test_a_need_that_the_contract_does_not_have_is_an_error_of_the_declaration()
         Law("x", "kv_manager", "A statement.", lambda: None, needs=("can_rest",))
     with pytest.raises(ValueError, match="slot_pool does not have"):
         Law("x", "slot_pool", "A statement.", lambda: None, needs=("can_reset",))
+
+
+def test_the_page_of_the_results_says_what_became_of_each_law(run_cli, tmp_path):
+    _, out, _ = run_cli("check", "kv_manager", "--target", "slots", "--driver", "hypothesis", "--json")
+    (tmp_path / "results.json").write_text(out)
+    code, _, err = run_cli("report", "results.json")
+    assert code == 0, err
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>Laws</h2>" in page
+    assert "not checked" in page
+    assert "the target declares no event_listener" in page
