@@ -44,7 +44,8 @@ def read_campaign(directory: Path) -> CampaignPage:
     """The traces below a directory, and what `status.json` in it says if there is one. Raises UsageError.
 
     `status.json` is an object with any of contract, verdict, steps, seconds, episodes, unique, failures, reach (goal to
-    count), evaluated (law to count), not_checked (law to reason), unreachable (goals), lost_workers, and history: [seconds, steps, unique states or null] as time went by.
+    count), evaluated (law to count), not_checked (law to reason), unreachable (goals), lost_workers, and history:
+    [seconds, steps, unique states or null] as time went by.
     """
     findings, notes = _traces_below(directory)
     page = CampaignPage(f"Campaign in {directory}")
@@ -114,9 +115,7 @@ def campaign_of(path: Path, document: dict[str, Any]) -> CampaignPage:
 
 def _not_checked(given: dict[str, Any], contract: str) -> dict[str, str]:
     """Law to reason: of a campaign as it stands, of a check from those of each `contract target`."""
-    of_targets = [
-        reasons for about, reasons in given.items() if isinstance(reasons, dict) and about.startswith(contract)
-    ]
+    of_targets = [reasons for about, reasons in given.items() if about.startswith(contract) and " " in about]
     return {law: str(reason) for reasons in of_targets or [given] for law, reason in reasons.items()}
 
 
