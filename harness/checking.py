@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -107,10 +108,11 @@ def check_target(
             break
         emit(Event("begin", target.contract, target.name, name))
         outcome = _run_driver(name, target, profile, seed, emit, in_process)
-        if outcome.failure is not None and _slow_for_once(target, outcome.failure, profile):
-            text = f"{name} runs again: {outcome.failure.message}, but did when repeated"
+        if outcome.failure is not None and (why := _hangs_no_more(target, outcome.failure, profile)):
+            text = f"{name} runs again: {outcome.failure.message}, but {why}"
             report.notes.append(text)
             emit(Event("note", target.contract, target.name, name, text=text))
+            in_process = in_process or why is not ONCE
             outcome = _run_driver(name, target, profile, seed, emit, in_process)
         if outcome.unsteady:
             text = f"{name}: {target.name} did not do the same again, {outcome.unsteady} times"
@@ -168,9 +170,24 @@ def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None
         return run_ops(*arguments)
 
 
-def _slow_for_once(target: Target, trace: Trace, profile: Profile) -> bool:
-    """Whether a call was cut off that returns when repeated: on a busy machine, or where it built something."""
-    return trace.law == TERMINATION.id and replay_trace(target, trace, profile) is None
+# A busy machine, or a call that built something the first time.
+ONCE = "did when repeated"
+
+
+def _hangs_no_more(target: Target, trace: Trace, profile: Profile) -> str | None:
+    """Why a call that was cut off is not the target's fault; None if it is, or if none was cut off."""
+    if trace.law != TERMINATION.id:
+        return None
+    if replay_trace(target, trace, profile) is None:
+        return ONCE
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if not threads or not supervises(target):
+        return None
+    # A forked child has none of its parent's threads: what waits for one of them hangs there and nowhere else.
+    watchdog = Watchdog(profile.step_seconds)
+    with watchdog.watching():
+        again = run_ops(model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog)
+    return None if again is not None else f"did beside the threads of this process: {', '.join(threads)}"
 
 
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:

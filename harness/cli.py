@@ -89,7 +89,8 @@ class _Verbs(click.Group):
 def cli() -> None:
     """Executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
 
-    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error.
+    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 130 interrupted (after
+    another signal: 128 plus its number).
     """
 
 

@@ -117,6 +117,10 @@ def _serve(
     if os.getpid() != me:
         # The target forked, and this is its child: one answer is enough.
         os._exit(0)
+    # The parent kills this process as soon as it has the answer.
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(Exception):
+            stream.flush()
     send.send_bytes(_pickled(answer))
 
 

@@ -61,7 +61,8 @@ def run(folder, target, *more):
     """The command in a process, with little patience; answers it, and how long it took after its results."""
     (folder / "leaving.py").write_text(POOL)
     program = "from kvlockstep import __main__ as m; m.WAIT_SECONDS = 0.5; m.run()"
-    command = [sys.executable, "-c", program, "check", "slot_pool", "--driver", "random", "--target", target, *more]
+    command = [sys.executable, "-c", program, "check", "slot_pool", "--in-process"]
+    command += ["--driver", "random", "--target", target, *more]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(command, cwd=folder, env=buffered, capture_output=True, text=True, timeout=60, check=False)
 

@@ -125,7 +125,7 @@ class LocalPool:
 
     def _start(self) -> _Worker:
         ours, theirs = FORK.Pipe()
-        beat, episode = FORK.RawValue("Q", 0), FORK.RawValue("Q", 0)
+        beat, episode = FORK.RawArray("Q", 2), FORK.RawValue("Q", 0)
         inherited = [worker.pipe for worker in self._workers] + [ours]
         arguments = (self._factory, self._plan, self._database, theirs, inherited, beat, episode, os.getpid())
         process = FORK.Process(target=_work, args=arguments)
@@ -142,8 +142,8 @@ class LocalPool:
                     worker.pipe.send(worker.task)
 
     def _hangs(self, worker: _Worker) -> bool:
-        if worker.beat.value != worker.seen:
-            worker.seen, worker.since = worker.beat.value, time.monotonic()
+        if worker.beat[0] != worker.seen:
+            worker.seen, worker.since = worker.beat[0], time.monotonic()
         assert worker.task is not None
         limit = LIMIT_WITH_CHILDREN if uses_children(worker.task) else 3 * self._plan.step_seconds
         return time.monotonic() - worker.since > limit
@@ -203,7 +203,7 @@ def _work(
         except Exception as error:
             error.__traceback__ = None
             result = error
-        beat.value += 1
+        beat[0] += 1
         try:
             pipe.send(result)
         except OSError:
