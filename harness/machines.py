@@ -46,9 +46,9 @@ _hands_over = ContextVar("_hands_over", default=False)
 
 
 class _Failed(BaseException):
-    """Carries a failing trace through Hypothesis, which ends at once at what is no Exception.
+    """Carries a failing trace out of Hypothesis.
 
-    Any Exception would be kept as an example, and shrunk for minutes.
+    Hypothesis lets a BaseException through at once. An Exception it would keep as an example, and shrink for minutes.
     """
 
     def __init__(self, trace: Trace) -> None:

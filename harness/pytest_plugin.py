@@ -101,6 +101,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     if isinstance(collector, pytest.Session) and collector.config.stash[_TARGETS]:
+        # Without an id of its own it would have that of a file without a name: "::kvlockstep".
         report.result = [*report.result, Targets.from_parent(collector, name=COLLECTOR, nodeid=COLLECTOR)]
     return report
 
@@ -111,8 +112,7 @@ class Targets(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item]:
         for target in self.config.stash[_TARGETS]:
             name = _escaped(f"{target.contract}={target.name}")
-            # pytest 9 keeps ids in parts, and reads a string as it reads one from the command line or its cache.
-            yield CheckItem.from_parent(self, name=name, nodeid=PREFIX + name, target=target)
+            yield CheckItem.from_parent(self, name=name, target=target)
 
 
 class CheckItem(pytest.Item):
