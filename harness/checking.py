@@ -78,6 +78,7 @@ def check(
     target = from_factory(contract, factory)
     report = Report([check_target(target, profile_of(profile), seed=seed, directory=Path(directory or FAILURES))])
     if raise_on_failure and not report.holds:
+        __tracebackhide__ = True  # pytest shows the caller's line and the page
         raise CheckFailed(report)
     return report
 

@@ -10,8 +10,10 @@ import inspect
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +32,7 @@ from kvlockstep.trace import Trace
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILES = "kvlockstep.formats"
+BEGAN = "kvlockstep.formats.began"
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 REACH = "reach"
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -148,24 +151,29 @@ def _remember(context: click.Context, option: click.Parameter, path: Path | None
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"--{option.name} {path}: cannot write there")
     context.meta.setdefault(FILES, {})[option.name] = path
+    context.meta.setdefault(BEGAN, datetime.now(UTC))
 
 
 def publish(results: Results) -> None:
     """Writes the files that were asked for, and annotations if this runs in a GitHub workflow."""
-    files: Mapping[str, Path] = click.get_current_context().meta.get(FILES, {})
-    for name, make in (("junit", junit), ("sarif", sarif)):
-        if name in files:
-            try:
-                files[name].write_text(make(results))
-            except OSError as error:
-                raise UsageError(f"--{name} {files[name]}: cannot write: {error.strerror}") from error
+    meta = click.get_current_context().meta
+    files: Mapping[str, Path] = meta.get(FILES, {})
+    for name, path in files.items():
+        text = sarif(results) if name == "sarif" else junit(results, meta[BEGAN], socket.gethostname())
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise UsageError(f"--{name} {path}: cannot write: {error.strerror}") from error
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in github_annotations(results):
             click.echo(line, err=True)
 
 
-def junit(results: Results) -> str:
-    """JUnit XML: a suite for each run, a case for each law; a goal or a law that no run came to is a failure."""
+def junit(results: Results, began: datetime, host: str) -> str:
+    """JUnit XML: a suite for each run, a case for each law; a goal or a law that no run came to is a failure.
+
+    `began` is an aware datetime; each suite carries it and `host`, the machine that ran it.
+    """
     root = ElementTree.Element("testsuites", name="kvlockstep")
     left = list(results.findings)
     for run in results.runs:
@@ -185,6 +193,10 @@ def junit(results: Results) -> str:
         for what, reason in results.skipped.items():
             ElementTree.SubElement(_case(suite, "kvlockstep", what), "skipped", message=_xml(reason))
         _count(suite, 0.0)
+    for suite in root:
+        # The usual schemas allow no time zone here; like Ant, which the format comes from, UTC is meant.
+        suite.set("timestamp", began.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+        suite.set("hostname", _xml(host) or "localhost")
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")

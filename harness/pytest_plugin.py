@@ -1,5 +1,8 @@
 """pytest plugin: `--kvlockstep-target CONTRACT=module:factory` adds one test per target; registers Hypothesis profiles.
 
+The tests hang under a collector named kvlockstep, so that their ids are `kvlockstep::CONTRACT=module:factory`. Such an
+id is an argument of pytest as well, with the option or without it: it adds the target that it names.
+
 The profiles kvlockstep-quick, kvlockstep-ci and kvlockstep-deep are registered and never loaded: choose one with
 pytest's `--hypothesis-profile`.
 """
@@ -8,10 +11,17 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+COLLECTOR = "kvlockstep"
+PREFIX = f"{COLLECTOR}::"
+
+# pytest takes what follows a bracket in an id for parameters, and would not know the id again.
+BRACKETS = {"[": "%5B", "]": "%5D"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,64 +56,100 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile(
             "kvlockstep-symbolic", backend="crosshair", max_examples=20, stateful_step_count=6, deadline=None
         )
-    if config.getoption("--kvlockstep-target"):
-        _prepare(config)
+    _prepare(config)
 
 
 def _prepare(config: pytest.Config) -> None:
+    """Resolves the profile and every target, so that a mistake is one usage error before anything runs."""
     from kvlockstep.errors import UsageError  # noqa: PLC0415
     from kvlockstep.profiles import profile_of  # noqa: PLC0415
-    from kvlockstep.targets import resolve  # noqa: PLC0415
 
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    ids = {arg: _unescaped(arg.removeprefix(PREFIX)) for arg in config.args if arg.startswith(PREFIX)}
+    options = {f"--kvlockstep-target {value!r}": value for value in config.getoption("--kvlockstep-target")}
     try:
-        profile = profile_of(config.getoption("--kvlockstep-profile"))
-        targets = []
-        for option in config.getoption("--kvlockstep-target"):
-            contract, equals, spec = option.partition("=")
-            if not equals:
-                raise UsageError(
-                    f"--kvlockstep-target {option!r}: give CONTRACT=MODULE:FACTORY or CONTRACT=FILE.py:FACTORY"
-                )
-            targets.append(resolve(contract, spec))
+        config.stash[_PROFILE] = profile_of(config.getoption("--kvlockstep-profile"))
+        config.stash[_TARGETS] = [_resolved(said, value) for said, value in (ids or options).items()]
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[_TARGETS] = [(target, profile) for target in targets]
 
 
-_TARGETS = pytest.StashKey[list[tuple[Any, Any]]]()
+def _resolved(said: str, value: str) -> Any:
+    from kvlockstep.errors import UsageError  # noqa: PLC0415
+    from kvlockstep.targets import resolve  # noqa: PLC0415
+
+    contract, equals, spec = value.partition("=")
+    if not equals:
+        raise UsageError(f"{said}: give CONTRACT=MODULE:FACTORY or CONTRACT=FILE.py:FACTORY")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return resolve(contract, spec)
 
 
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    for target, profile in config.stash.get(_TARGETS, []):
-        name = f"kvlockstep[{target.contract}={target.name}]"
-        items.append(CheckItem.from_parent(session, name=name, target=target, profile=profile))
+_PROFILE = pytest.StashKey[Any]()
+_TARGETS = pytest.StashKey[list[Any]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    # Only now, since pytest-xdist has passed the arguments on to its workers; pytest would look for a file.
+    session.config.args = [arg for arg in session.config.args if not arg.startswith(PREFIX)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if isinstance(collector, pytest.Session) and collector.config.stash[_TARGETS]:
+        # Without an id of its own it would have that of a file without a name: "::kvlockstep".
+        report.result = [*report.result, Targets.from_parent(collector, name=COLLECTOR, nodeid=COLLECTOR)]
+    return report
+
+
+class Targets(pytest.Collector):
+    """The targets to check, one item each."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for target in self.config.stash[_TARGETS]:
+            name = _escaped(f"{target.contract}={target.name}")
+            yield CheckItem.from_parent(self, name=name, target=target)
 
 
 class CheckItem(pytest.Item):
     """One check of one target; fails with the failure page, also if the check is inconclusive."""
 
-    def __init__(self, *, target: Any, profile: Any, **kwargs: Any) -> None:
+    def __init__(self, *, target: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target = target
-        self.profile = profile
 
     def runtest(self) -> None:
         from kvlockstep.checking import CheckFailed, check_target  # noqa: PLC0415
         from kvlockstep.report import Report  # noqa: PLC0415
 
         seed = self.config.getoption("--kvlockstep-seed")
-        report = Report([check_target(self.target, self.profile, seed=seed)])
+        report = Report([check_target(self.target, self.config.stash[_PROFILE], seed=seed)])
         if not report.holds:
             raise CheckFailed(report)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         from kvlockstep.checking import CheckFailed  # noqa: PLC0415
+        from kvlockstep.errors import UsageError  # noqa: PLC0415
 
-        if isinstance(excinfo.value, CheckFailed):
+        if isinstance(excinfo.value, CheckFailed | UsageError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         return self.path, None, self.name
+
+
+def _escaped(text: str) -> str:
+    for bracket, escaped in BRACKETS.items():
+        text = text.replace(bracket, escaped)
+    return text
+
+
+def _unescaped(text: str) -> str:
+    for bracket, escaped in BRACKETS.items():
+        text = text.replace(escaped, bracket)
+    return text

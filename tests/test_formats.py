@@ -6,19 +6,27 @@ import json
 import re
 import shlex
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
+from kvlockstep import formats
 from kvlockstep.cli import cli
-from kvlockstep.formats import Finding, Results, github_annotations, junit, results_of_json, sarif, source_of
+from kvlockstep.formats import Finding, Results, github_annotations, results_of_json, sarif, source_of
 from kvlockstep.report import HOLDS, VIOLATED, Run
 
 # The schema that the npm package @microsoft/jest-sarif 1.0.0-beta.0 (MIT) carries.
 SCHEMA = Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json"
 CI = Path(__file__).parent.parent / "docs" / "ci.md"
+
+BEGAN = datetime(2026, 2, 28, 23, 59, 59, 999_999, timezone(timedelta(hours=-2)))
+
+# From the JUnit schema of Ant's format (JUnit.xsd): a date and time without fractions or time zone, a token.
+TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")
+TOKEN = re.compile(r"\S+( \S+)*")
 
 MANAGERS = """
 from kvlockstep.reference.kv_manager import KVManager
@@ -40,6 +48,10 @@ def managers(tmp_path, monkeypatch):
     (tmp_path / "leaky_managers.py").write_text(MANAGERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "leaky_managers", raising=False)
+
+
+def junit(results: Results, host: str = "ci-3") -> str:
+    return formats.junit(results, BEGAN, host)
 
 
 def valid_sarif(text: str) -> dict:
@@ -65,6 +77,8 @@ def counted_junit(text: str) -> ElementTree.Element:
         assert int(suite.get("skipped")) == sum(case.find("skipped") is not None for case in cases)
         assert float(suite.get("time")) >= 0
     for suite in root:
+        assert TIMESTAMP.fullmatch(suite.get("timestamp"))
+        assert TOKEN.fullmatch(suite.get("hostname"))
         names = [(case.get("classname"), case.get("name")) for case in suite]
         assert len(set(names)) == len(names)
     return root
@@ -155,6 +169,17 @@ def test_explore_fuzz_and_replay_write_them_too(run_cli, managers, tmp_path):
     assert code == 0
     assert valid_sarif((tmp_path / "replay.sarif").read_text())["results"] == []
     assert counted_junit((tmp_path / "replay.xml").read_text()).get("failures") == "0"
+
+
+def test_each_suite_says_when_and_where_it_ran():
+    runs = [
+        Run("slot_pool", "pool", driver, HOLDS, 10, laws={"accounting": "held"}) for driver in ("explore", "random")
+    ]
+    results = Results(runs, missed={("slot_pool", "pool"): ("hole",)}, skipped={"kv_manager on x": "not there"})
+    suites = list(counted_junit(junit(results)))
+    assert len(suites) == 4
+    assert {(suite.get("timestamp"), suite.get("hostname")) for suite in suites} == {("2026-03-01T01:59:59", "ci-3")}
+    assert {suite.get("hostname") for suite in counted_junit(junit(results, ""))} == {"localhost"}
 
 
 def test_several_findings_of_one_law_are_told_apart():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, overload
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
@@ -88,6 +88,10 @@ class LockstepMachine(RuleBasedStateMachine):
             type(self).outcome.states += 1
             type(self).outcome.absorb(self.model)
 
+    def diverged(self, trace: Trace) -> str:
+        """Called with each failing episode; returns the text of the error that Hypothesis then sees."""
+        return failure_page(trace)
+
     def _judge(self, action: Any) -> None:
         self.watchdog.beat += 1
         try:
@@ -97,7 +101,7 @@ class LockstepMachine(RuleBasedStateMachine):
             cls = type(self)
             trace = failed(self.model_type, self.scope, self.ops, self.answers, divergence)
             cls.failure = trace.but(driver="hypothesis", target=getattr(cls.target, "__qualname__", "target"))
-            divergence.args = (failure_page(cls.failure),)
+            divergence.args = (self.diverged(cls.failure),)
             raise
 
 
@@ -128,8 +132,21 @@ def _rule_for(command: Command) -> Any:
     return precondition(lambda self: self.model is not None and self.enabled(command))(made)
 
 
-def machine_for(model_type: type[Model[Any]], target: Factory | None = None) -> type[LockstepMachine]:
-    """A state machine class for the contract of `model_type`, on `target` if given."""
+M = TypeVar("M", bound=LockstepMachine)
+
+
+@overload
+def machine_for(model_type: type[Model[Any]], target: Factory | None = None) -> type[LockstepMachine]: ...
+
+
+@overload
+def machine_for(model_type: type[Model[Any]], target: Factory | None, base: type[M]) -> type[M]: ...
+
+
+def machine_for(
+    model_type: type[Model[Any]], target: Factory | None = None, base: type[LockstepMachine] = LockstepMachine
+) -> type[LockstepMachine]:
+    """A state machine class for the contract of `model_type`, on `target` if given, derived from `base`."""
 
     def begin(self: LockstepMachine, scope: Scope) -> None:
         LockstepMachine.begin(self, scope)
@@ -139,7 +156,7 @@ def machine_for(model_type: type[Model[Any]], target: Factory | None = None) -> 
     body["model_type"] = model_type
     body["target"] = staticmethod(target) if target is not None else None
     name = "".join(part.title() for part in model_type.contract.split("_")) + "Machine"
-    return type(name, (LockstepMachine,), body)
+    return type(name, (base,), body)
 
 
 def hypothesis_run(
