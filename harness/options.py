@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -89,7 +90,10 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_keep_stdout, help="Results as JSON on stdout, all else on stderr."
 )
 config_option = click.option(
-    "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File with [tool.kvlockstep] (default pyproject.toml, if there is one).",
 )
 
 
