@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Container
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvlockstep.models.kv_traits import as_number, taken_traits
 from kvlockstep.models.model import Divergence, Factory, guarded
 from kvlockstep.properties.law import ERROR_CONTRACT, Refused
 
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 R = TypeVar("R")
-
-# What the numbers among the traits are at least.
-LEAST = {"block_size": 1, "total": 0, "max_length": 0, "chunk_align": 1, "tokens_per_decode": 1, "output_reserve": 0}
-LISTENERS = (None, "set", "counting")
 
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
@@ -31,18 +27,9 @@ def make_adapter(factory: Factory, *sizes: int) -> Any:
 
 def read_traits(adapter: Any, kind: type[T]) -> T:
     """The traits of this kind that an adapter declares; what it does not declare has its default. Raises Divergence."""
-    declared = {f.name: getattr(adapter, f.name) for f in fields(kind) if hasattr(adapter, f.name)}
-    without = {f.name for f in fields(kind) if f.default is None}
-    for name, least in LEAST.items():
-        value = declared.get(name)
-        if name not in declared or (value is None and name in without):
-            continue
-        declared[name] = _number(value)
-        if declared[name] is None or declared[name] < least:
-            raise Divergence(ERROR_CONTRACT.id, f"the trait {name} is {value!r}, not a number from {least} on")
-    listener = declared.get("event_listener")
-    if listener not in LISTENERS:
-        raise Divergence(ERROR_CONTRACT.id, f"the trait event_listener is {listener!r}, not one of {LISTENERS}")
+    declared, wrong = taken_traits(adapter, kind)
+    if wrong:
+        raise Divergence(ERROR_CONTRACT.id, "; ".join(wrong))
     return kind(**declared)
 
 
@@ -62,7 +49,7 @@ def answered(method: Callable[..., Any], *args: Any) -> Any:
 def number(method: Callable[..., Any]) -> int:
     """What a call answers, which has to be a number."""
     answer = answered(method)
-    return answer if type(answer) is int else _taken(lambda: _number(answer), answer, method, "a number")
+    return answer if type(answer) is int else _taken(lambda: as_number(answer), answer, method, "a number")
 
 
 def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
@@ -105,15 +92,6 @@ def _taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any]
 
 def _name(method: Callable[..., Any]) -> str:
     return str(getattr(method, "__name__", method))
-
-
-def _number(value: Any) -> int | None:
-    """An integer as such, whatever type it has; None for anything else."""
-    try:
-        found = int(value)
-        return found if found == value else None
-    except (TypeError, ValueError):
-        return None
 
 
 def as_state(look: Callable[..., Any], *args: Any) -> Any:
