@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvlockstep.models.known_table import KnownTable
 from kvlockstep.models.kv_traits import as_number, taken_traits
 from kvlockstep.models.model import Divergence, Factory, guarded
 from kvlockstep.properties.law import ERROR_CONTRACT, Refused
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 R = TypeVar("R")
+
+# Listing free slots takes about as long as checking them, and each about twice as long as reading a table.
+SPARING = 4
 
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
@@ -107,15 +111,22 @@ class Places:
 
     By block the tables come from `blocks(rid)`, the free list from `free_blocks()` if the adapter has one; a list that
     is the same as last time is not made again. An entry stands for `span` slots.
+
+    With `sparing`, for a pool whose `total` slots take long to list, the free list is due when SPARING times as many
+    entries of tables have been read since the last time, and of a table only what is new is looked at.
     """
 
-    def __init__(self, adapter: Any, block_size: int, by_block: bool) -> None:
+    def __init__(self, adapter: Any, block_size: int, by_block: bool, sparing: bool = False, total: int = 0) -> None:
         self.by_block = by_block
         self.span = block_size if by_block else 1
         self.shows_free = not by_block or callable(getattr(adapter, "free_blocks", None))
         self._adapter = adapter
         self._tables: dict[str, tuple[list[int], list[int]]] = {}
         self._free: tuple[list[int], list[int]] = ([], [])
+        self.sparing = sparing
+        self._known: dict[str, KnownTable] = {}
+        self._block_size = block_size
+        self._until_due = SPARING * total
 
     def table(self, name: str) -> list[int]:
         """Where the tokens of a request lie, in order, now."""
@@ -124,6 +135,7 @@ class Places:
         if blocks is None:
             raise Divergence(ERROR_CONTRACT.id, f"{_name(method)} answered None, not numbers")
         if not self.by_block:
+            self._until_due -= len(blocks)
             return blocks
         known = self._tables.get(name)
         if known is None or known[0] != blocks:
@@ -143,8 +155,20 @@ class Places:
         if slots is None:
             self.shows_free = False
             return []
+        self._until_due = SPARING * len(slots)
         return sorted(slots)
+
+    def free_is_due(self) -> bool:
+        """Whether the free list is worth asking for now."""
+        return not self.sparing or self._until_due <= 0
+
+    def known(self, name: str, table: list[int]) -> KnownTable:
+        """The table of a request with the sets of its slots and blocks."""
+        known = self._known.setdefault(name, KnownTable(self._block_size))
+        known.follow(table)
+        return known
 
     def forget_but(self, names: Container[str]) -> None:
         """Forgets the tables of all other requests."""
         self._tables = {name: known for name, known in self._tables.items() if name in names}
+        self._known = {name: known for name, known in self._known.items() if name in names}
