@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kvlockstep import replaying
 from kvlockstep.errors import UsageError
 from kvlockstep.impl.block_manager import BlockManager, CachedBlock
 from kvlockstep.impl.slot_manager import SlotManager
@@ -411,3 +413,77 @@ class TestPlaying:
     def test_sizes_that_make_no_sense(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(UsageError, match=next(iter(wrong))):
             play([], BlockManager(4, SIZE), **wrong)
+
+
+MANAGERS = """
+from kvlockstep.impl.block_manager import BlockManager
+
+
+class Named:
+    without = ("blocks", "free_blocks")
+
+    def __init__(self, blocks, block_size):
+        self._manager = BlockManager(blocks, block_size)
+
+    def __getattr__(self, name):
+        if name in type(self).without:
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+
+class WithBlocks(Named):
+    without = ("free_blocks",)
+
+
+class Whole(Named):
+    without = ()
+"""
+
+
+class TestCommand:
+    @pytest.fixture
+    def replay(self, run_cli: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+        (tmp_path / "named.py").write_text(MANAGERS)
+        lines = [
+            {"timestamp": r.timestamp, "input_length": r.input_length, "output_length": 9, "hash_ids": r.hash_ids}
+            for r in chat(12)
+        ]
+        file = trace(tmp_path, *lines)
+        return partial(run_cli, "replay", file, "--format", "mooncake", "--blocks", "200", "--block-size", "64")
+
+    def test_what_is_missing_is_said_and_changes_no_number(self, replay: Callable[..., Any]) -> None:
+        summaries = []
+        for name in ("Whole", "Named"):
+            code, out, err = replay("--target", f"named.py:{name}", "--json")
+            assert code == 0
+            played = json.loads(out)["summary"]
+            summaries.append({k: v for k, v in played.items() if k not in ("seconds", "peak_memory", "granularity")})
+            assert ("named.py:Named has no blocks(rid), its block table: slots are read one by one, " in err) == (
+                name == "Named"
+            )
+        assert summaries[0] == summaries[1]
+
+    def test_a_free_list_that_is_missing(self, replay: Callable[..., Any]) -> None:
+        code, _, err = replay("--target", "named.py:WithBlocks")
+        assert code == 0
+        assert "has no free_blocks(): the free list is not checked, and freed blocks are not poisoned" in err
+
+    def test_what_would_take_too_long_is_refused_before_it_starts(
+        self, replay: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replaying, "MOST_SLOT_ENTRIES", 60_000)
+        code, out, err = replay("--target", "named.py:Named")
+        assert (code, out) == (2, "")
+        fitting = re.search(r"more than 60,000 are not played; give it .* play (\d+) requests with --limit", err)
+        assert fitting
+        assert replay("--target", "named.py:Named", "--limit", fitting[1])[0] == 0
+        assert replay("--target", "named.py:Named", "--limit", int(fitting[1]) + 1)[0] == 2
+        assert replay("--target", "named.py:WithBlocks")[0] == 0
+
+    def test_without_a_terminal_there_is_a_line_now_and_then(
+        self, replay: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replaying, "MOONCAKE_SECONDS", 0.0)
+        _, out, err = replay("--target", "named.py:Whole", "--limit", 5)
+        assert "named.py:Whole: 0 of 5 requests, 1 steps\n" in err
+        assert "of 5 requests" not in out
