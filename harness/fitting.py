@@ -94,7 +94,7 @@ def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
 
 
 def _shown(signature: inspect.Signature) -> str:
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return ", ".join(
         stars.get(p.kind, "") + name + ("" if p.default is p.empty else "=...")
         for name, p in signature.parameters.items()
@@ -150,4 +150,4 @@ def _likeness(name: str, other: str) -> float:
     """From 0 to 1, regardless of case and underscores; what many names begin with says nothing."""
     if name.startswith(FAMILY) and other.startswith(FAMILY):
         name, other = name.removeprefix(FAMILY), other.removeprefix(FAMILY)
-    return SequenceMatcher(None, *(text.lower().replace("_", "") for text in (name, other))).ratio()
+    return SequenceMatcher(None, name.lower().replace("_", ""), other.lower().replace("_", "")).ratio()
