@@ -61,11 +61,11 @@ def announce_timing(name: str) -> None:
 
 
 class NowAndThen:
-    """Shows how far a run is: on a terminal at once, elsewhere with a line on stderr every so many seconds."""
+    """Shows how far a run is: on a terminal at once, elsewhere with a line on stderr every `every` seconds."""
 
-    def __init__(self, progress: Progress, every: float = EVERY_SECONDS) -> None:
+    def __init__(self, progress: Progress, every: float | None = None) -> None:
         self._progress = progress
-        self._every = every
+        self._every = EVERY_SECONDS if every is None else every
         self._task = progress.add_task("starting")
         self._said = time.monotonic()
 
