@@ -109,7 +109,7 @@ def check(
     seed: int | None,
     directory: str | None,
     as_json: bool,
-    config: str,
+    config: Path | None,
     drivers: Sequence[str],
     in_process: bool,
     device: str,
@@ -118,7 +118,7 @@ def check(
 
     Without CONTRACTS, every contract; without --target, every target that comes with the package or is configured.
     """
-    settings = load_config(Path(config))
+    settings = load_config(config)
     budget = profile_of(profile or settings.profile)
     where = Path(directory or settings.dir)
     if unknown := [driver for driver in drivers if driver not in DRIVERS]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import reprlib
 import tomllib
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvlockstep.errors import UsageError
 from kvlockstep.profiles import profile_of
 from kvlockstep.targets import check_contract
+
+DEFAULT_FILE = Path("pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -23,43 +27,96 @@ class Config:
     dir: str = ".kvlockstep/failures"
 
 
-def load_config(path: Path) -> Config:
-    """Reads the table, or answers the defaults if there is no such file or table. Raises UsageError."""
-    try:
-        document = tomllib.loads(path.read_text()) if path.is_file() else {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
-    table = document.get("tool", {}).get("kvlockstep", {})
-    known = {f.name for f in fields(Config)}
-    if unknown := sorted(set(table) - known):
+def load_config(path: Path | None = None) -> Config:
+    """Reads the table of the file; without a path that of DEFAULT_FILE, which need not exist.
+
+    A file without the table gives the defaults. Raises UsageError, which names the file and the key that is wrong.
+    """
+    file = DEFAULT_FILE if path is None else path
+    document = _document(file, optional=path is None)
+    table = _table(file, _table(file, document, "tool"), "kvlockstep", "tool.")
+    if unknown := sorted(set(table) - set(READERS)):
         raise UsageError(
-            f"{path}: unknown keys in [tool.kvlockstep]: {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+            f"{file}: unknown keys in [tool.kvlockstep]: {', '.join(unknown)}; known: {', '.join(sorted(READERS))}"
         )
-    return Config(**{name: _checked(path, name, value) for name, value in table.items()})
+    return Config(**{key: _read(file, key, value) for key, value in table.items()})
 
 
-def _checked(path: Path, name: str, value: Any) -> Any:
-    def fail(expected: str) -> UsageError:
-        return UsageError(f"{path}: [tool.kvlockstep] {name} = {value!r}: {expected}")
+def _document(file: Path, optional: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except FileNotFoundError as error:
+        if optional:
+            return {}
+        raise UsageError(f"--config {file}: there is no such file") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file}:{line}: the file is not UTF-8: {error.reason}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        # A number of too many digits is a plain ValueError.
+        raise UsageError(f"cannot read {file}: it is not TOML: {error}") from error
 
-    match name:
-        case "contracts":
-            if not isinstance(value, list):
-                raise fail("a list of contracts is needed")
-            return tuple(check_contract(str(contract)) for contract in value)
-        case "targets":
-            if not isinstance(value, dict):
-                raise fail("a table of contract = target or list of targets is needed")
-            return {
-                check_contract(contract): (specs,) if isinstance(specs, str) else tuple(map(str, specs))
-                for contract, specs in value.items()
-            }
-        case "profile":
-            return profile_of(str(value)).name
-        case "seed":
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise fail("a number is needed")
-        case "dir":
-            if not isinstance(value, str):
-                raise fail("a path is needed")
+
+def _table(file: Path, parent: dict[str, Any], name: str, prefix: str = "") -> dict[str, Any]:
+    """The table of this name, empty if there is none. Raises UsageError if something else has the name."""
+    found = parent.get(name, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"{file}: {prefix}{name} = {reprlib.repr(found)}: a table is needed, [{prefix}{name}]")
+    return found
+
+
+def _read(file: Path, key: str, value: Any) -> Any:
+    """The value of a key as Config has it. Raises UsageError."""
+    try:
+        return READERS[key](value)
+    except UsageError as error:
+        raise UsageError(f"{file}: [tool.kvlockstep] {key} = {reprlib.repr(value)}: {error}") from error
+
+
+def _contracts(value: Any) -> tuple[str, ...]:
+    return tuple(map(check_contract, _texts(value, "a list of contracts is needed")))
+
+
+def _targets(value: Any) -> dict[str, tuple[str, ...]]:
+    needed = "a table of contract = target or list of targets is needed"
+    if not isinstance(value, dict):
+        raise UsageError(needed)
+    return {
+        check_contract(contract): _texts([specs] if isinstance(specs, str) else specs, needed)
+        for contract, specs in value.items()
+    }
+
+
+def _texts(value: Any, needed: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise UsageError(needed)
+    return tuple(value)
+
+
+def _profile(value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError("the name of a profile is needed")
+    return profile_of(value).name
+
+
+def _seed(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError("a number is needed")
     return value
+
+
+def _dir(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise UsageError("a path is needed")
+    return value
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "contracts": _contracts,
+    "targets": _targets,
+    "profile": _profile,
+    "seed": _seed,
+    "dir": _dir,
+}

@@ -67,16 +67,17 @@ def announce_timing(name: str) -> None:
 
 
 class NowAndThen:
-    """Shows how far a run is: on a terminal at once, elsewhere with a line on stderr every EVERY_SECONDS."""
+    """Shows how far a run is: on a terminal at once, elsewhere with a line on stderr every `every` seconds."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, every: float | None = None) -> None:
         self._progress = progress
+        self._every = EVERY_SECONDS if every is None else every
         self._task = progress.add_task("starting")
         self._said = time.monotonic()
 
     def __call__(self, text: str) -> None:
         self._progress.update(self._task, description=escape(text))
-        if self._progress.disable and time.monotonic() - self._said >= EVERY_SECONDS:
+        if self._progress.disable and time.monotonic() - self._said >= self._every:
             self.say(text)
 
     def say(self, text: str) -> None:

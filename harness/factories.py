@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import reprlib
 from typing import Any
 
 from kvlockstep.errors import UsageError
+from kvlockstep.fitting import home, misfits_of
+from kvlockstep.isolation import ChildLost, in_child
 from kvlockstep.models.model import Factory
-from kvlockstep.reference.catalogue import CONTRACTS, Contract
-from kvlockstep.reference.contracts import KV_OPTIONAL, Traits
-from kvlockstep.reference.scheduler_contract import SCHEDULER_OPTIONAL, SchedulerTraits
-from kvlockstep.trying import places, tried, tried_in_time, what
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.trying import LIMIT_SECONDS, places, tried, tried_in_time, what
 
-OPTIONAL = {"kv_manager": (Traits, KV_OPTIONAL), "kv_scheduler": (SchedulerTraits, SCHEDULER_OPTIONAL)}
 # What is no target, though a class of its own below one of these may be.
 DATA = (bool, int, float, str, bytes, tuple, list, dict, set)
 
 
-def require_usable(contract_name: str, name: str, factory: Factory) -> None:
-    """Makes one instance with the contract's probe sizes, and looks at it. Raises UsageError."""
+def require_usable(contract_name: str, name: str, factory: Factory, apart: bool = True) -> None:
+    """Makes one instance with the contract's probe sizes, and looks at it. Raises UsageError with all that is wrong.
+
+    With `apart` a child does so first, which may end or hang. Then this process does: what the first call imports or
+    compiles is there for the children that are forked later, whose calls have little time.
+    """
+    wrong: list[str] = []
+    if apart:
+        try:
+            wrong = in_child(lambda _: misfits(contract_name, factory), LIMIT_SECONDS)
+        except ChildLost as lost:
+            wrong = ["\n  ".join([f"{lost} while an instance was made and looked at", *lost.details])]
+    if wrong := wrong or misfits(contract_name, factory):
+        raise UsageError(f"target {name!r}: {'; '.join(wrong)}")
+
+
+def misfits(contract_name: str, factory: Factory) -> list[str]:
+    """Makes one instance and looks at it; answers a sentence for each thing that is wrong, none if it is usable.
+
+    Runs code of the target, each part for LIMIT_SECONDS at most, and keeps nothing of it.
+    """
     contract = CONTRACTS[contract_name]
     signature = f"make({', '.join(contract.probe)})"
     if not callable(factory):
-        raise UsageError(f"target {name!r} is not callable; a {contract_name} factory is {signature}")
+        return [f"it is not callable; a {contract_name} factory is {signature}"]
     sizes = tuple(contract.probe.values())
     made, error = tried_in_time(factory, *sizes)
     if error is not None:
         wrong = what(error) + _unreached(factory, signature, sizes, error)
-        raise UsageError(f"target {name!r}: its factory, called as {signature} with {sizes}, {wrong}") from error
+        return [f"its factory, called as {signature} with {sizes}, {wrong}"]
     if odd := _no_instance(made):
-        raise UsageError(f"target {name!r}: its factory returned {odd}; {signature} has to return a {contract_name}")
-    missing, error = tried_in_time(_missing, contract, made)
+        return [f"its factory returned {odd}; {signature} has to return a {contract_name}"]
+    found, error = tried_in_time(misfits_of, contract, made)
     if error is not None:
-        raise UsageError(f"target {name!r}: a look at the attributes of what its factory made {what(error)}") from error
-    if missing:
-        raise UsageError(f"target {name!r} ({type(made).__name__}) lacks for {contract_name}: {', '.join(missing)}")
+        return [f"a look at the attributes of what its factory made {what(error)}"]
+    return list(found)
 
 
 def _unreached(factory: Factory, signature: str, sizes: tuple[Any, ...], error: BaseException) -> str:
@@ -50,18 +66,6 @@ def _unreached(factory: Factory, signature: str, sizes: tuple[Any, ...], error: 
     return f"{where}; name a function {signature} that calls it, or a functools.partial with the other arguments"
 
 
-def home(factory: Factory) -> str:
-    """file:line where a factory is written; nothing if that is not Python."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    called = getattr(factory, "__init__", None) if isinstance(factory, type) else inspect.unwrap(factory)
-    code = getattr(called, "__code__", None) or getattr(type(factory).__call__, "__code__", None)
-    if code is not None:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    file, lines = tried(inspect.getsourcefile, factory).answer, tried(inspect.getsourcelines, factory).answer
-    return f"{file}:{lines[1]}" if file and lines else ""
-
-
 def _no_instance(made: Any) -> str:
     """What was returned, if it cannot be a target whatever the contract is."""
     if inspect.iscoroutine(made):
@@ -72,14 +76,3 @@ def _no_instance(made: Any) -> str:
     if isinstance(made, type):
         return f"the class {made.__qualname__}, not an instance of it"
     return reprlib.repr(made) if made is None or type(made) in DATA else ""
-
-
-def _missing(contract: Contract, made: Any) -> list[str]:
-    """Attributes that it should have and has not. A property that raises is there; hasattr would raise with it."""
-    wanted = [name for name in vars(contract.protocol) if not name.startswith("_")]
-    if contract.name in OPTIONAL:
-        wanted += ["block_size", "total"]
-        traits, optional = OPTIONAL[contract.name]
-        declared = {method: getattr(made, trait, getattr(traits, trait)) for method, trait in optional.items()}
-        wanted = [name for name in dict.fromkeys([*wanted, *declared]) if declared.get(name, True)]
-    return [name for name in wanted if not (hasattr(type(made), name) or hasattr(made, name))]

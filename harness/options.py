@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -95,7 +96,10 @@ in_process_option = click.option(
     help="Run targets in this process, so that a debugger can stop in them; one that dies takes the check with it.",
 )
 config_option = click.option(
-    "--config", default="pyproject.toml", show_default=True, help="File with [tool.kvlockstep]."
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File with [tool.kvlockstep] (default pyproject.toml, if there is one).",
 )
 
 

@@ -13,21 +13,33 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.checking import replay_trace
-from kvlockstep.console import progress_bar, stdout
+from kvlockstep.console import NowAndThen, progress_bar, stdout
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.errors import UsageError
 from kvlockstep.formats import machine_formats, publish, results_of_json, results_of_runs
 from kvlockstep.models.kv_adapter import make_adapter
 from kvlockstep.models.model import Divergence
-from kvlockstep.mooncake import read_mooncake
+from kvlockstep.mooncake import MooncakeReader, read_mooncake
 from kvlockstep.options import json_option, one_target, options, print_json, target_option
 from kvlockstep.page import failure_page
 from kvlockstep.parent import RUNNING, doing
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
-from kvlockstep.request_playing import ReplayDivergence, Summary, play
+from kvlockstep.request_playing import (
+    ReplayDivergence,
+    Summary,
+    has_block_tables,
+    lists_free_blocks,
+    play,
+    slot_entries,
+)
 from kvlockstep.targets import Target, resolve
 from kvlockstep.trace import Trace, load_trace
+
+# A line of a run without a terminal.
+MOONCAKE_SECONDS = 10.0
+# Most adapters need 30 to 70 ns to list a slot and the judge as much to check it: a minute, or two beside other load.
+MOST_SLOT_ENTRIES = 250_000_000
 
 
 def replay_twice(target: Target, trace: Trace, path: Path) -> tuple[str, str, str, Run]:
@@ -60,17 +72,18 @@ def replay_mooncake(
 ) -> tuple[str, dict[str, Any]]:
     """Plays a request trace on a kv_manager and prints its summary, or the violation; answers verdict and JSON."""
     reader = read_mooncake(path, skip_bad)
-    total = _count_lines(path) if limit is None else limit
+    lines = _count_lines(path)
+    total = lines if limit is None else min(limit, lines)
     try:
         adapter = make_adapter(target.factory, blocks, block_size)
-        with doing(RUNNING, target.name), progress_bar(total=True) as progress:
-            task = progress.add_task(f"{target.name}", total=total)
+        with doing(RUNNING, target.name), progress_bar() as progress:
+            show = NowAndThen(progress, MOONCAKE_SECONDS)
+            if missing := _missing_for_blocks(adapter, target, read_mooncake(path, skip_bad), limit):
+                show.say(missing)
             summary = play(
                 islice(iter(reader), limit),
                 adapter,
-                progress=lambda done: progress.update(
-                    task, completed=done, description=f"{target.name}: {done:,} requests"
-                ),
+                progress=lambda done, steps: show(f"{target.name}: {done:,} of {total:,} requests, {steps:,} steps"),
             )
     except Divergence as divergence:
         if not as_json:
@@ -85,6 +98,31 @@ def replay_mooncake(
     if not as_json:
         _print_summary(console, target, summary, reader.skipped, blocks)
     return HOLDS, _mooncake_json(HOLDS, target, summary, reader.skipped, None)
+
+
+def _missing_for_blocks(adapter: Any, target: Target, requests: MooncakeReader, limit: int | None) -> str:
+    """What is missing to play with one stamp per block and what that costs; nothing if all is there.
+
+    Raises UsageError if it costs more than MOST_SLOT_ENTRIES.
+    """
+    if has_block_tables(adapter):
+        if lists_free_blocks(adapter):
+            return ""
+        return f"{target.name} has no free_blocks(): the free list is not checked, and freed blocks are not poisoned"
+    entries, fitting = 0, 0
+    for request in islice(iter(requests), limit):
+        entries += slot_entries(request)
+        fitting += entries <= MOST_SLOT_ENTRIES
+    lacks = (
+        f"{target.name} has no blocks(rid), its block table: slots are read one by one, about {entries:,} entries of "
+        f"slots(rid) in all"
+    )
+    if entries > MOST_SLOT_ENTRIES:
+        fewer = f", or play {fitting:,} requests with --limit" if fitting else ""
+        raise UsageError(
+            f"{lacks}, and more than {MOST_SLOT_ENTRIES:,} are not played; give it blocks(rid) and free_blocks(){fewer}"
+        )
+    return f"{lacks}; with blocks(rid) and free_blocks() it is one entry per block"
 
 
 def _count_lines(path: Path) -> int:

@@ -14,6 +14,8 @@ from typing import Any
 from kvlockstep.errors import UsageError
 from kvlockstep.models.kv_cells import BlockMemory, SlotMemory
 from kvlockstep.models.kv_judge import KVJudge
+from kvlockstep.models.kv_request import Memory
+from kvlockstep.models.kv_slots import LongSlotMemory
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import Op
 from kvlockstep.mooncake import FIRST_OUTPUT_TOKEN, MooncakeRequest, prompt_tokens
@@ -98,7 +100,7 @@ def play(
     prefill_budget: int = 8192,
     max_running: int = 256,
     ask: str = "avail",
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Summary:
     """Plays requests with overlapping lifetimes against a kv_manager, every law on.
@@ -106,16 +108,41 @@ def play(
     A request arrives at its timestamp and waits, first in first out, until there is room. Its prompt is computed in
     chunks, `prefill_budget` tokens a step for all requests together; then it decodes a token a step. A step takes
     `step_ms`; with nothing to do the clock jumps to the next arrival. A refused reservation preempts the youngest
-    running request; preempted requests come back before new ones. `progress` is told how many requests are through.
+    running request; preempted requests come back before new ones. At each step `progress` is told
+    how many requests are through, and the number of steps so far.
 
-    A manager that works in whole blocks and has `blocks(rid)`, its block table, is played with one stamp per block.
-    Either way every live request is read in full at every forward and between steps.
+    A manager that works in whole blocks and has `blocks(rid)`, its block table, is played with one stamp per block,
+    else with one per slot; see `slot_entries` for what that takes. Either way every live request is checked in full at
+    every forward and between steps.
 
     Raises ReplayDivergence.
     """
     player = _Player(adapter, step_ms, prefill_budget, max_running, ask)
     player.progress, player.on_event = progress, on_event
     return player.play(requests)
+
+
+def has_block_tables(adapter: Any) -> bool:
+    """Whether a manager is played with one stamp per block."""
+    return callable(getattr(adapter, "blocks", None))
+
+
+def lists_free_blocks(adapter: Any) -> bool:
+    """Whether the free list of one that is played so is checked, and freed blocks are poisoned."""
+    return callable(getattr(adapter, "free_blocks", None))
+
+
+def slot_entries(request: MooncakeRequest) -> int:
+    """About how many entries of its table are read while a request is played slot by slot: all of them at each step,
+    in the forward and after it.
+    """
+    return (2 * request.input_length + request.output_length) * max(1, request.output_length)
+
+
+def _memory_for(adapter: Any) -> Callable[..., Memory]:
+    if has_block_tables(adapter):
+        return BlockMemory
+    return LongSlotMemory if getattr(adapter, "memory", None) is None else SlotMemory
 
 
 @dataclass(order=True)
@@ -146,10 +173,10 @@ class _Player:
             raise UsageError(
                 f"step_ms={step_ms}, prefill_budget={prefill_budget}, max_running={max_running}: all must be positive"
             )
-        self.progress: Callable[[int], None] | None = None
+        self.progress: Callable[[int, int], None] | None = None
         self.on_event: Callable[[Event], None] | None = None
         self._adapter = adapter
-        self._judge = KVJudge(adapter, BlockMemory if callable(getattr(adapter, "blocks", None)) else SlotMemory, ask)
+        self._judge = KVJudge(adapter, _memory_for(adapter), ask)
         self._step_ms = step_ms
         self._prefill_budget = prefill_budget
         self._max_running = max_running
@@ -202,6 +229,8 @@ class _Player:
         if self._judge.scheduled:
             self._do("forward", None, accept=None, abort=[], reverse=None)
             self._steps += 1
+            if self.progress is not None:
+                self.progress(self._finished + self._rejected, self._steps)
             for entry in self._running.copy():
                 if self._judge.live[entry.name].computed >= entry.target:
                     self._finish(entry)
@@ -300,17 +329,11 @@ class _Player:
         self._finished += 1
         self._generated_tokens += entry.request.output_length
         self._tell("finish", entry, entry.target)
-        self._report_progress()
 
     def _reject(self, entry: _Entry) -> None:
         self._rejected += 1
         self._stalled = False
         self._tell("reject", entry, 0)
-        self._report_progress()
-
-    def _report_progress(self) -> None:
-        if self.progress is not None:
-            self.progress(self._finished + self._rejected)
 
     def _tell(self, kind: str, entry: _Entry, tokens: int) -> None:
         if self.on_event is not None:

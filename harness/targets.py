@@ -14,6 +14,7 @@ from kvlockstep import importing
 from kvlockstep.errors import UsageError
 from kvlockstep.factories import require_usable
 from kvlockstep.impl.engines import loading
+from kvlockstep.isolation import CAN_FORK
 from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import MODELS
 
@@ -194,7 +195,7 @@ def from_factory(contract: str, factory: Factory) -> Target:
 
 def validate(target: Target) -> Target:
     """Makes one instance and names everything it lacks in one message. Raises UsageError."""
-    require_usable(target.contract, target.name, target.factory)
+    require_usable(target.contract, target.name, target.factory, apart=CAN_FORK and target.device == CPU)
     return target
 
 

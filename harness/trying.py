@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kvlockstep import watchdog
-from kvlockstep.models.model import StepTimeout, guarded, said
+from kvlockstep.models.model import StepTimeout, guarded, let_interrupt_out, said
 
 LIMIT_SECONDS = 60.0
 OURS = (__file__, importlib.__file__, watchdog.__file__)
@@ -27,9 +27,8 @@ def tried(call: Callable[..., Any], /, *args: Any) -> Tried:
     """Calls, and takes whatever is raised, SystemExit included, but for an interrupt."""
     try:
         return Tried(call(*args), None)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        let_interrupt_out(error)
         return Tried(None, error)
 
 

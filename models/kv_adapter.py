@@ -7,6 +7,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvlockstep.models.known_table import KnownTable
+from kvlockstep.models.kv_traits import as_number, taken_traits
 from kvlockstep.models.model import Divergence, Factory, guarded
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, Law, Refused
 
@@ -16,9 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 R = TypeVar("R")
 
-# What the numbers among the traits are at least.
-LEAST = {"block_size": 1, "total": 0, "max_length": 0, "chunk_align": 1, "tokens_per_decode": 1, "output_reserve": 0}
-LISTENERS = (None, "set", "counting")
+# Listing free slots takes about as long as checking them, and each about twice as long as reading a table.
+SPARING = 4
 
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
@@ -31,18 +32,9 @@ def make_adapter(factory: Factory, *sizes: int) -> Any:
 
 def read_traits(adapter: Any, kind: type[T]) -> T:
     """The traits of this kind that an adapter declares; what it does not declare has its default. Raises Divergence."""
-    declared = {f.name: getattr(adapter, f.name) for f in fields(kind) if hasattr(adapter, f.name)}
-    without = {f.name for f in fields(kind) if f.default is None}
-    for name, least in LEAST.items():
-        value = declared.get(name)
-        if name not in declared or (value is None and name in without):
-            continue
-        declared[name] = _number(value)
-        if declared[name] is None or declared[name] < least:
-            raise Divergence(ERROR_CONTRACT.id, f"the trait {name} is {value!r}, not a number from {least} on")
-    listener = declared.get("event_listener")
-    if listener not in LISTENERS:
-        raise Divergence(ERROR_CONTRACT.id, f"the trait event_listener is {listener!r}, not one of {LISTENERS}")
+    declared, wrong = taken_traits(adapter, kind)
+    if wrong:
+        raise Divergence(ERROR_CONTRACT.id, "; ".join(wrong))
     return kind(**declared)
 
 
@@ -72,7 +64,7 @@ def answered(method: Callable[..., Any], *args: Any) -> Any:
 def number(method: Callable[..., Any]) -> int:
     """What a call answers, which has to be a number."""
     answer = answered(method)
-    return answer if type(answer) is int else _taken(lambda: _number(answer), answer, method, "a number")
+    return answer if type(answer) is int else _taken(lambda: as_number(answer), answer, method, "a number")
 
 
 def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
@@ -117,15 +109,6 @@ def _name(method: Callable[..., Any]) -> str:
     return str(getattr(method, "__name__", method))
 
 
-def _number(value: Any) -> int | None:
-    """An integer as such, whatever type it has; None for anything else."""
-    try:
-        found = int(value)
-        return found if found == value else None
-    except (TypeError, ValueError):
-        return None
-
-
 def as_state(look: Callable[..., Any], *args: Any) -> Any:
     """What a look answers, or the law that it breaks: in a state that is told from others, nothing is judged."""
     try:
@@ -139,15 +122,22 @@ class Places:
 
     By block the tables come from `blocks(rid)`, the free list from `free_blocks()` if the adapter has one; a list that
     is the same as last time is not made again. An entry stands for `span` slots.
+
+    With `sparing`, for a pool whose `total` slots take long to list, the free list is due when SPARING times as many
+    entries of tables have been read since the last time, and of a table only what is new is looked at.
     """
 
-    def __init__(self, adapter: Any, block_size: int, by_block: bool) -> None:
+    def __init__(self, adapter: Any, block_size: int, by_block: bool, sparing: bool = False, total: int = 0) -> None:
         self.by_block = by_block
         self.span = block_size if by_block else 1
         self.shows_free = not by_block or callable(getattr(adapter, "free_blocks", None))
         self._adapter = adapter
         self._tables: dict[str, tuple[list[int], list[int]]] = {}
         self._free: tuple[list[int], list[int]] = ([], [])
+        self.sparing = sparing
+        self._known: dict[str, KnownTable] = {}
+        self._block_size = block_size
+        self._until_due = SPARING * total
 
     def table(self, name: str) -> list[int]:
         """Where the tokens of a request lie, in order, now."""
@@ -156,6 +146,7 @@ class Places:
         if blocks is None:
             raise Divergence(ERROR_CONTRACT.id, f"{_name(method)} answered None, not numbers")
         if not self.by_block:
+            self._until_due -= len(blocks)
             return blocks
         known = self._tables.get(name)
         if known is None or known[0] != blocks:
@@ -175,8 +166,20 @@ class Places:
         if slots is None:
             self.shows_free = False
             return []
+        self._until_due = SPARING * len(slots)
         return sorted(slots)
+
+    def free_is_due(self) -> bool:
+        """Whether the free list is worth asking for now."""
+        return not self.sparing or self._until_due <= 0
+
+    def known(self, name: str, table: list[int]) -> KnownTable:
+        """The table of a request with the sets of its slots and blocks."""
+        known = self._known.setdefault(name, KnownTable(self._block_size))
+        known.follow(table)
+        return known
 
     def forget_but(self, names: Container[str]) -> None:
         """Forgets the tables of all other requests."""
         self._tables = {name: known for name, known in self._tables.items() if name in names}
+        self._known = {name: known for name, known in self._known.items() if name in names}

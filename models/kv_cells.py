@@ -19,6 +19,7 @@ class SlotMemory:
     """One stamp per slot, kept in the adapter's own KV memory if it has one (attribute `memory`), else in a dict."""
 
     granularity = "slot"
+    sparing = False
 
     def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
         self._store = getattr(adapter, "memory", None) or KVMemory()
@@ -50,18 +51,22 @@ class SlotMemory:
         return None
 
     def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> Cell | None:
-        slots, want = table[:stop], self._stamps(request, stop)[:stop]
+        return self._wrong_from(request, table, 0, stop)
+
+    def _wrong_from(self, request: Request, table: Sequence[int], start: int, stop: int) -> Cell | None:
+        """The first of the positions [start, stop) that does not hold what it must."""
+        slots, want = table[start:stop], self._stamps(request, stop)[start:stop]
         got = self._store.read(slots)
         if got == want:
             return None
-        position = next(i for i in range(stop) if got[i] != want[i])
-        slot = slots[position]
+        offset = next(i for i in range(stop - start) if got[i] != want[i])
+        position, slot = start + offset, slots[offset]
         writer = self._writers.get(slot)
         return Cell(
             position,
             slot,
-            self._name(got[position]),
-            self._name(want[position]),
+            self._name(got[offset]),
+            self._name(want[offset]),
             position < request.hit,
             writer == request.name,
             writer,
@@ -143,6 +148,7 @@ class BlockMemory:
     """
 
     granularity = "block"
+    sparing = False
 
     def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
         if getattr(adapter, "memory", None) is not None:

@@ -46,7 +46,8 @@ class KVJudge:
         self.memory = memory(adapter, self.traits, self.reach)
         self.subject: str | None = None
         self.evicted_blocks = 0
-        self.places = Places(adapter, self.traits.block_size, self.memory.granularity == "block")
+        by_block = self.memory.granularity == "block"
+        self.places = Places(adapter, self.traits.block_size, by_block, self.memory.sparing, self.traits.total)
         self._span = self.places.span
         self._settled: dict[str, list[int]] | None = None
         self._free_checked: list[int] | None = None
@@ -154,7 +155,7 @@ class KVJudge:
             raise NotEnabled
         self._copy(pairs(self.adapter.copies) or [])
         self._call(self.adapter.launch)
-        if self.ask != "late":
+        if self.ask != "late" and not self.places.sparing:
             self.memory.poison(self.places.free())
         self._write_and_read()
         for name in reversed(self.scheduled) if reverse else list(self.scheduled):
@@ -432,9 +433,10 @@ class KVJudge:
         elif ask == "free_now":
             first["free_now"] = number(adapter.free_now)
         tables = {name: self.places.table(name) for name in self.live}
-        if ask == "free_now":
+        due = self.places.free_is_due()
+        if ask == "free_now" and due:
             first["free_slots"] = self.places.free()
-        free = self.places.free()
+        free = self.places.free() if due else None
         avail = number(adapter.avail)
         free_now = number(adapter.free_now)
         again = {"avail": avail, "free_now": free_now, "free_slots": free}
@@ -449,7 +451,7 @@ class KVJudge:
             self._lengths = {name: len(table) for name, table in tables.items()}
         self._check_tables(tables, free_now)
         held = len(self._held) * self.traits.block_size
-        if free is not self._free_checked or self._held is not before:
+        if free is not None and (free is not self._free_checked or self._held is not before):
             self._check(laws.no_double_free, free)
             self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
         self._check(laws.leak_freedom, avail, held, self.traits.total)
@@ -459,7 +461,8 @@ class KVJudge:
             self._read(request, tables[name], request.computed)
         if ask != "late":
             self._listen(Room(self._blocks_for(self.traits.total - free_now)))
-        self.memory.poison(free)
+        if free is not None:
+            self.memory.poison(free)
         self._free_checked = free
         self._free_before = free_now
         self.saw_evictable = self.saw_evictable or avail > free_now
@@ -496,11 +499,12 @@ class KVJudge:
         size = self.traits.block_size
         held: set[int] = set()
         for name, table in tables.items():
-            if len(set(table)) < len(table):
+            known = self.places.known(name, table) if self.places.sparing else None
+            if len(set(table) if known is None else known.slots) < len(table):
                 self.subject = name
                 twice = next(s for s in table if table.count(s) > 1)
                 self._check(laws.no_aliasing, [f"two positions of {name}"], twice)
-            held.update(slot // size for slot in table)
+            held.update((slot // size for slot in table) if known is None else known.blocks)
         self._blocks_seen |= held
         for block in held:
             self.idle_blocks.pop(block, None)

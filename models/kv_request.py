@@ -40,9 +40,11 @@ class Memory(Protocol):
     """The KV memory that the judge reads and writes; see models.kv_cells for both granularities.
 
     `granularity` says what an entry of a table is: "slot", or "block" for one entry per block, its first slot.
+    `sparing`: the pool is so large that nobody asks for the whole free list at every step.
     """
 
     granularity: str
+    sparing: bool
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None: ...
     def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> laws.Cell | None: ...

@@ -205,7 +205,7 @@ def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) ->
     except ContractError as error:
         return Refused(type(error).__name__)
     except BaseException as error:
-        _let_interrupt_out(error)
+        let_interrupt_out(error)
         raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
 
 
@@ -214,11 +214,11 @@ def looked_at(look: Callable[..., R], /, *args: Any) -> R:
     try:
         return look(*args)
     except BaseException as error:
-        _let_interrupt_out(error)
+        let_interrupt_out(error)
         raise unexpected(error, "a look at it afterwards") from None
 
 
-def _let_interrupt_out(error: BaseException) -> None:
+def let_interrupt_out(error: BaseException) -> None:
     """Raises an interrupt again, unless this process ignores interrupts: then the target has raised it."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         raise error

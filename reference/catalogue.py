@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from kvlockstep.reference.block_pool_contract import BlockPoolTarget
 from kvlockstep.reference.contracts import (
+    KV_OPTIONAL,
     BlockStackTarget,
+    KVManagerOptional,
     KVManagerTarget,
     SlotPoolTarget,
     SlotPrefixCacheTarget,
+    Traits,
 )
 from kvlockstep.reference.gpu_contract import DecodeGraphsTarget, KVStreamsTarget
 from kvlockstep.reference.paged_contract import KVShape, KVStoreTarget, PagedCacheTarget
 from kvlockstep.reference.radix_contract import RadixCacheTarget
-from kvlockstep.reference.scheduler_contract import KVSchedulerTarget
+from kvlockstep.reference.scheduler_contract import (
+    SCHEDULER_OPTIONAL,
+    KVSchedulerOptional,
+    KVSchedulerTarget,
+    SchedulerTraits,
+    drafting_target,
+)
 
 SHAPE = KVShape(2, 1, 2, "int8")
 
 
 @dataclass(frozen=True)
 class Contract:
-    """A contract's name, the protocol of its targets, and its factory's parameters with sizes to try it with."""
+    """A contract's name, the protocol of its targets, and its factory's parameters with sizes to try it with.
+
+    Where targets declare `traits`, a dataclass, `announced` names the trait of each method that may be left out, and
+    `optional` is the protocol of those that `protocol` does not have. `instead` answers the protocol whose methods take
+    the place of those of the same name under the traits that it is given, or None.
+    """
 
     name: str
     protocol: type
     probe: dict[str, object]
+    traits: type | None = None
+    optional: type | None = None
+    announced: Mapping[str, str] = field(default_factory=dict)
+    instead: Callable[[Any], type | None] = lambda _traits: None
 
 
 CONTRACTS = {
@@ -44,7 +64,15 @@ CONTRACTS = {
         ),
         Contract("decode_graphs", DecodeGraphsTarget, {"rows": 2, "width": 2, "blocks": 4, "block_size": 2}),
         Contract("kv_streams", KVStreamsTarget, {"blocks": 4, "host_blocks": 2}),
-        Contract("kv_manager", KVManagerTarget, {"blocks": 8, "block_size": 4}),
-        Contract("kv_scheduler", KVSchedulerTarget, {"blocks": 8, "block_size": 4, "budget": 8, "running": 4}),
+        Contract("kv_manager", KVManagerTarget, {"blocks": 8, "block_size": 4}, Traits, KVManagerOptional, KV_OPTIONAL),
+        Contract(
+            "kv_scheduler",
+            KVSchedulerTarget,
+            {"blocks": 8, "block_size": 4, "budget": 8, "running": 4},
+            SchedulerTraits,
+            KVSchedulerOptional,
+            SCHEDULER_OPTIONAL,
+            drafting_target,
+        ),
     )
 }

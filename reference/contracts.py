@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 
 class ContractError(Exception):
@@ -106,8 +106,8 @@ class BlockStackTarget(Protocol):
 class KVManagerTarget(Protocol):
     """Factory `make(blocks, block_size)`. A whole engine as its scheduler sees it.
 
-    Optional methods stand in `KV_OPTIONAL` and go with the trait that announces them; the traits are
-    the attributes of `Traits`.
+    Optional methods are those of `KVManagerOptional`, each announced by its trait in `KV_OPTIONAL`; the traits are the
+    attributes of `Traits`.
     """
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
@@ -153,6 +153,27 @@ class KVManagerTarget(Protocol):
 
     def free_slots(self) -> Iterable[int] | None:
         """The slots that are free and cannot be hit any more; None if nobody knows. Makes traces much shorter."""
+
+
+class KVManagerOptional(Protocol):
+    """Methods of a kv_manager that may be left out. A target that has one says so with its trait in `KV_OPTIONAL`."""
+
+    def withdraw(self, rid: str) -> None:
+        """Takes back what this step scheduled for the request; of an admission that is the end of the request."""
+
+    def fork(self, rid: str, child: str) -> Iterable[tuple[int, int]] | None:
+        """The child starts with everything its parent knows and has computed. Answers the slot copies (source, target)
+        that are made at once; None to refuse, and then nothing has changed.
+        """
+
+    def reset(self) -> None:
+        """Everything is forgotten, live and preempted requests too."""
+
+    def evict_all(self) -> None:
+        """What is cached for nobody is dropped."""
+
+    def events(self) -> Iterable[Event]:
+        """What can be hit and what cannot any more, since the last call, in order."""
 
 
 class BlockStored(NamedTuple):
@@ -221,4 +242,4 @@ class Traits:
     copies_at_admit: bool = False
     copies_at_reserve: bool = False
     prefix_cache: bool = True
-    event_listener: str | None = None
+    event_listener: Literal["set", "counting"] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 END_TOKEN = 0
 """A sampled token that ends its request."""
@@ -92,6 +92,30 @@ class KVSchedulerTarget(Protocol):
         """The slots that are free and cannot be hit any more; None if nobody knows."""
 
 
+class KVSchedulerOptional(Protocol):
+    """Methods that may be left out. A target that has one says so with its trait in `SCHEDULER_OPTIONAL`."""
+
+    def reset(self) -> None:
+        """Every content is dropped; live requests wait anew."""
+
+    def draft(self, rid: str, tokens: list[int]) -> None:
+        """Guesses behind the last token of a request, for its next batch."""
+
+
+class DraftingTarget(Protocol):
+    """What a target with `drafts` has in the place of the method of this name."""
+
+    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int]) -> Collection[str]:
+        """As without drafts; `accepted` says how many drafts of each request were right."""
+
+
+class OverlappedDraftingTarget(DraftingTarget, Protocol):
+    """The same with `drafts` and an `overlap` of more than 1."""
+
+    def schedule(self, accepted: Sequence[Mapping[str, int]]) -> Batch:
+        """Decides the next batch; `accepted` has for each batch in flight what `update` will say of its drafts."""
+
+
 @dataclass(frozen=True)
 class SchedulerTraits:
     """What a kv_scheduler target declares of itself; read from attributes of the same names.
@@ -111,7 +135,7 @@ class SchedulerTraits:
     block_size: int
     total: int
     overlap: int = 1
-    policy: str | None = None
+    policy: Literal["fcfs", "priority"] | None = None
     preempts: bool = True
     mixes: bool = True
     prefix_cache: bool = True
@@ -119,10 +143,17 @@ class SchedulerTraits:
     can_reset: bool = False
     max_length: int | None = None
     drafts: int = 0
-    aborts: str | None = "any"
+    aborts: Literal["any", "before_schedule"] | None = "any"
     late_aborts: bool = False
     drops_late_tokens: bool = False
     preempted_last: bool = False
 
 
 SCHEDULER_OPTIONAL = {"reset": "can_reset", "abort": "aborts", "draft": "drafts"}
+
+
+def drafting_target(traits: SchedulerTraits) -> type | None:
+    """The protocol whose methods take the place of those in KVSchedulerTarget, if these traits need one."""
+    if not traits.drafts:
+        return None
+    return OverlappedDraftingTarget if traits.overlap > 1 else DraftingTarget

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 
 import pytest
@@ -197,12 +199,21 @@ def test_a_factory_given_in_python(bad):
         from_factory("kv_manager", lambda blocks, block_size: sys.exit(3))
 
 
-def test_an_interrupt_stays_one():
+def test_an_interrupt_that_a_factory_raises_is_its_error():
     def interrupted(blocks, block_size):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(UsageError, match="raised KeyboardInterrupt"):
         from_factory("kv_manager", interrupted)
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "ctypes.string_at(0)"])
+def test_a_factory_that_ends_its_process_is_a_usage_error(end):
+    def ends(blocks, block_size):
+        eval(end, {"os": os, "ctypes": ctypes})
+
+    with pytest.raises(UsageError, match="the process .* while an instance was made"):
+        from_factory("kv_manager", ends)
 
 
 def test_whatever_else_is_raised_is_an_internal_error(monkeypatch, capsys):

@@ -11,6 +11,7 @@ import pytest
 
 from kvlockstep import console, fuzzing
 from kvlockstep.campaign import running
+from kvlockstep.config import Config, load_config
 
 MANAGER = """
 import time
@@ -160,18 +161,68 @@ def test_all_missing_methods_are_named_at_once(run_cli, managers):
     [
         ("profil = 'ci'", "unknown keys in [tool.kvlockstep]: profil"),
         ("profile = 'fast'", "unknown profile"),
+        ("profile = ['ci']", "profile = ['ci']: the name of a profile is needed"),
         ("contracts = 'kv_manager'", "a list of contracts is needed"),
+        ("contracts = ['slot_pool', 3]", "contracts = ['slot_pool', 3]: a list of contracts is needed"),
+        ("contracts = ['slots']", "contracts = ['slots']: unknown contract 'slots'"),
         ("targets = 3", "a table of contract = target"),
+        ("targets = {slot_pool = 3}", "targets = {'slot_pool': 3}: a table of contract = target"),
+        ("targets = {slot_pool = ['pool', true]}", "a table of contract = target"),
+        ("targets = {slots = 'pool'}", "targets = {'slots': 'pool'}: unknown contract 'slots'"),
         ("seed = 'x'", "a number is needed"),
+        ("seed = true", "seed = True: a number is needed"),
+        ("seed = 1.0", "a number is needed"),
         ("dir = 3", "a path is needed"),
+        ("dir = ''", "a path is needed"),
+        ('dir = "a\\u0000b"', "a path is needed"),
         ("seed = ", "cannot read"),
+        ("seed = " + "9" * 5_000, "cannot read"),
+        ("seed = " + "[" * 100_000, "cannot read"),
     ],
 )
 def test_bad_configuration(run_cli, tmp_path, table, message):
     (tmp_path / "pyproject.toml").write_text(f"[tool.kvlockstep]\n{table}\n")
-    code, _, err = run_cli("check")
+    code, out, err = run_cli("check")
     assert code == 2
     assert message in err
+    assert "pyproject.toml" in err
+    assert not out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"tool = 5", "tool = 5: a table is needed, [tool]"),
+        (b"tool = [{kvlockstep = 1}]", "a table is needed, [tool]"),
+        (b"[tool]\nkvlockstep = 'ci'", "tool.kvlockstep = 'ci': a table is needed, [tool.kvlockstep]"),
+        (b"[[tool.kvlockstep]]\nseed = 1", "a table is needed, [tool.kvlockstep]"),
+        (b"[tool.kvlockstep]\ndir = 'gr\xfc\xdfe'", "given.toml:2: the file is not UTF-8"),
+        (b"\xff\xfe[\x00", "given.toml:1: the file is not UTF-8"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read(run_cli, tmp_path, content, message):
+    (tmp_path / "given.toml").write_bytes(content)
+    code, out, err = run_cli("check", "--config", "given.toml")
+    assert code == 2
+    assert "given.toml" in err
+    assert message in err
+    assert not out
+
+
+@pytest.mark.parametrize("given", ["pyproject.toml", "folder", "some/where.toml"])
+def test_a_configuration_given_by_hand_has_to_be_there(run_cli, tmp_path, given):
+    (tmp_path / "folder").mkdir()
+    code, out, err = run_cli("check", "--config", given)
+    assert code == 2
+    assert given in err
+    assert not out
+
+
+def test_without_a_configuration_the_defaults_hold(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config() == Config()
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'engine'\n")
+    assert load_config() == Config()
 
 
 def test_configuration_chooses_targets(run_cli, tmp_path):

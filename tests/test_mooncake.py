@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvlockstep import replaying
 from kvlockstep.errors import UsageError
 from kvlockstep.impl.block_manager import BlockManager, CachedBlock
 from kvlockstep.impl.slot_manager import SlotManager
+from kvlockstep.models import kv_slots
 from kvlockstep.mooncake import MalformedTrace, MooncakeRequest, prompt_tokens, read_mooncake
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.request_playing import TAIL, Event, ReplayDivergence, Summary, play
@@ -47,6 +51,23 @@ def chat(requests: int, seed: int = 1) -> list[MooncakeRequest]:
         if len(ids) > 8:
             del ids[1:]
     return made
+
+
+def late(prompts: list[tuple[int, ...]]) -> list[MooncakeRequest]:
+    """Requests of these ids, one after another, when all else is done."""
+    return [MooncakeRequest(100 + i, 10**6 * (i + 1), len(p) * 512, 5, p) for i, p in enumerate(prompts)]
+
+
+class Counting:
+    """Counts its calls."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.calls = 0
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return self._call(*arguments)
 
 
 def deterministic(summary: Summary) -> dict[str, Any]:
@@ -133,8 +154,8 @@ class TestReading:
 class Uncounted:
     """A block manager that does not count its evictions."""
 
-    def __init__(self, blocks: int, block_size: int) -> None:
-        self._manager = BlockManager(blocks, block_size)
+    def __init__(self, blocks: int, block_size: int, make: type[BlockManager] = BlockManager) -> None:
+        self._manager = make(blocks, block_size)
 
     def __getattr__(self, name: str) -> Any:
         if name == "evictions":
@@ -151,6 +172,31 @@ class Counts(KVManager):
 
 class CountsFreeBlocks(BlockManager):
     free_blocks = 0  # type: ignore[assignment]
+
+
+class NoBlocks(Uncounted):
+    """A block manager that names slots alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("blocks", "free_blocks"):
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+
+class NoFreeBlocks(Uncounted):
+    def __getattr__(self, name: str) -> Any:
+        if name == "free_blocks":
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+
+class FreesTooMuch(NoBlocks):
+    """Names a block that a request holds among the free ones, once there are five requests."""
+
+    def free_slots(self) -> Any:
+        live = list(self._manager._live.values())
+        more = live[0].table[:1] if len(live) > 4 else []
+        return [*self._manager.free_slots(), *(block * SIZE + i for block in more for i in range(SIZE))]
 
 
 class NoChunks(BlockManager):
@@ -205,6 +251,42 @@ class TestPlaying:
 
     def test_a_number_is_no_list_of_free_blocks(self) -> None:
         assert play(chat(10), CountsFreeBlocks(160, SIZE)).granularity == "block"
+
+    @pytest.mark.parametrize("small_pool", [1 << 16, 0])
+    def test_slot_by_slot_is_block_by_block(self, monkeypatch: pytest.MonkeyPatch, small_pool: int) -> None:
+        monkeypatch.setattr(kv_slots, "SMALL_POOL", small_pool)
+        by_slot = deterministic(play(chat(40), NoBlocks(90, SIZE), prefill_budget=512))
+        by_block = deterministic(play(chat(40), BlockManager(90, SIZE), prefill_budget=512))
+        assert by_slot == {**by_block, "granularity": "slot"}
+        assert by_slot["preemptions"] > 0
+
+    @pytest.mark.parametrize("small_pool", [1 << 16, 0])
+    @pytest.mark.parametrize("wrong", [KeyWithoutParent, HandsOutHeld, LosesBlocks])
+    def test_slot_by_slot_the_same_is_caught(
+        self, monkeypatch: pytest.MonkeyPatch, small_pool: int, wrong: type[BlockManager]
+    ) -> None:
+        monkeypatch.setattr(kv_slots, "SMALL_POOL", small_pool)
+        caught = []
+        for make in (wrong, partial(NoBlocks, make=wrong)):
+            with pytest.raises(ReplayDivergence) as found:
+                play([*chat(40), *late([(1, 2), (5, 6), (1, 6, 7, 8)])], make(90, SIZE), prefill_budget=512)
+            caught.append((found.value.law, found.value.line, found.value.tail))
+        assert caught[0] == caught[1]
+
+    def test_a_held_block_among_the_free_is_caught_in_a_large_pool(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kv_slots, "SMALL_POOL", 0)
+        with pytest.raises(ReplayDivergence, match="eviction_safety"):
+            play(chat(40), FreesTooMuch(160, SIZE))
+
+    def test_what_is_free_is_asked_for_less_often_in_a_large_pool(self) -> None:
+        asked = []
+        for blocks in (160, (kv_slots.SMALL_POOL // SIZE) + 1):
+            slots = NoBlocks(blocks, SIZE)
+            slots.free_slots = counted = Counting(slots.free_slots)
+            steps = play(chat(20), slots).steps
+            asked.append(counted.calls / steps)
+        assert asked[0] > 1
+        assert asked[1] < 0.5
 
     def test_rows(self) -> None:
         requests = [r for r in chat(40) if r.input_length + r.output_length <= 4 * 512]
@@ -284,10 +366,10 @@ class TestPlaying:
 
     def test_what_can_never_fit_is_rejected(self) -> None:
         fits, longer = request(1, 0, 2 * SIZE, SIZE + 1), request(2, 0, 2 * SIZE, SIZE + 2)
-        done: list[int] = []
-        summary = play([longer, fits, longer], BlockManager(3, SIZE), progress=done.append)
+        events: list[Event] = []
+        summary = play([longer, fits, longer], BlockManager(3, SIZE), on_event=events.append)
         assert (summary.requests, summary.rejected, summary.generated_tokens) == (3, 2, SIZE + 1)
-        assert done == [1, 2, 3]
+        assert [event.kind for event in events] == ["reject", "reject", "admit", "finish"]
         row = SlotManager(3, SIZE)
         assert play([request(1, 0, 4 * SIZE, 1), request(2, 0, 4 * SIZE, 2)], row).rejected == 1
 
@@ -331,3 +413,77 @@ class TestPlaying:
     def test_sizes_that_make_no_sense(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(UsageError, match=next(iter(wrong))):
             play([], BlockManager(4, SIZE), **wrong)
+
+
+MANAGERS = """
+from kvlockstep.impl.block_manager import BlockManager
+
+
+class Named:
+    without = ("blocks", "free_blocks")
+
+    def __init__(self, blocks, block_size):
+        self._manager = BlockManager(blocks, block_size)
+
+    def __getattr__(self, name):
+        if name in type(self).without:
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+
+class WithBlocks(Named):
+    without = ("free_blocks",)
+
+
+class Whole(Named):
+    without = ()
+"""
+
+
+class TestCommand:
+    @pytest.fixture
+    def replay(self, run_cli: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+        (tmp_path / "named.py").write_text(MANAGERS)
+        lines = [
+            {"timestamp": r.timestamp, "input_length": r.input_length, "output_length": 9, "hash_ids": r.hash_ids}
+            for r in chat(12)
+        ]
+        file = trace(tmp_path, *lines)
+        return partial(run_cli, "replay", file, "--format", "mooncake", "--blocks", "200", "--block-size", "64")
+
+    def test_what_is_missing_is_said_and_changes_no_number(self, replay: Callable[..., Any]) -> None:
+        summaries = []
+        for name in ("Whole", "Named"):
+            code, out, err = replay("--target", f"named.py:{name}", "--json")
+            assert code == 0
+            played = json.loads(out)["summary"]
+            summaries.append({k: v for k, v in played.items() if k not in ("seconds", "peak_memory", "granularity")})
+            assert ("named.py:Named has no blocks(rid), its block table: slots are read one by one, " in err) == (
+                name == "Named"
+            )
+        assert summaries[0] == summaries[1]
+
+    def test_a_free_list_that_is_missing(self, replay: Callable[..., Any]) -> None:
+        code, _, err = replay("--target", "named.py:WithBlocks")
+        assert code == 0
+        assert "has no free_blocks(): the free list is not checked, and freed blocks are not poisoned" in err
+
+    def test_what_would_take_too_long_is_refused_before_it_starts(
+        self, replay: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replaying, "MOST_SLOT_ENTRIES", 60_000)
+        code, out, err = replay("--target", "named.py:Named")
+        assert (code, out) == (2, "")
+        fitting = re.search(r"more than 60,000 are not played; give it .* play (\d+) requests with --limit", err)
+        assert fitting
+        assert replay("--target", "named.py:Named", "--limit", fitting[1])[0] == 0
+        assert replay("--target", "named.py:Named", "--limit", int(fitting[1]) + 1)[0] == 2
+        assert replay("--target", "named.py:WithBlocks")[0] == 0
+
+    def test_without_a_terminal_there_is_a_line_now_and_then(
+        self, replay: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replaying, "MOONCAKE_SECONDS", 0.0)
+        _, out, err = replay("--target", "named.py:Whole", "--limit", 5)
+        assert "named.py:Whole: 0 of 5 requests, 1 steps\n" in err
+        assert "of 5 requests" not in out

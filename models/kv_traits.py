@@ -1,0 +1,107 @@
+"""The values that a trait of an adapter may have, read off the type of its field."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+# What the numbers among the traits are at least.
+LEAST = {
+    "block_size": 1,
+    "total": 0,
+    "max_length": 0,
+    "chunk_align": 1,
+    "tokens_per_decode": 1,
+    "output_reserve": 0,
+    "overlap": 1,
+    "drafts": 0,
+}
+WRONG = object()
+_UNDECLARED = object()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`take` answers a value as the judge uses it, or WRONG if it is none of those that `wanted` tells in words.
+
+    `exact` is the type that a value has which is meant for this trait; `needed`: the trait has no default.
+    """
+
+    wanted: str
+    take: Callable[[Any], Any]
+    exact: type
+    needed: bool
+
+
+@cache
+def kinds_of(traits: type[DataclassInstance]) -> dict[str, Kind]:
+    """Each trait with the kind of its values. Raises TypeError for a field of a type that is not known here."""
+    hints = get_type_hints(traits)
+    return {f.name: _kind(f.name, hints[f.name], f.default) for f in fields(traits)}
+
+
+def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[str, Any], list[str]]:
+    """The traits that an adapter declares, by name, and a sentence for each whose value cannot be."""
+    declared, wrong = {}, []
+    for name, kind in kinds_of(traits).items():
+        value = getattr(adapter, name, _UNDECLARED)
+        if value is _UNDECLARED:
+            continue
+        taken = kind.take(value)
+        if taken is WRONG:
+            wrong.append(f"the trait {name} is {reprlib.repr(value)}, not {kind.wanted}")
+        else:
+            declared[name] = taken
+    return declared, wrong
+
+
+def as_number(value: Any) -> int | None:
+    """An integer as such, whatever type it has; None for anything else."""
+    try:
+        found = int(value)
+        return found if found == value else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _kind(name: str, hint: Any, default: Any) -> Kind:
+    plain = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    needed = default is MISSING
+    if get_origin(plain[0]) is Literal:
+        choices = (None, *get_args(plain[0]))
+        return Kind(f"one of {choices}", partial(_choice, choices), str, needed)
+    if plain == [bool]:
+        return Kind("True or False", _flag, bool, needed)
+    if plain == [int]:
+        return Kind(f"a number from {LEAST[name]} on", partial(_number, LEAST[name], default is None), int, needed)
+    if plain == [str]:
+        return Kind("a text", _text, str, needed)
+    raise TypeError(f"the trait {name} has a type that no rule here knows: {hint}")
+
+
+def _flag(value: Any) -> Any:
+    """Also 0 and 1, and what other libraries have for True and False."""
+    if isinstance(value, bool):
+        return value
+    return bool(value) if as_number(value) in (0, 1) else WRONG
+
+
+def _number(least: int, optional: bool, value: Any) -> Any:
+    if value is None and optional:
+        return None
+    found = None if isinstance(value, bool) else as_number(value)
+    return WRONG if found is None or found < least else found
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) else WRONG
+
+
+def _choice(choices: tuple[str | None, ...], value: Any) -> Any:
+    return value if value is None or (isinstance(value, str) and value in choices) else WRONG
