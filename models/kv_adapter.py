@@ -17,7 +17,10 @@ T = TypeVar("T", bound="DataclassInstance")
 R = TypeVar("R")
 
 # What the numbers among the traits are at least.
-LEAST = {"block_size": 1, "total": 0, "max_length": 0, "chunk_align": 1, "tokens_per_decode": 1, "output_reserve": 0}
+LEAST = {
+    **{"block_size": 1, "total": 0, "max_length": 0, "chunk_align": 1, "tokens_per_decode": 1, "output_reserve": 0},
+    "lookahead_blocks": 0,
+}
 LISTENERS = (None, "set", "counting")
 
 

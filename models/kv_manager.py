@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvlockstep.models.kv_adapter import as_state, make_adapter, named
+from kvlockstep.models.kv_answers import operate
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_forks import LOOK_UP, Forks
 from kvlockstep.models.kv_judge import KVJudge
@@ -221,7 +222,7 @@ class KVManagerModel(Model[KVScope]):
             raise NotEnabled
         tears = self.forks.tears(op)
         leaving = self.judge.live.get(name) if op.name in ("finish", "preempt") else None
-        answer: str = method(name, **args) if name is not None else method(**args)
+        answer = operate(self.judge, self.avails, method, *([] if name is None else [name]), **args)
         if op.name == "admit":
             self.prompts.remember(args["tokens"], args["extra_key"])
         if leaving is not None:
@@ -257,6 +258,7 @@ class KVManagerModel(Model[KVScope]):
         judge, traits = self.judge, self.judge.traits
         reasons = {
             "free_slots": None if judge.places.shows_free else "free_slots answers None",
+            "max_length": None if traits.max_length is not None else "the target declares no max_length",
             **{t: None if getattr(traits, t) else f"the target declares no {t}" for t in KV_OPTIONAL.values()},
         }
         return {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}

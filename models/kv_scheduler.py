@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.kv_adapter import as_state, make_adapter, named
+from kvlockstep.models.kv_answers import operate
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope
@@ -187,6 +188,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         reasons = {
             "free_slots": None if judge.places.shows_free else "free_slots answers None",
             "can_reset": None if judge.traits.can_reset else "the target declares no can_reset",
+            "max_length": None if judge.traits.max_length is not None else "the target declares no max_length",
         }
         unchecked = {law.id: reason for law in self.laws for need in law.needs if (reason := reasons.get(need))}
         if judge.traits.policy is None:
@@ -245,7 +247,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         if method is None:
             raise NotEnabled
         leaving = list(self.judge.live.items())
-        answer: str = method(name, **args) if name is not None else method(**args)
+        answer = operate(self.judge, self.avails, method, *([] if name is None else [name]), **args)
         if op.name == "add":
             self._remember(args["tokens"])
             if name[1:].isdecimal():
