@@ -104,15 +104,14 @@ def print_target(console: Console, report: TargetReport) -> None:
         console.print(f"  not checked: {law} ({reason})")
     for note in report.notes:
         console.print(f"  {note}", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    numbers = ("steps", "states", "episodes", "seconds")
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    numbers = ("steps", "covered", "seconds")
     for heading in ("  driver", *numbers, "verdict", ""):
         table.add_column(heading, justify="right" if heading in numbers else "left")
     for run in report.runs:
         # Only exploration keeps the states that it has seen; the others count their episodes, a replay nothing.
-        number = f"{run.states:,}" if run.states else ""
-        covered = (number, "") if run.driver == "explore" else ("", number)
-        table.add_row(f"  {run.driver}", f"{run.steps:,}", *covered, f"{run.seconds:.1f}", run.verdict, run.note)
+        covered = counted(run.states, "state" if run.driver == "explore" else "episode") if run.states else ""
+        table.add_row(f"  {run.driver}", f"{run.steps:,}", covered, f"{run.seconds:.1f}", run.verdict, run.note)
     console.print(table)
     reach: Counter[str] = Counter()
     for run in report.runs:

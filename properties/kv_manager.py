@@ -155,10 +155,8 @@ def table_limit(rid: str, blocks: int, most: int, max_length: int) -> str | None
 
 @law("kv_manager", answers=("sglang#10637", "sglang#34823"))
 def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_size: int) -> str | None:
-    """What is free without eviction is part of what is available, and holds nothing that the next admission hits.
-
-    `hit` are the blocks of `rid`'s hit that nobody held before.
-    """
+    """What is free without eviction is part of what is available, and holds nothing that the next admission hits."""
+    # `hit`: the blocks of `rid`'s hit that nobody held before.
     if not 0 <= free_now <= avail:
         return f"free_now={free_now} is not within 0..avail={avail}"
     cached = len(hit) * block_size
@@ -204,9 +202,8 @@ def atomicity(before: int | Sequence[int], after: int | Sequence[int], what: str
     """A refused admission, reservation or fork leaves avail and the tables of all live requests as they were."""
     if before == after:
         return None
-    if not isinstance(before, int) and not isinstance(after, int):
-        before, after = _from_difference(before, after)
-    return f"{what} was refused, but {of} went from {before} to {after}"
+    shown = (before, after) if isinstance(before, int) or isinstance(after, int) else _from_difference(before, after)
+    return f"{what} was refused, but {of} went from {shown[0]} to {shown[1]}"
 
 
 @law("kv_manager", answers=("rule 12", "sglang#26796"))
