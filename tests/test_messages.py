@@ -354,8 +354,11 @@ class TestTracebacks:
         assert details[-3].strip().startswith("raise ValueError")
 
     def test_a_long_message_leaves_room_for_the_innermost_frame(self) -> None:
-        with pytest.raises(ValueError, match="line") as raised:
+        def says_much() -> None:
             raise ValueError("line\n" * 50)
+
+        with pytest.raises(ValueError, match="line") as raised:
+            says_much()
         assert any(line.startswith("  File ") for line in unexpected(raised.value, "admit").details)
 
 
