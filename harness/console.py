@@ -19,6 +19,7 @@ from kvlockstep.campaign.summary import Campaign, yardstick
 from kvlockstep.checking import Event
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
+from kvlockstep.properties.law import counted
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.reference.scheduler_contract import SchedulerTraits
 from kvlockstep.report import INCONCLUSIVE, Report, TargetReport
@@ -112,12 +113,14 @@ def print_target(console: Console, report: TargetReport) -> None:
         console.print(f"  laws: {laws_text(report)}")
     for note in report.notes:
         console.print(f"  {note}", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    for heading in ("  driver", "steps", "states", "seconds", "verdict", ""):
-        table.add_column(heading, justify="right" if heading in ("steps", "states", "seconds") else "left")
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    numbers = ("steps", "covered", "seconds")
+    for heading in ("  driver", *numbers, "verdict", ""):
+        table.add_column(heading, justify="right" if heading in numbers else "left")
     for run in report.runs:
-        row = (f"{run.steps:,}", f"{run.states:,}", f"{run.seconds:.1f}", run.verdict, run.note)
-        table.add_row(f"  {run.driver}", *row)
+        # Only exploration keeps the states that it has seen; the others count their episodes, a replay nothing.
+        covered = counted(run.states, "state" if run.driver == "explore" else "episode") if run.states else ""
+        table.add_row(f"  {run.driver}", f"{run.steps:,}", covered, f"{run.seconds:.1f}", run.verdict, run.note)
     console.print(table)
     reach: Counter[str] = Counter()
     for run in report.runs:
@@ -141,7 +144,8 @@ def print_summary(console: Console, report: Report) -> None:
         console.print(f"skipped {target}: {reason}", markup=False)
     steps = sum(run.steps for run in report.runs)
     seconds = sum(run.seconds for run in report.runs)
-    console.print(f"{_coloured(report.verdict)}: {len(report.targets)} targets, {steps:,} steps in {seconds:.1f} s")
+    ran = f"{counted(len(report.targets), 'target')}, {counted(steps, 'step')} in {seconds:.1f} s"
+    console.print(f"{_coloured(report.verdict)}: {ran}")
 
 
 def print_campaign(console: Console, campaign: Campaign) -> None:
@@ -154,13 +158,13 @@ def print_campaign(console: Console, campaign: Campaign) -> None:
     for note in campaign.notes:
         console.print(note, markup=False)
     console.print(
-        f"{campaign.steps:,} steps in {campaign.episodes:,} episodes, {campaign.seconds:.1f} s; "
-        f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
+        f"{counted(campaign.steps, 'step')} in {counted(campaign.episodes, 'episode')}, {campaign.seconds:.1f} s; "
+        f"{counted(campaign.failures, 'failure')}, {counted(len(campaign.findings), 'finding')}"
         + ("; interrupted" if campaign.interrupted else "")
     )
     console.print(
-        f"this run: {campaign.run_steps:,} steps, {campaign.run_seconds:.1f} s, {campaign.rate:,.0f} steps/s on "
-        f"{campaign.jobs} workers; at this rate {yardstick(campaign.rate)}"
+        f"this run: {counted(campaign.run_steps, 'step')}, {campaign.run_seconds:.1f} s, {campaign.rate:,.0f} steps/s "
+        f"on {counted(campaign.jobs, 'worker')}; at this rate {yardstick(campaign.rate)}"
     )
     for gap in campaign.gaps:
         console.print(gap)

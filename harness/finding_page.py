@@ -68,8 +68,8 @@ def _note(trace: Trace, observed: Observed) -> str:
 def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     before: Picture | None = None
-    states = [("", "", observed.start), *((m.op, m.answer, m.picture) for m in observed.moments)]
-    for number, (op, answer, picture) in enumerate(states):
+    states = [("", "", None, observed.start), *((m.op, m.answer, m.avail, m.picture) for m in observed.moments)]
+    for number, (op, answer, avail, picture) in enumerate(states):
         hidden = number < observed.hidden
         picture = None if hidden else picture
         steps.append(
@@ -77,6 +77,7 @@ def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
                 "number": number,
                 "op": op,
                 "answer": answer,
+                "avail": avail,
                 "broken": bool(observed.law) and number == len(observed.moments),
                 "drawn": not hidden,
                 "tables": _side_by_side(before, picture) if number else _side_by_side(None, picture),
@@ -105,11 +106,16 @@ def _side_by_side(before: Picture | None, after: Picture | None) -> list[dict[st
 
 def _cells(picture: Picture) -> Table:
     """The slots as a table, for those who cannot see the grid or want to know what stands in them."""
+    blocks = picture.group > 1
     rows = tuple(
-        (str(number), cell.state, ", ".join(cell.holders), str(cell.references), cell.content)
+        (
+            *((str(number), str(number // picture.group)) if blocks else (str(number),)),
+            *(cell.state, ", ".join(cell.serves or cell.holders), str(cell.references), cell.content),
+        )
         for number, cell in sorted(picture.cells.items())[:MOST_ROWS_OF_STEP]
     )
-    return Table(f"{picture.unit}s", (picture.unit, "state", "holders", "references", "content"), rows)
+    where = (picture.unit, "block") if blocks else (picture.unit,)
+    return Table(f"{picture.unit}s", (*where, "state", "holders", "references", "content"), rows)
 
 
 def _marked(table: Table | None, other: Table | None) -> list[tuple[bool, Sequence[str]]]:
@@ -132,7 +138,7 @@ def _rows(pictures: Sequence[Picture | None], colours: dict[str, int], hidden: i
     rows = []
     for number in numbers[:MOST_ROWS]:
         cells = [
-            _grid_cell(step, number, picture.cells.get(number) if picture else None, colours)
+            _grid_cell(step, _place(number, group), picture.cells.get(number) if picture else None, colours)
             for step, picture in enumerate(pictures)
             if step >= hidden
         ]
@@ -140,13 +146,17 @@ def _rows(pictures: Sequence[Picture | None], colours: dict[str, int], hidden: i
     return rows
 
 
-def _grid_cell(step: int, number: int, cell: Cell | None, colours: dict[str, int]) -> dict[str, Any]:
+def _place(number: int, group: int) -> str:
+    return f"{number} of block {number // group}" if group > 1 else str(number)
+
+
+def _grid_cell(step: int, place: str, cell: Cell | None, colours: dict[str, int]) -> dict[str, Any]:
     if cell is None:
-        return {"step": step, "state": "", "colours": [], "background": "", "title": f"{number}: not known", "text": ""}
+        return {"step": step, "state": "", "colours": [], "background": "", "title": f"{place}: not known", "text": ""}
     shades = list(dict.fromkeys(colours[holder] for holder in cell.holders))
     stops = [f"var(--h{c}) {100 * i // len(shades)}% {100 * (i + 1) // len(shades)}%" for i, c in enumerate(shades)]
-    holders = ", ".join(cell.holders) or "nobody"
-    title = f"{number} after step {step}: {cell.state}, {holders}"
+    holders = ", ".join(cell.serves or cell.holders) or "nobody"
+    title = f"{place} after step {step}: {cell.state}, {holders}"
     return {
         "step": step,
         "state": cell.state,

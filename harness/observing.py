@@ -42,11 +42,12 @@ class Side:
 
 @dataclass
 class Moment:
-    """One step: the operation, the target's answer, what the target looks like afterwards."""
+    """One step: the operation, the target's answer, what the target looks like afterwards, what is available then."""
 
     op: str
     answer: str
     picture: Picture | None = None
+    avail: int | None = None
 
 
 @dataclass
@@ -95,10 +96,13 @@ def _observe(target: Target, trace: Trace, watchdog: Watchdog) -> Observed:
             outcomes = _listen(model)
             for op in ops:
                 observed.moments.append(Moment(str(op), "not possible here"))
+                done = len(model.avails)
                 observed.moments[-1].answer = _step(model, op, watchdog)
+                observed.moments[-1].avail = next(iter(model.avails[done:]), None)
     except Divergence as divergence:
         if observed.moments:
-            observed.moments[-1].answer = _last_answer(model, outcomes)
+            observed.moments[-1].answer = answer_text(divergence.answer) or _last_answer(model, outcomes)
+            observed.moments[-1].avail = divergence.avails[-1] if divergence.avails else None
         observed.law, observed.message, observed.details = divergence.law, divergence.message, divergence.details
         if model is None:
             return observed
@@ -247,9 +251,9 @@ _COMPARED: dict[str, Compared] = {
     ),
     "no_double_free": lambda o: ("free slots", sorted(o["free"]), sorted(set(o["free"]))),
     "accounting": lambda o: ("avail + held", f"{o['avail']} + {o['held']} = {o['avail'] + o['held']}", o["total"]),
-    "leak_freedom": lambda o: ("avail with no live request", o["avail"], o["total"]),
+    "leak_freedom": lambda o: ("avail with no slot held", o["avail"], o["total"]),
     "conservation": lambda o: ("blocks named so far", len(o["blocks"]), f"at most {o['total'] // o['block_size']}"),
-    "free_count": lambda o: ("free_now", o["free_now"], f"0 to {o['avail'] - o['hit']}"),
+    "free_count": lambda o: ("free_now", o["free_now"], f"0 to {o['avail'] - len(o['hit']) * o['block_size']}"),
     "eviction_complete": lambda o: ("free_now after evict_all", o["free_now"], o["total"] - o["held"]),
     "reset_complete": lambda o: (
         "avail, free_now after reset",
@@ -262,7 +266,8 @@ _COMPARED: dict[str, Compared] = {
         f"accepted: {o['needed']} blocks at most, {o['room']} not held",
     ),
     "coverage": lambda o: ("slots at launch", o["allocated"], f"at least {o['needed']}"),
-    "atomicity": lambda o: (f"avail around {o['what']} that was refused", o["after"], o["before"]),
+    "table_limit": lambda o: (f"blocks in the table of {o['rid']}", o["blocks"], f"at most {o['most']}"),
+    "atomicity": lambda o: (f"{o['of']} around {o['what']} that was refused", o["after"], o["before"]),
     "purity": lambda o: (f"{o['what']}, asked again", o["second"], o["first"]),
 }
 

@@ -9,6 +9,8 @@ from typing import Any
 from kvlockstep.models.registry import model_of
 from kvlockstep.trace import Trace
 
+# How far to the right what is available stands, but for steps that are longer.
+COLUMN = 90
 FLAKY_SAYS = (
     "It did not repeat in a new target: does it keep something in its class or module, or depend on time, threads or "
     "random numbers?"
@@ -27,8 +29,11 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     texts = [str(op) for op in trace.ops]
     width = min(60, max((len(text) for text in texts), default=0))
     answers: Sequence[str] = trace.answers + ("",) * last
-    for number, (text, answer) in enumerate(zip(texts, answers, strict=False), 1):
-        lines.append(f"  {number:>3}  {text:<{width}}{f'  -> {answer}' if answer else ''}".rstrip())
+    steps = [
+        f"  {number:>3}  {text:<{width}}{f'  -> {answer}' if answer else ''}".rstrip()
+        for number, (text, answer) in enumerate(zip(texts, answers, strict=False), 1)
+    ]
+    lines += _with_avail(steps, trace.avails)
     lines += [f"       {trace.message}", *(f"       {detail}" for detail in trace.details)]
     law = next((law for law in model_of(trace.contract).laws if law.id == trace.law), None)
     if law is not None:
@@ -38,6 +43,15 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     if path is not None:
         lines.append(f"replay: kvlockstep replay {path}")
     return "\n".join(lines)
+
+
+def _with_avail(steps: Sequence[str], avails: Sequence[int | None]) -> list[str]:
+    """The steps with what was available after each, in a column as far as they are short."""
+    width = max((len(step) for step in steps if len(step) <= COLUMN), default=0)
+    known = (*avails, *(None,) * (len(steps) - len(avails)))
+    return [
+        step if avail is None else f"{step:<{width}}  avail {avail}" for step, avail in zip(steps, known, strict=False)
+    ]
 
 
 def _shrunk(trace: Trace) -> str:

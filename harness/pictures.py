@@ -18,12 +18,16 @@ LONGEST_TEXT = 240
 
 
 class Cell(NamedTuple):
-    """A slot or block. `state` is held, cached (by nobody held), free or unknown; `content` is in words."""
+    """A slot or block. `state` is held, cached (by nobody held), free or unknown; `content` is in words.
+
+    `serves`: the position of each holder that it stands for, where that is known.
+    """
 
     state: str
     holders: tuple[str, ...] = ()
     references: int = 0
     content: str = ""
+    serves: tuple[str, ...] = ()
 
 
 class Table(NamedTuple):
@@ -113,9 +117,11 @@ def _judged(
     """What judges share: slots by holder, requests, counters."""
     size = judge.traits.block_size
     owners: dict[int, list[str]] = {}
+    serves: dict[int, list[str]] = {}
     for name, table in tables.items():
-        for slot in table if isinstance(table, (list, tuple)) else ():
+        for position, slot in enumerate(table if isinstance(table, (list, tuple)) else ()):
             owners.setdefault(slot, []).append(name)
+            serves.setdefault(slot, []).append(f"{name} position {position}")
     free = _answer(judge.adapter.free_slots)
     free_slots = set(free) if isinstance(free, (list, tuple, set, range)) else set()
     slots = sorted({*owners, *free_slots, *(slot for slot, _ in judge.memory.contents())})
@@ -123,7 +129,7 @@ def _judged(
     for slot, content in zip(slots, judge.memory.shown(slots), strict=True):
         state = HELD if slot in owners else FREE if slot in free_slots else CACHED
         holders = tuple(owners.get(slot, ()))
-        cells[slot] = Cell(state, holders, len(holders), content)
+        cells[slot] = Cell(state, holders, len(holders), content, tuple(serves.get(slot, ())))
     held = len({slot // size for slot in owners}) * size
     numbers = (
         ("avail", _text(_answer(judge.adapter.avail))),

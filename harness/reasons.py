@@ -124,6 +124,10 @@ WHY = {
         "More free than available means that a counter is wrong; whoever trusts it takes blocks that are not there."
     ),
     "eviction_complete": "What an emptied cache keeps back is held by nobody and can be used by nobody.",
+    "table_limit": (
+        "A worker keeps a row for each request, as long as the longest one needs. A block beyond it is written past "
+        "the end of the row, into the next one's, or ends the engine with an index error."
+    ),
     "coverage": "An accepted request without a slot for every position writes into whatever its table happens to say.",
     "purity": (
         "Metrics and schedulers ask at any time. A question that does work makes behaviour depend on who looks, "

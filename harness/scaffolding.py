@@ -34,6 +34,7 @@ KV_TRAITS = {
     "whole_prompt": "admit takes slots for the whole prompt at once",
     "early_publish": "blocks are published before they are computed",
     "output_reserve": "slots kept for the output at admission",
+    "lookahead_blocks": "blocks of a table beyond max_length, kept ahead on purpose",
     "can_withdraw": "there is withdraw(rid): takes back what this step scheduled",
     "can_fork": "there is fork(rid, child) -> [(source, target)] or None",
     "can_reset": "there is reset(): forgets everything",
@@ -53,6 +54,7 @@ SCHEDULER_TRAITS = {
     "extra_key": "add looks at extra_key: adapter, salt",
     "can_reset": "there is reset(): drops every content, live requests wait anew",
     "max_length": "longest request in tokens with its output, None for the pool",
+    "lookahead_blocks": "blocks of a table beyond max_length, kept ahead on purpose",
     "drafts": "most drafts of a request in a batch; there is draft(rid, tokens), and update has a second argument",
     "aborts": '"any" time; "before_schedule" if messages are read there; None without an abort',
 }

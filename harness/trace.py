@@ -26,6 +26,7 @@ VERSION = 1
 class Trace:
     """Operations of one episode with the answers that the target gave. `law` is empty for a run that held.
 
+    `avails` is what was available after each operation, None where nobody asked or the trace does not say.
     `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure,
     `unfinished` whether shrinking ran out of time.
     """
@@ -43,6 +44,7 @@ class Trace:
     original: int = 0
     flaky: bool = False
     unfinished: bool = False
+    avails: tuple[int | None, ...] = ()
 
     @property
     def shape(self) -> str:
@@ -96,8 +98,10 @@ def trace_text(trace: Trace) -> str:
     """The contents of a trace file."""
     lines = [header_line(trace)]
     answers: Sequence[str] = trace.answers + ("",) * (len(trace.ops) - len(trace.answers))
-    for op, answer in zip(trace.ops, answers, strict=True):
-        lines.append(json.dumps({"op": op.name, "args": op.args, **({"answer": answer} if answer else {})}))
+    avails = trace.avails + (None,) * (len(trace.ops) - len(trace.avails))
+    for op, answer, avail in zip(trace.ops, answers, avails, strict=True):
+        said = {**({"answer": answer} if answer else {}), **({"avail": avail} if avail is not None else {})}
+        lines.append(json.dumps({"op": op.name, "args": op.args, **said}))
     lines.append(json.dumps({"end": len(trace.ops)}))
     return "\n".join(lines) + "\n"
 
@@ -160,6 +164,7 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
         scope = model_of(known.contract).scope_type.from_json(known.scope)
         ops = tuple(Op(record["op"], **_as_proposed(record["args"])) for record in records[1:-1])
         answers = tuple(str(record.get("answer", "")) for record in records[1:-1])
+        avails = tuple(n if type(n := record.get("avail")) is int else None for record in records[1:-1])
     except (TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path}: malformed trace: {type(error).__name__}: {error}") from error
     return Trace(
@@ -176,4 +181,5 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
         known.original,
         known.flaky,
         known.unfinished,
+        avails if any(n is not None for n in avails) else (),
     )

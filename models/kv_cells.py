@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from kvlockstep.models.kv_origins import HIT_AFTER_RESET, RESET, Copies
 from kvlockstep.models.kv_request import Request
 from kvlockstep.properties.kv_manager import Cell
 from kvlockstep.reference.contracts import Traits
@@ -22,7 +23,9 @@ class SlotMemory:
     sparing = False
 
     def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
+        self._size = traits.block_size
         self._store = getattr(adapter, "memory", None) or KVMemory()
+        self._copies = Copies()
         self._provenance = Provenance()
         self._reach = reach
         self._writers: dict[int, str] = {}
@@ -36,6 +39,7 @@ class SlotMemory:
     def end_forward(self) -> None:
         self._writers.clear()
         self._stamp_written.clear()
+        self._copies.end_forward()
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None:
         """Writes the stamps of [start, stop); answers the slot and the first writer of a conflict (rule 4)."""
@@ -65,18 +69,32 @@ class SlotMemory:
         return Cell(
             position,
             slot,
+            slot // self._size,
             self._name(got[offset]),
             self._name(want[offset]),
             position < request.hit,
             writer == request.name,
             writer,
+            self._origin(slot, got[offset], position < request.hit),
         )
 
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def _origin(self, slot: int, stamp: int, hit: bool) -> str:
+        copied = self._copies.origin(slot, stamp, stamp == POISON)
+        reset = hit and stamp == POISON and self._owner.get(slot) == RESET
+        return copied or (HIT_AFTER_RESET if reset else "")
+
+    def copy(self, pairs: Sequence[tuple[int, int]], when: str = "") -> None:
         self._store.copy(pairs)
+        copied = self._store.read([target for _, target in pairs]) if pairs else []
+        for (source, target), stamp in zip(pairs, copied, strict=True):
+            self._copies.note(source, target, stamp, when)
 
     def poison(self, slots: Sequence[int]) -> None:
         self._store.poison(slots)
+
+    def reset(self, slots: Sequence[int]) -> None:
+        self._store.poison(slots)
+        self._owner.update(dict.fromkeys(self._owner.keys() & set(slots), RESET))
 
     def _stamps(self, request: Request, stop: int) -> list[int]:
         """Stamps of the request's known and drafted tokens; those of rejected drafts are forgotten."""
@@ -161,12 +179,14 @@ class BlockMemory:
         self._poisoned: Sequence[int] | None = None
         self._written: dict[int, list[Written]] = {}
         self._owner: dict[int, str] = {}
+        self._copies = Copies()
 
     def begin_forward(self) -> None:
         self._written.clear()
 
     def end_forward(self) -> None:
         self._written.clear()
+        self._copies.end_forward()
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None:
         """Writes positions [start, stop); answers the slot and the first writer of a conflict (rule 4)."""
@@ -199,7 +219,7 @@ class BlockMemory:
                 return None
         return self._wrong_cell(request, table, stop)
 
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy(self, pairs: Sequence[tuple[int, int]], when: str = "") -> None:
         """Copies slot to slot; all sources are read before any target is written."""
         sources: dict[int, dict[int, int]] = {}
         for source, target in pairs:
@@ -208,6 +228,8 @@ class BlockMemory:
         copied = {target: self._copied(target, slots) for target, slots in sources.items()}
         for target, content in copied.items():
             self._put(target, content)
+            for offset, source in sources[target].items():
+                self._copies.note(source, target + offset, self._contents[target], when)
 
     def poison(self, slots: Sequence[int]) -> None:
         """Marks freed blocks, each named by its first slot; does nothing if these are poisoned already."""
@@ -217,6 +239,10 @@ class BlockMemory:
             self._stamps.update(dict.fromkeys(fresh))
             self._freed |= fresh
             self._poisoned = slots
+
+    def reset(self, slots: Sequence[int]) -> None:
+        self.poison(slots)
+        self._owner.update(dict.fromkeys(self._owner.keys() & set(slots), RESET))
 
     def contents(self) -> Any:
         """What stands in memory, for the fingerprint of a state."""
@@ -275,8 +301,12 @@ class BlockMemory:
                 position = index * self._size + same
                 writers = [w.writer for w in self._written.get(block, ()) if w.start <= same < len(w.content.tokens)]
                 writer = writers[0] if writers else None
-                hit, own = position < request.hit, writer == request.name
-                return Cell(position, block + same, _name(content, same), _name(want, same), hit, own, writer)
+                hit, own, slot = position < request.hit, writer == request.name, block + same
+                got, wanted = _name(content, same), _name(want, same)
+                origin = self._copies.origin(slot, content, content is FREED)
+                if not origin and hit and content is FREED and self._owner.get(block) == RESET:
+                    origin = HIT_AFTER_RESET
+                return Cell(position, slot, block // self._size, got, wanted, hit, own, writer, origin)
         return None
 
 

@@ -12,12 +12,13 @@ from operator import index
 from typing import Any
 
 from kvlockstep.models.kv_adapter import Places, answered, events, number, pairs, read_traits
+from kvlockstep.models.kv_answers import copies_text, freed_text
 from kvlockstep.models.kv_request import Memory, Request, accepted_of, require_right
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_manager as laws
 from kvlockstep.properties.kv_events import Hit, Listener, Room
-from kvlockstep.properties.law import ERROR_CONTRACT, Law, verdict
+from kvlockstep.properties.law import ERROR_CONTRACT, Law, counted, verdict
 from kvlockstep.reference.contracts import BlockRemoved, Traits
 
 ASK_ORDERS = ("avail", "free_now", "slots", "late")
@@ -32,7 +33,8 @@ class KVJudge:
 
     Where the memory keeps one stamp per block, nobody listens to events, which would take memory for every prefix ever
     seen.
-    After a Divergence `subject` is the request that it concerns, if it concerns one. `evicted_blocks` counts what must
+    After a Divergence `subject` is the request that it concerns, if it concerns one. `avail` is what the manager said
+    after the last operation, None where a step goes on and nobody asked. `evicted_blocks` counts what must
     have been evicted: of the blocks that were taken or became free, those that no request gave back.
     """
 
@@ -45,11 +47,17 @@ class KVJudge:
         self.reach: Counter[str] = Counter()
         self.memory = memory(adapter, self.traits, self.reach)
         self.subject: str | None = None
+        self.avail: int | None = None
+        self._said = ""
+        self._freed: set[int] = set()
         self.evicted_blocks = 0
         by_block = self.memory.granularity == "block"
         self.places = Places(adapter, self.traits.block_size, by_block, self.memory.sparing, self.traits.total)
         self._span = self.places.span
         self._settled: dict[str, list[int]] | None = None
+        self._unchanged: dict[str, list[int]] = {}
+        longest = self.traits.max_length
+        self._most_blocks = None if longest is None else self._blocks_for(longest) + self.traits.lookahead_blocks
         self._free_checked: list[int] | None = None
         self.live: dict[str, Request] = {}
         self.preempted: dict[str, Request] = {}
@@ -71,6 +79,17 @@ class KVJudge:
         listener = Listener(self.traits.block_size, self.traits.event_listener == "counting")
         self.listener = listener if self.traits.event_listener and not self.places.by_block else None
         self._settle()
+
+    def begin(self) -> None:
+        """An operation begins: nothing of it is answered yet."""
+        self.avail = None
+        self._said = ""
+        self._freed = set()
+
+    @property
+    def so_far(self) -> str:
+        """What the last operation has answered, also if it failed on the way."""
+        return " ".join(filter(None, (self._said, freed_text(self._freed))))
 
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> str:
         """A new request asks for admission with a first chunk of `n` tokens."""
@@ -111,17 +130,19 @@ class KVJudge:
             raise NotEnabled
         if self.traits.tokens_per_decode is not None and 1 + len(drafts) > self.traits.tokens_per_decode:
             raise NotEnabled
-        if request.remaining == 0:
+        appended = request.remaining == 0
+        if appended:
             self._call(self.adapter.append, name, token)
             request.tokens.append(token)
         request.drafts = list(drafts)
-        return self._reserve(request, 1 + len(drafts))
+        return self._reserve(request, 1 + len(drafts), appended)
 
     def withdraw(self, name: str) -> str:
         """What was scheduled for a request in this step is taken back, before any later admission."""
         if name not in self.withdrawable():
             raise NotEnabled
         request = self.live[name]
+        self._unchanged = {}
         self._call(self.adapter.withdraw, name)
         self.scheduled.remove(name)
         request.pending = 0
@@ -137,6 +158,7 @@ class KVJudge:
     def preempt(self, name: str) -> str:
         """A request with nothing reserved gives its slots back, to be resumed."""
         request = self._unscheduled(name)
+        self._unchanged = {}
         self._call(self.adapter.preempt, name)
         self.preempted[name] = self.live.pop(name)
         request.admitted = False
@@ -153,7 +175,9 @@ class KVJudge:
         """
         if not self.scheduled or not set(abort) <= set(self.scheduled):
             raise NotEnabled
-        self._copy(pairs(self.adapter.copies) or [])
+        due = pairs(self.adapter.copies) or []
+        self._said = copies_text(due)
+        self._copy(due)
         self._call(self.adapter.launch)
         if self.ask != "late" and not self.places.sparing:
             self.memory.poison(self.places.free())
@@ -171,7 +195,7 @@ class KVJudge:
         self._last_admission = None
         self._settle()
         self.memory.end_forward()
-        return "done"
+        return self.so_far or "done"
 
     def finish(self, name: str) -> str:
         """A request that has computed its prompt ends; what stays cached is the engine's business (rule 9)."""
@@ -202,14 +226,14 @@ class KVJudge:
             self._check_unchanged(before, "a fork")
             self._settle()
             return "refused"
-        self._copy(due)
+        self._copy(due, f"when {child} was forked")
         self.live[child] = Request(
             child, list(parent.tokens), parent.extra_key, parent.computed, 0, parent.hit, [], list(parent.stamps)
         )
         self.reach["fork"] += 1
         self.reach["fork_in_block"] += parent.computed % self.traits.block_size > 0
         self._settle()
-        return f"copies {len(due)} slots" if due else "done"
+        return f"copies {counted(len(due), 'slot')}" if due else "done"
 
     def evict_all(self) -> str:
         """The engine drops whatever it caches for nobody."""
@@ -233,7 +257,7 @@ class KVJudge:
         avail, free_now = number(self.adapter.avail), number(self.adapter.free_now)
         self._check(laws.reset_complete, avail, free_now, self.traits.total)
         size = self.traits.block_size
-        self.memory.poison([block * size + i for block in self._blocks_seen for i in range(0, size, self._span)])
+        self.memory.reset([block * size + i for block in self._blocks_seen for i in range(0, size, self._span)])
         self._settle()
         return "done"
 
@@ -272,8 +296,11 @@ class KVJudge:
         self.admitting = True
         self._last_admission = None
         if cached is None:
+            self._said = "refused"
             self._refuse_admission(request, before)
             return "refused"
+        self._unchanged = {}
+        self._said = f"cached {cached}"
         if hasattr(cached, "__index__") and not isinstance(cached, bool):
             cached = index(cached)
         self._check(laws.hit_bounds, cached, len(request.tokens))
@@ -287,7 +314,7 @@ class KVJudge:
         self._last_admission = request.name
         self._first_hit = request if first else self._first_hit
         self._notice_hit(request)
-        return f"cached {cached}"
+        return self._said
 
     def _compare(self, listener: Listener, hit: Hit) -> None:
         """A hit beside what the events say; one that is too long is judged by its content first, when it is read."""
@@ -302,18 +329,20 @@ class KVJudge:
         self.reach["refused_admission"] += 1
         reserve = self.traits.output_reserve * (1 + sum(self.live[name].admitted for name in self.scheduled))
         needed = self._blocks_for(len(request.tokens) + reserve) + self._copy_sources()
-        self._check(laws.admission_honesty, needed, self._room(), f"admission of {len(request.tokens)} tokens")
+        what = f"admission of {counted(len(request.tokens), 'token')}"
+        self._check(laws.admission_honesty, needed, self._room(), what)
         self._check_unchanged(before, "an admission")
         if not self.scheduled:
             self.admitting = False
             self._settle()
 
-    def _reserve(self, request: Request, n: int) -> str:
+    def _reserve(self, request: Request, n: int, appended: bool = False) -> str:
         before = self._avail_before()
         accepted = self._call(self.adapter.reserve, request.name, n)
         if accepted is None:
             raise Divergence(ERROR_CONTRACT.id, "reserve answered None, not True or False")
         if not accepted:
+            self._said = "refused"
             self.reach["refused_reserve"] += 1
             request.drafts = []
             table = self.places.table(request.name)
@@ -321,11 +350,13 @@ class KVJudge:
             shared = len(self._written_by(request, n, table) & others)
             more = self._blocks_for(request.computed + n) - len(self._blocks_of(request.name))
             needed = max(0, more) + shared + self._copy_sources()
-            self._check(laws.admission_honesty, needed, self._room(), f"a reservation of {n} tokens")
-            self._check_unchanged(before, "a reservation")
+            what = f"a reservation of {counted(n, 'token')}"
+            self._check(laws.admission_honesty, needed, self._room(), what)
+            self._check_unchanged(before, "a reservation", request if appended else None)
             if not self.scheduled:
                 self._settle()
             return "refused"
+        self._unchanged = {}
         request.pending = n
         request.admitted = False
         self.scheduled.append(request.name)
@@ -361,7 +392,7 @@ class KVJudge:
         size, span = self.traits.block_size, self._span
         self.memory.begin_forward()
         tables = {name: self.places.table(name) for name in self.live}
-        self._check_hit_was_not_free(tables)
+        self._check_lengths(tables)
         for name in self.scheduled:
             request = self.live[name]
             stop = request.computed + request.pending
@@ -371,31 +402,47 @@ class KVJudge:
             conflict = self.memory.write(request, tables[name], request.computed, stop)
             if conflict is not None:
                 slot, other = conflict
-                self._check(laws.no_aliasing, [other, name], slot)
+                two = {writer: tables[writer] for writer in (other, name)}
+                self._check(laws.no_aliasing, laws.serving(slot, two, span), slot, size)
             written = tables[name][request.computed // span : -(-stop // span)]
             self._written.update(slot // size for slot in written)
         for name, request in self.live.items():
             self.evaluated[laws.write_isolation.id] += any(writer != name for writer in self.scheduled)
-            self._read(request, tables[name], request.computed + request.pending)
+            self._read(request, tables, request.computed + request.pending)
+        self._check_hit_was_not_free(tables)
 
     def _check_hit_was_not_free(self, tables: dict[str, list[int]]) -> None:
-        """Of the request that was admitted with nothing done since free_now was asked for, and copied nothing."""
+        """Of the request that was admitted with nothing done since free_now was asked for, and copied nothing.
+
+        Its content was read before: a hit that is wrong says nothing about free_now.
+        """
         request, self._first_hit = self._first_hit, None
         if request is None or request.name not in tables or self._free_before is None:
             return
         size = self.traits.block_size
         hit = {slot // size for slot in tables[request.name][: request.hit // size * size // self._span]} - self._held
         avail = self.traits.total - len(self._held) * size
-        self._check(laws.free_count, self._free_before, avail, len(hit) * size)
+        self._check(laws.free_count, self._free_before, avail, request.name, hit, size)
 
-    def _read(self, request: Request, table: Sequence[int], stop: int) -> None:
+    def _check_lengths(self, tables: dict[str, list[int]]) -> None:
+        if self._most_blocks is None or not tables:
+            return
+        name = max(tables, key=lambda name: len(tables[name]))
+        blocks = self._blocks_for(len(tables[name]) * self._span)
+        self._check(laws.table_limit, name, blocks, self._most_blocks, self.traits.max_length)
+
+    def _read(self, request: Request, tables: dict[str, list[int]], stop: int) -> None:
         self.subject = request.name
+        table = tables[request.name]
         self._check(laws.coverage, len(table) * self._span, stop)
         self.evaluated[laws.prefix_soundness.id] += 0 < request.hit <= stop
         self.evaluated[laws.content_equality.id] += stop > 0
         cell = self.memory.first_wrong(request, table, stop)
-        if cell is not None:
-            require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
+        if cell is None:
+            return
+        others = {name: table for name, table in tables.items() if name != request.name}
+        cell = cell._replace(also=tuple(laws.serving(cell.slot, others, self._span)))
+        require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
 
     def _commit(self, request: Request, accept: int) -> None:
         accepted = request.drafts[:accept]
@@ -412,12 +459,13 @@ class KVJudge:
         request.computed += n
         self.reach["whole_blocks"] += request.computed % self.traits.block_size == 0
 
-    def _copy(self, due: Sequence[tuple[int, int]]) -> None:
+    def _copy(self, due: Sequence[tuple[int, int]], when: str = "") -> None:
         sources: dict[int, int] = {}
         for source, target in due:
             if sources.setdefault(target, source) != source:
-                self._check(laws.no_aliasing, [f"copy from {s}" for s in (sources[target], source)], target)
-        self.memory.copy(due)
+                two = [f"a copy from slot {s}" for s in (sources[target], source)]
+                self._check(laws.no_aliasing, two, target, self.traits.block_size)
+        self.memory.copy(due, when)
         self.reach["copies"] += bool(due)
         self._first_hit = None if due else self._first_hit
 
@@ -449,22 +497,26 @@ class KVJudge:
         if not self.saw_growth:
             self.saw_growth = any(len(table) > self._lengths.get(name, len(table)) for name, table in tables.items())
             self._lengths = {name: len(table) for name, table in tables.items()}
+        self.avail = avail
         self._check_tables(tables, free_now)
-        held = len(self._held) * self.traits.block_size
+        size = self.traits.block_size
+        held = len(self._held) * size
         if free is not None and (free is not self._free_checked or self._held is not before):
-            self._check(laws.no_double_free, free)
-            self._check(laws.eviction_safety, free, self._held, self.traits.block_size)
-        self._check(laws.leak_freedom, avail, held, self.traits.total)
+            self._check(laws.no_double_free, free, size)
+            self._check(laws.eviction_safety, free, self._held, size, tables, self._span)
+        self._check(laws.leak_freedom, avail, held, self.traits.total, list(self.live))
         self._check(laws.accounting, avail, held, self.traits.total)
-        self._check(laws.free_count, free_now, avail, 0)
-        for name, request in self.live.items():
-            self._read(request, tables[name], request.computed)
+        self._check(laws.free_count, free_now, avail, "", (), size)
+        for request in self.live.values():
+            self._read(request, tables, request.computed)
         if ask != "late":
             self._listen(Room(self._blocks_for(self.traits.total - free_now)))
         if free is not None:
             self.memory.poison(free)
         self._free_checked = free
         self._free_before = free_now
+        # A manager may answer with the list that it works on.
+        self._unchanged = tables if self.places.by_block else {name: table.copy() for name, table in tables.items()}
         self.saw_evictable = self.saw_evictable or avail > free_now
         self.subject = None
 
@@ -484,8 +536,10 @@ class KVJudge:
         before = self._held
         if not self.places.by_block or tables != self._settled:
             self._held = self._held_by(tables)
+            self._check_lengths(tables)
             self._settled = tables
             self.places.forget_but(tables)
+        self._freed = set() if self._held is before else (before | self._written) - self._held
         fresh = len(self._written - before)
         if self._free_before is not None:
             self.reach["eviction"] += fresh * size > self._free_before
@@ -503,7 +557,7 @@ class KVJudge:
             if len(set(table) if known is None else known.slots) < len(table):
                 self.subject = name
                 twice = next(s for s in table if table.count(s) > 1)
-                self._check(laws.no_aliasing, [f"two positions of {name}"], twice)
+                self._check(laws.no_aliasing, laws.serving(twice, {name: table}, self._span), twice, size)
             held.update((slot // size for slot in table) if known is None else known.blocks)
         self._blocks_seen |= held
         for block in held:
@@ -516,9 +570,26 @@ class KVJudge:
     def _avail_before(self) -> int | None:
         return None if self.ask == "late" else number(self.adapter.avail)
 
-    def _check_unchanged(self, before: int | None, what: str) -> None:
+    def _check_unchanged(self, before: int | None, what: str, appended: Request | None = None) -> None:
+        """What a refusal may not change: avail, and the tables as they stood at the beginning of the step.
+
+        Once an operation of this step was accepted nobody knows them: asking before each one would be a question that
+        flushes lazy work, and any table may have been swapped meanwhile (rule 3). Then a request for which nothing is
+        scheduled still has a slot for each token that it has computed. A request that a token was `appended` to may
+        have taken a slot for it.
+        """
         if before is not None:
-            self._check(laws.atomicity, before, number(self.adapter.avail), what)
+            self._check(laws.atomicity, before, number(self.adapter.avail), what, "avail")
+        for name, table in self._unchanged.items():
+            after = self.places.table(name)
+            if appended is not None and name == appended.name:
+                after = after[: len(table)]
+            self._check(laws.atomicity, table, after, what, f"the slots of {name}")
+        if not self._unchanged:
+            for request in self.live.values():
+                needed = 0 if request.pending else request.computed
+                left = min(needed, len(self.places.table(request.name)) * self._span)
+                self._check(laws.atomicity, needed, left, what, f"the slots of computed tokens of {request.name}")
 
     def _check(self, law: Law[Any], *observed: Any) -> None:
         self.evaluated[law.id] += 1

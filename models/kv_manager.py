@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvlockstep.models.kv_adapter import as_state, make_adapter, named, not_checked
+from kvlockstep.models.kv_answers import operate
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_forks import LOOK_UP, Forks
 from kvlockstep.models.kv_judge import KVJudge
@@ -230,7 +231,7 @@ class KVManagerModel(Model[KVScope]):
             raise NotEnabled
         tears = self.forks.tears(op)
         leaving = self.judge.live.get(name) if op.name in ("finish", "preempt") else None
-        answer: str = method(name, **args) if name is not None else method(**args)
+        answer = operate(self.judge, self.avails, method, *([] if name is None else [name]), **args)
         self.evaluated[ERROR_CONTRACT.id] += 1
         self.evaluated[TERMINATION.id] += 1
         if op.name == "admit":

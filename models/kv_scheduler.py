@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.kv_adapter import as_state, make_adapter, named, not_checked
+from kvlockstep.models.kv_answers import operate
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
 from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope
@@ -247,7 +248,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         if method is None:
             raise NotEnabled
         leaving = list(self.judge.live.items())
-        answer: str = method(name, **args) if name is not None else method(**args)
+        answer = operate(self.judge, self.avails, method, *([] if name is None else [name]), **args)
         self.evaluated[ERROR_CONTRACT.id] += 1
         self.evaluated[TERMINATION.id] += 1
         if op.name == "add":

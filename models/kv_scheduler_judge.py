@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from kvlockstep.models.kv_adapter import Places, answered, number, read_traits
+from kvlockstep.models.kv_answers import batch_text, freed_text
 from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_request import Request, require_right
 from kvlockstep.models.model import Divergence
 from kvlockstep.models.op import NotEnabled
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import Law, verdict
+from kvlockstep.properties.kv_manager import serving
+from kvlockstep.properties.law import Law, counted, verdict
 from kvlockstep.reference.contracts import Traits
 from kvlockstep.reference.scheduler_contract import END_TOKEN, PAD_DRAFT, Batch, Item, SchedulerTraits
 
@@ -94,6 +96,10 @@ class SchedulerJudge:
         self._aborted: set[str] = set()
         self.places = Places(adapter, self.traits.block_size, by_block=False)
         self.saw_evictable = False
+        self.avail: int | None = None
+        self._said = ""
+        self._freed: set[int] = set()
+        self._most_blocks = self._blocks_of_longest()
         self._limits = budget, running
         self._held: set[int] = set()
         self._blocks_seen: set[int] = set()
@@ -101,6 +107,17 @@ class SchedulerJudge:
         self._batches_without_token = 0
         self._arrivals = itertools.count()
         self._settle()
+
+    def begin(self) -> None:
+        """An operation begins: nothing of it is answered yet."""
+        self.avail = None
+        self._said = ""
+        self._freed = set()
+
+    @property
+    def so_far(self) -> str:
+        """What the last operation has answered, also if it failed on the way."""
+        return " ".join(filter(None, (self._said, freed_text(self._freed))))
 
     def add(
         self, name: str, tokens: Sequence[int], extra_key: int | None, max_tokens: int, priority: int | None
@@ -154,9 +171,10 @@ class SchedulerJudge:
             raise NotEnabled
         device = [[dict(flight.accepted) for flight in self.flights]] if self.drafts_overlap else []
         batch = Batch(*self._call(self.adapter.schedule, *device))
+        items = [Item(*item) for item in batch.items]
+        self._said = batch_text(items, batch.copies, batch.preempted)
         self._let_go()
         self._check_preempted(batch.preempted)
-        items = [Item(*item) for item in batch.items]
         if not self.flights:
             self._check(laws.progress, len(items), list(self.live))
         self._check_items(items)
@@ -169,7 +187,7 @@ class SchedulerJudge:
         self._batches_without_token = 0 if flight.sampled or not items else self._batches_without_token + 1
         self._check(laws.liveness, self._batches_without_token, sum(job.work for job in self.live.values()))
         self._settle()
-        return _shown(items, batch.preempted)
+        return self.so_far
 
     def update(self) -> str:
         """The scheduler hears of the tokens of the oldest batch."""
@@ -231,7 +249,7 @@ class SchedulerJudge:
         free = len(self.places.free()) if self.places.shows_free else avail
         self._check(laws.reset_complete, avail, free, self.traits.total)
         size = self.traits.block_size
-        self.memory.poison([block * size + i for block in self._blocks_seen for i in range(size)])
+        self.memory.reset([block * size + i for block in self._blocks_seen for i in range(size)])
         self._settle()
         return "done"
 
@@ -248,11 +266,12 @@ class SchedulerJudge:
                 self.update()
                 batches += 1
         except Divergence as wrong:
-            lines = [f"after {batches} batches of it, the last ones {'; '.join(shown)}"] if shown else []
+            last = "the last one" if len(shown) == 1 else "the last ones"
+            lines = [f"after {counted(batches, 'batch')} of it, {last} {'; '.join(shown)}"] if shown else []
             raise Divergence(wrong.law, wrong.message, [*wrong.details, *lines]) from None
         self._check(laws.every_request_ends, list(self.live), batches)
         self.reach["drain"] += 1
-        return f"{batches} batches"
+        return counted(batches, "batch")
 
     def _offer(self, name: str, drafts: Sequence[int]) -> None:
         self.live[name].offered = list(drafts)
@@ -352,11 +371,13 @@ class SchedulerJudge:
             conflict = self.memory.write(job.request, item.slots, item.start, stop)
             if conflict is not None:
                 slot, other = conflict
-                self._check(laws.no_aliasing, [other, item.rid], slot)
+                two = {i.rid: i.slots for i in items if i.rid in (other, item.rid)}
+                self._check(laws.no_aliasing, serving(slot, two, 1), slot, self.traits.block_size)
             written.update(slot // self.traits.block_size for slot in item.slots[item.start :])
         self.evaluated[laws.write_isolation.id] += len(items) > 1
+        tables = {item.rid: item.slots for item in items}
         for item in items:
-            self._read(self.live[item.rid].request, item.slots, item.start + item.n)
+            self._read(self.live[item.rid].request, tables, item.start + item.n)
         for item in items:
             self.live[item.rid].request.computed = item.start + item.n - item.drafts
         self.memory.end_forward()
@@ -389,11 +410,13 @@ class SchedulerJudge:
             job.request.computed += len(right)
         return flight
 
-    def _read(self, request: Request, slots: Sequence[int], stop: int) -> None:
+    def _read(self, request: Request, tables: Mapping[str, Sequence[int]], stop: int) -> None:
         self.evaluated[laws.prefix_soundness.id] += 0 < request.hit <= stop
         self.evaluated[laws.content_equality.id] += stop > 0
-        cell = self.memory.first_wrong(request, slots, stop)
+        cell = self.memory.first_wrong(request, tables[request.name], stop)
         if cell is not None:
+            others = {name: table for name, table in tables.items() if name != request.name}
+            cell = cell._replace(also=tuple(serving(cell.slot, others, 1)))
             require_right(request, cell, (laws.prefix_soundness, laws.write_isolation, laws.content_equality))
 
     def _settle(self) -> None:
@@ -407,41 +430,58 @@ class SchedulerJudge:
         tables = {name: self.places.table(name) for name in (*self.live, *leaving)}
         self._check_tables(tables)
         avail, free = number(self.adapter.avail), self.places.free()
+        self.avail = avail
         held = len(self._held) * size
-        self._check(laws.no_double_free, free)
-        self._check(laws.eviction_safety, free, self._held, size)
-        self._check(laws.leak_freedom, avail, held, total)
+        started = [name for name, job in self.live.items() if not job.fresh]
+        self._check(laws.no_double_free, free, size)
+        self._check(laws.eviction_safety, free, self._held, size, tables, 1)
+        self._check(laws.leak_freedom, avail, held, total, started)
         self._check(laws.accounting, avail, held, total)
         for name, job in self.live.items():
             if not job.fresh:
                 self._check(
                     laws.coverage, min(len(tables[name]), job.request.computed), job.request.computed, name=name
                 )
-                self._read(job.request, tables[name], job.request.computed)
+                self._read(job.request, tables, job.request.computed)
         self.memory.poison(free)
         self._free_before = len(free) if self.places.shows_free else None
         self.saw_evictable = self.saw_evictable or avail > len(free)
 
+    def _blocks_of_longest(self) -> int | None:
+        """The blocks of the longest request, and of what is computed beyond its end while nobody has heard of it.
+
+        The last token is sampled and not computed. Each batch in flight has one token more, and its drafts.
+        """
+        traits = self.traits
+        if traits.max_length is None:
+            return None
+        tokens = traits.max_length - 1 + traits.overlap * (1 + traits.drafts)
+        return -(-tokens // traits.block_size) + traits.lookahead_blocks
+
+    def _check_lengths(self, tables: Mapping[str, Sequence[int]]) -> None:
+        if self._most_blocks is None or not tables:
+            return
+        name = max(tables, key=lambda name: len(tables[name]))
+        blocks = -(-len(tables[name]) // self.traits.block_size)
+        self._check(laws.table_limit, name, blocks, self._most_blocks, self.traits.max_length)
+
     def _check_tables(self, tables: dict[str, list[int]]) -> None:
         size = self.traits.block_size
+        before = self._held
         self._held = set()
         for name, table in tables.items():
             if len(set(table)) < len(table):
                 twice = next(s for s in table if table.count(s) > 1)
-                self._check(laws.no_aliasing, [f"two positions of {name}"], twice)
+                self._check(laws.no_aliasing, serving(twice, {name: table}, 1), twice, size)
             blocks = {slot // size for slot in table}
             self.reach["shared"] += not blocks.isdisjoint(self._held)
             self._held |= blocks
+        self._freed = before - self._held
         self._blocks_seen |= self._held
+        self._check_lengths(tables)
         self._check(laws.conservation, self._blocks_seen, self.traits.total, size)
 
     def _check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
         self.evaluated[law.id] += 1
         if (wrong := verdict(law, *observed)) is not None:
             raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
-
-
-def _shown(items: Sequence[Item], preempted: Sequence[str]) -> str:
-    """A batch as the end of a trace line."""
-    parts = [f"{item.rid}[{item.start}:{item.start + item.n}]" for item in items]
-    return " ".join([*parts, *(f"preempted {name}" for name in preempted)]) or "nothing"

@@ -19,9 +19,10 @@ def shortcuts(ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op
     Nothing but admissions, in case it is their number. Of the last operations, each time twice as many: all that their
     requests do; or they alone, behind admissions that bring a new manager near to where they begin. Both without what
     was refused, then with it. At last all operations but those of one kind. `answers` are those that a target gave to
-    the operations; the last may be missing.
+    the operations; that of the last does not count, since it is what fails.
     """
-    answers = [*answers, *[""] * (len(ops) - len(answers))]
+    answers = list(answers[: len(ops) - 1])
+    answers += [""] * (len(ops) - len(answers))
     granted = [i for i, answer in enumerate(answers) if answer != "refused"]
     kept = granted, range(len(ops))
     for width in WIDTHS:

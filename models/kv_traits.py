@@ -19,6 +19,7 @@ LEAST = {
     "chunk_align": 1,
     "tokens_per_decode": 1,
     "output_reserve": 0,
+    "lookahead_blocks": 0,
     "overlap": 1,
     "drafts": 0,
 }

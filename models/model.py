@@ -35,7 +35,14 @@ class StepTimeout(BaseException):
 
 
 class Divergence(AssertionError):
-    """A law does not hold. `law` is its id; `details` are further lines for the failure page."""
+    """A law does not hold. `law` is its id; `details` are further lines for the failure page.
+
+    `answer` is what the failing operation had answered, `avails` what was available after each operation, that one
+    included, as far as somebody asked.
+    """
+
+    answer = ""
+    avails: tuple[int | None, ...] = ()
 
     def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(f"{law}: {message}")
@@ -104,6 +111,8 @@ class Model(ABC, Generic[S]):
         self.scope = scope
         self.factory = factory
         self.reach: Counter[str] = Counter()
+        # What is available after each operation, where the model asks for it anyway.
+        self.avails: list[int | None] = []
 
     @abstractmethod
     def step(self, op: Op) -> Any:
@@ -228,9 +237,20 @@ def unexpected(error: BaseException, call: str) -> Divergence:
     """What a call did that is in no contract: it took too long, or raised some other error."""
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", _innermost(error))
+
+
+def _innermost(error: BaseException) -> list[str]:
+    """The end of an error's traceback: the innermost frames, each of them whole, and what was raised."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
-    lines = [line for part in traceback.format_exception(type(error), error, inside) for line in part.splitlines()]
-    return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", lines[-TRACEBACK_LINES:])
+    parts = [part.splitlines() for part in traceback.format_exception(type(error), error, inside)]
+    last = next((i for i, part in enumerate(reversed(parts)) if part and part[0].startswith("  File ")), len(parts))
+    lines = [line for part in parts[len(parts) - last :] for line in part][: TRACEBACK_LINES // 2]
+    for part in reversed(parts[: len(parts) - last]):
+        if len(lines) + len(part) > TRACEBACK_LINES:
+            break
+        lines = [*part, *lines]
+    return lines
 
 
 def said(error: BaseException) -> str:

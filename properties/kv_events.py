@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+from kvlockstep.properties.law import counted
 from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 ROOT = 0
@@ -74,18 +75,20 @@ class Listener:
             if known == fact.cached // self._size * self._size:
                 return None
             under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
-            return f"{fact.cached} tokens of {list(fact.tokens)}{under} were hit, the events say {known}"
+            hit = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
+            return f"{hit} {'was' if fact.cached == 1 else 'were'} hit, the events say {known}"
         if isinstance(fact, Room):
             stored = self._copies.total()
             if stored > fact.blocks:
-                return f"the events leave {stored} blocks stored; by free_now {fact.blocks} are not free"
+                return f"the events leave {counted(stored, 'block')} stored; by free_now {fact.blocks} are not free"
             return None
         return None if isinstance(fact, AllBlocksCleared) else f"{fact!r} is no event"
 
     def _wrong_store(self, event: BlockStored) -> str | None:
         if event.block_size != self._size or len(event.tokens) != len(event.keys) * self._size:
             return (
-                f"BlockStored of {len(event.tokens)} tokens in {len(event.keys)} blocks of {event.block_size}; "
+                f"BlockStored of {counted(len(event.tokens), 'token')} in {counted(len(event.keys), 'block')} "
+                f"of {event.block_size}; "
                 f"a block has {self._size}"
             )
         if event.parent is not None and event.parent not in self._named:

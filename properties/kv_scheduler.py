@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kvlockstep.properties import kv_manager
-from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 
 CONTRACT = "kv_scheduler"
 
@@ -22,6 +22,7 @@ no_double_free = replace(kv_manager.no_double_free, contract=CONTRACT)
 accounting = replace(kv_manager.accounting, contract=CONTRACT)
 leak_freedom = replace(kv_manager.leak_freedom, contract=CONTRACT)
 conservation = replace(kv_manager.conservation, contract=CONTRACT)
+table_limit = replace(kv_manager.table_limit, contract=CONTRACT)
 reset_complete = replace(kv_manager.reset_complete, contract=CONTRACT)
 
 
@@ -40,7 +41,7 @@ def continuity(start: int, stop: int, computed: int, known: int, fresh: bool) ->
     It computes at least one token, and none that is neither known nor a draft.
     """
     if not 0 <= start < stop <= known:
-        return f"computes positions {start} to {stop} of {known} known tokens"
+        return f"computes positions {start} to {stop} of {counted(known, 'known token')}"
     if fresh or start == computed:
         return None
     return f"goes on at position {start}, but {computed} are computed"
@@ -58,13 +59,13 @@ def sampling(samples: bool, stop: int, known: int, drafts: int = 0) -> str | Non
     """A token is sampled exactly where the last known token has been computed; drafts follow that token alone."""
     if samples == (stop == known) and (samples or not drafts):
         return None
-    return f"{'samples' if samples else 'samples nothing'} after {stop} of {known} known tokens"
+    return f"{'samples' if samples else 'samples nothing'} after {stop} of {counted(known, 'known token')}"
 
 
 @law(CONTRACT, answers=("TensorRT-LLM#13320", "sglang#31616"))
 def coverage(slots: int, stop: int) -> str | None:
     """An item has exactly one slot for every position that it reads or writes."""
-    return None if slots == stop else f"has {slots} slots for {stop} positions"
+    return None if slots == stop else f"has {counted(slots, 'slot')} for {counted(stop, 'position')}"
 
 
 @law(CONTRACT, answers=("vllm#46595", "LMCache#1361", "vllm-rbln#676"))
@@ -82,7 +83,8 @@ def batch_limits(tokens: int, requests: int, budget: int, running: int) -> str |
     """A batch stays within the budget of tokens and of requests."""
     if tokens <= budget and requests <= running:
         return None
-    return f"{tokens} tokens of {requests} requests in one batch, allowed are {budget} of {running}"
+    batch = f"{counted(tokens, 'token')} of {counted(requests, 'request')} in one batch"
+    return f"{batch}, allowed are {budget} of {running}"
 
 
 @law(CONTRACT, answers=("sglang#21632", "sglang-jax#1400", "xinfer#405"))
@@ -106,7 +108,7 @@ def preemption_frees(preempted: Sequence[str], live: Collection[str], slots: Seq
     for rid in preempted:
         if rid not in live:
             return f"{rid} was preempted, and is not live"
-    return f"{preempted[-1]} was preempted, and holds {len(slots)} slots" if slots else None
+    return f"{preempted[-1]} was preempted, and holds {counted(len(slots), 'slot')}" if slots else None
 
 
 @law(CONTRACT, answers=("vllm#11565", "FastDeploy#5544"))
@@ -118,7 +120,7 @@ def progress(items: int, live: Sequence[str]) -> str | None:
 @law(CONTRACT)
 def liveness(batches: int, limit: int) -> str | None:
     """Batches that compute come to a token: without new requests one is sampled before all have been computed anew."""
-    return f"{batches} batches, and not a token sampled" if batches > limit else None
+    return f"{counted(batches, 'batch')}, and not a token sampled" if batches > limit else None
 
 
 @law(CONTRACT, needs=("policy",))
@@ -138,7 +140,9 @@ def ending(answered: Collection[str], expected: Collection[str]) -> str | None:
 @law(CONTRACT, answers=("FastDeploy#5544",))
 def every_request_ends(left: Sequence[str], batches: int) -> str | None:
     """Without new requests every request ends."""
-    return f"after {batches} batches {', '.join(left)} have not ended" if left else None
+    if not left:
+        return None
+    return f"after {counted(batches, 'batch')} {', '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
 
 
 LAWS = (*laws_of(globals()), ERROR_CONTRACT, TERMINATION)

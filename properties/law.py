@@ -68,6 +68,12 @@ def verdict(law: Law[Any], *observed: Any) -> str | None:
         raise law_error(law, error) from error
 
 
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: 1 slot, 2 slots, 2 batches."""
+    ending = "" if n == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{n:,} {noun}{ending}"
+
+
 @dataclass(frozen=True)
 class Law(Generic[P]):
     """A law of one contract. Called with what it observes, it answers None, or what is wrong in one sentence.

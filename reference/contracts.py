@@ -216,8 +216,9 @@ class Traits:
     """What a kv_manager target declares of itself; read from attributes of the same names.
 
     `total` counts slots and excludes null blocks. `max_length`: longest request in tokens, None without
-    a limit. `chunk`: prefill may be split, at multiples of `chunk_align`. `tokens_per_decode`: most
-    tokens one reserve of a decode may ask for, None for any. `whole_prompt`: admit owns the whole prompt.
+    a limit; no table has more blocks than that takes, and `lookahead_blocks` more. `chunk`: prefill may be
+    split, at multiples of `chunk_align`. `tokens_per_decode`: most tokens one reserve of a decode may ask
+    for, None for any. `whole_prompt`: admit owns the whole prompt.
     `output_reserve`: slots kept for the output at admission, for each request admitted in the step.
     `prefix_cache`: False for an engine that never shares prefixes, so that a run without a hit is not
     inconclusive. `event_listener`: whom the events of `events` are for: "set", whoever keeps a set of keys, in which
@@ -234,6 +235,7 @@ class Traits:
     whole_prompt: bool = False
     early_publish: bool = False
     output_reserve: int = 0
+    lookahead_blocks: int = 0
     can_withdraw: bool = False
     can_fork: bool = False
     can_reset: bool = False

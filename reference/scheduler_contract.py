@@ -123,9 +123,10 @@ class SchedulerTraits:
     `overlap`: batches that may be in flight. `policy`: "fcfs" or "priority" (the smaller number first) if nobody is
     admitted before an older request that waits, else None. `preempts`: False for a scheduler that never takes slots
     back. `mixes`: False if prompts and decodes never share a batch.
-    `max_length`: longest request in tokens, prompt and output, None for the pool. `drafts`: most drafts that a
-    request may have in a batch. `aborts`: "any" time; "before_schedule", where a batch might be scheduled next, for
-    an engine that reads its messages there; None for one that has no `abort`.
+    `max_length`: longest request in tokens, prompt and output, None for the pool; no table has more blocks than that
+    takes, and `lookahead_blocks` more. `drafts`: most drafts that a request may have in a batch. `aborts`: "any" time;
+    "before_schedule", where a batch might be scheduled next, for an engine that reads its messages there; None for one
+    that has no `abort`.
     `can_reset`: it has `reset`, which drops every content; live requests wait anew.
     `late_aborts`: an aborted request that has started may stay live until its next token is back; when it has left the
     queues it is gone. `drops_late_tokens`: a token in flight is dropped, and sampled anew, if its request is preempted.
@@ -142,6 +143,7 @@ class SchedulerTraits:
     extra_key: bool = False
     can_reset: bool = False
     max_length: int | None = None
+    lookahead_blocks: int = 0
     drafts: int = 0
     aborts: Literal["any", "before_schedule"] | None = "any"
     late_aborts: bool = False

@@ -212,7 +212,7 @@ def test_a_factory_that_ends_its_process_is_a_usage_error(end):
     def ends(blocks, block_size):
         eval(end, {"os": os, "ctypes": ctypes})
 
-    with pytest.raises(UsageError, match="the process .* while an instance was made"):
+    with pytest.raises(UsageError, match=r"the process .* while an instance was made"):
         from_factory("kv_manager", ends)
 
 

@@ -40,7 +40,7 @@ def test_also_a_law_of_kv_manager(run_cli):
 
 
 def test_also_a_law_over_what_a_request_reads():
-    cell = kv_manager.Cell(0, 0, "nothing", "the KV of [0]", hit=True, own=True, writer=None)
+    cell = kv_manager.Cell(0, 0, 0, "nothing", "the KV of [0]", hit=True, own=True, writer=None)
     request = Request("r0", [0], None)
     with checked_by(kv_manager.prefix_soundness, cannot_judge), pytest.raises(LawError, match="prefix_soundness"):
         require_right(request, cell, (kv_manager.prefix_soundness,))

@@ -208,7 +208,7 @@ def test_only_alloc_and_free_change_which_blocks_are_free():
 
 @given(st.integers(1, 5), COUNTS, COUNTS)
 def test_every_slot_of_a_held_block_is_held(size, slot, block):
-    assert bool(kv_manager.eviction_safety([slot], {block}, size)) == (slot // size == block)
+    assert bool(kv_manager.eviction_safety([slot], {block}, size, {}, 1)) == (slot // size == block)
 
 
 @given(COUNTS, COUNTS)

@@ -195,19 +195,20 @@ def test_slots_show_who_holds_them(finding):
 
 
 VIOLATIONS = {
-    "no_aliasing": (["r0", "r1"], 3),
+    "no_aliasing": (["r0 position 3", "r1 position 1"], 3, 2),
     "hit_bounds": (4, 4),
-    "eviction_safety": ([4, 9], {2}, 2),
-    "no_double_free": ([1, 1, 2],),
+    "eviction_safety": ([4, 9], {2}, 2, {"r0": [4, 5]}, 1),
+    "no_double_free": ([1, 1, 2], 2),
     "accounting": (3, 4, 8),
-    "leak_freedom": (7, 0, 8),
+    "leak_freedom": (7, 0, 8, []),
+    "table_limit": ("r0", 4, 3, 6),
     "conservation": ({0, 1, 2}, 4, 2),
-    "free_count": (4, 4, 1),
+    "free_count": (4, 4, "r0", {1}, 1),
     "eviction_complete": (3, 4, 8),
     "reset_complete": (8, 7, 8),
     "admission_honesty": (2, 3, "an admission"),
     "coverage": (2, 3),
-    "atomicity": (4, 3, "a fork"),
+    "atomicity": (4, 3, "a fork", "avail"),
     "purity": (4, 3, "avail"),
 }
 

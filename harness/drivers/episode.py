@@ -100,12 +100,14 @@ def run_ops(
 def failed(
     model_type: type[Model[Any]], scope: Scope, ops: Sequence[Op], answers: Sequence[str], divergence: Divergence
 ) -> Trace:
-    """The trace of a divergence, the failing operation last."""
+    """The trace of a divergence, the failing operation last, with what it had answered."""
+    known = [*answers, divergence.answer] if divergence.answer and len(answers) == len(ops) - 1 else answers
     return Trace(
         model_type.contract,
         scope,
         tuple(ops),
-        tuple(answers),
+        tuple(known),
+        avails=divergence.avails,
         law=divergence.law,
         message=divergence.message,
         details=divergence.details,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvlockstep.impl.faulty import kv_tables
 from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager import Key, KVManager, Request
 
@@ -225,6 +226,12 @@ class AlignedChunks(KVManager):
 
 class ShortRequests(KVManager):
     max_length = 12
+
+
+class KeepsAhead(kv_tables.TakesAhead):
+    """Takes a block ahead, also beyond the longest request, and says so."""
+
+    lookahead_blocks = 1
 
 
 class NamesNoFreeSlots(KVManager):

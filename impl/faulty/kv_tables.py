@@ -154,8 +154,63 @@ class ComputedInSevenBits(KVManager):
         self._live[rid].computed &= 127
 
 
+class TakesAhead(KVManager):
+    """One block more than needed is taken while any is free, also where the worker's row has no room for it."""
+
+    can_withdraw = can_fork = False
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        super().__init__(blocks, block_size)
+        self.max_length = max(block_size, blocks * block_size // 2)
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
+        cached = super().admit(rid, tokens, extra_key, n)
+        if cached is not None:
+            self._take_ahead(rid)
+        return cached
+
+    def reserve(self, rid: str, n: int) -> bool:
+        before = len(self._live[rid].table)
+        accepted = super().reserve(rid, n)
+        if accepted and len(self._live[rid].table) > before:
+            self._take_ahead(rid)
+        return accepted
+
+    def _take_ahead(self, rid: str) -> None:
+        if self._free:
+            self._live[rid].table += self._take(1)
+
+
+class RollbackForgets(KVManager):
+    """A reservation that fails on the way is rolled back to no blocks at all."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        accepted = super().reserve(rid, n)
+        if not accepted:
+            self._live[rid].table = []
+        return accepted
+
+
+class RollbackTakesAnew(KVManager):
+    """A refused reservation gives back what was reserved before and not used, and takes as many blocks again."""
+
+    def reserve(self, rid: str, n: int) -> bool:
+        accepted = super().reserve(rid, n)
+        request = self._live[rid]
+        used = self._blocks_for(request.computed)
+        if not accepted:
+            ahead = request.table[used:]
+            for block in ahead:
+                self._drop(block)
+            request.table[used:] = self._take(len(ahead))
+        return accepted
+
+
 FAULTS = faults_of(
     "kv_manager",
+    ("kv-takes-ahead", TakesAhead, "a table longer than its row", ("shape: lookahead unbounded",), "table_limit"),
+    ("kv-rollback-forgets", RollbackForgets, "a rollback to nothing", ("shape: a rollback goes too far",), "atomicity"),
+    ("kv-rollback-anew", RollbackTakesAnew, "a rollback to others", ("shape: a rollback reallocates",), "atomicity"),
     ("kv-mirror-extends", MirrorExtends, "a mirror keeps freed blocks", ("LMCache#1361",), "accounting"),
     ("kv-mirror-replaces", MirrorReplaces, "a mirror loses the table", ("vllm#46595",), "coverage"),
     ("kv-boundary-page", BoundaryPageTwice, "a page of two parts, freed twice", ("sglang#38840",), "no_double_free"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kvlockstep.impl.faulty import kv_tables
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.impl.faulty.kv_lifecycle import ResetKeepsIdle, ResetMovesOn
 from kvlockstep.reference.kv_manager import Key, KVManager
@@ -107,8 +108,20 @@ class CountsShared(KVScheduler):
         return super().avail() + sum(refs > 1 for refs in self._kv._refs) * self.block_size
 
 
+class TakesAhead(Over):
+    """A block more than needed is taken while any is free, also beyond the longest request."""
+
+    manager = kv_tables.TakesAhead
+    drafts = 0
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self.max_length = max(block_size, self.total // 2)
+
+
 FAULTS = faults_of(
     "kv_scheduler",
+    ("sched-takes-ahead", TakesAhead, "a table longer than its row", ("shape: lookahead unbounded",), "table_limit"),
     ("sched-no-parent", KeyWithoutParent, "a key without the parent", ("vllm#12603",), "prefix_soundness"),
     ("sched-hit-evictable", HitStaysEvictable, "a hit stays evictable", ("vllm#10507",), "write_isolation"),
     ("sched-table-sorted", TableSorted, "a table in another order", ("mutant",), "content_equality"),
