@@ -10,7 +10,7 @@ from typing import Any
 
 from kvlockstep.config import Config
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, run_ops
-from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.explore import explore_all
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import shrink
 from kvlockstep.drivers.stateful import hypothesis_run
@@ -170,10 +170,11 @@ def _slow_for_once(target: Target, trace: Trace, profile: Profile) -> bool:
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
     """The failure made short, in children if the profile isolates drivers."""
     model_type, watchdog = model_of(target.contract), Watchdog(profile.step_seconds)
+    budget = profile.shrink_steps, profile.shrink_limit
     if profile.isolate and target.device == CPU:
-        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds, run_ops_isolated)
+        return shrink(model_type, target.factory, trace, watchdog, *budget, run_ops_isolated)
     with watchdog.watching():
-        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds)
+        return shrink(model_type, target.factory, trace, watchdog, *budget)
 
 
 def _run_driver(
@@ -210,7 +211,15 @@ def _drive(
 ) -> Outcome:
     model_type, factory = model_of(target.contract), target.factory
     if name == "explore":
-        return _explore_all(model_type, factory, profile, watchdog, progress)
+        return explore_all(
+            model_type,
+            factory,
+            model_type.small_scopes,
+            watchdog=watchdog,
+            steps=profile.explore_steps,
+            seconds=profile.explore_limit,
+            progress=progress,
+        )
     if name == "hypothesis":
         examples, steps = profile.examples, profile.steps_per_example
         return hypothesis_run(model_type, factory, seed=seed, watchdog=watchdog, examples=examples, steps=steps)
@@ -218,36 +227,6 @@ def _drive(
         steps = profile.random_steps
         return random_walk(model_type, factory, seed=seed, watchdog=watchdog, steps=steps, progress=progress)
     raise UsageError(f"unknown driver {name!r}; known: {', '.join(DRIVERS)}")
-
-
-def _explore_all(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    profile: Profile,
-    watchdog: Watchdog,
-    progress: Callable[[int], None] | None,
-) -> Outcome:
-    total = Outcome("explore", exhausted=True)
-    left = profile.explore_seconds
-    scopes = model_type.small_scopes
-    for i, scope in enumerate(scopes):
-        share = max(left, 0.0) / (len(scopes) - i)
-        done = explore(model_type, factory, scope, watchdog=watchdog, seconds=share, progress=progress)
-        left -= done.seconds
-        total.steps += done.steps
-        total.states += done.states
-        total.depth = max(total.depth, done.depth)
-        total.seconds += done.seconds
-        total.exhausted = bool(total.exhausted and done.exhausted)
-        total.unsteady += done.unsteady
-        total.reach += done.reach
-        total.not_checked = done.not_checked
-        total.unreachable = common(total.unreachable, done.unreachable)
-        total.facts = total.facts or done.facts
-        if done.failure is not None:
-            total.failure = done.failure
-            break
-    return total
 
 
 __all__ = ["VIOLATED", "CheckFailed", "Event", "check", "check_target", "replay_trace", "shrink_failure"]

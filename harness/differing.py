@@ -59,6 +59,9 @@ def common_traits(a: Traits, b: Traits) -> Traits:
 def pair_model(names: tuple[str, str], other: Factory, without: Collection[str], roomy: bool) -> type[KVManagerModel]:
     """The model of a kv_manager which has a second engine at its side. Commands in `without` are left out."""
 
+    def _as_roomy(smaller: Iterable[tuple[Scope, Sequence[Op]]]) -> list[tuple[Scope, Sequence[Op]]]:
+        return [(s, o) for s, o in smaller if not roomy or getattr(s, "blocks", 0) == ROOMY]
+
     class Pair(KVManagerModel):
         laws = (*KVManagerModel.laws, DIFFERENCE)
         scopes = tuple(
@@ -77,7 +80,11 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
 
         @classmethod
         def smaller(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
-            return [(s, o) for s, o in super().smaller(scope, ops) if not roomy or getattr(s, "blocks", 0) == ROOMY]
+            return _as_roomy(super().smaller(scope, ops))
+
+        @classmethod
+        def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+            return _as_roomy(super().smaller_at_once(scope, ops))
 
         def step(self, op: Op) -> str:
             # Where only one engine publishes before it computes, requests of one step see different caches.
@@ -124,7 +131,7 @@ def diff(
         outcome = random_walk(pair, a.factory, seed=seed, watchdog=watchdog, steps=steps)
         if outcome.failure is None:
             return None
-        short = shrink(pair, a.factory, outcome.failure, watchdog, budget.shrink_seconds)
+        short = shrink(pair, a.factory, outcome.failure, watchdog, budget.shrink_steps, budget.shrink_limit)
     return short.but(target=f"{a.name} and {b.name}")
 
 

@@ -38,6 +38,7 @@ class Run:
     trace: str | None = None
     note: str = ""
     failure: Trace | None = None
+    cut: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "failure"}
@@ -63,6 +64,11 @@ class TargetReport:
     @property
     def failures(self) -> list[Run]:
         return [run for run in self.runs if run.failure is not None]
+
+    def reasons(self) -> list[str]:
+        """Why an inconclusive check is so: what cut its runs off, and the goals that none reached."""
+        cut = [run.cut for run in self.runs if run.cut]
+        return cut + ([f"never reached {', '.join(self.missed)}"] if self.missed else [])
 
 
 @dataclass
@@ -98,9 +104,7 @@ class Report:
         pages = [failure_page(run.failure, run.trace) for run in self.runs if run.failure is not None]
         for target in self.targets:
             if target.verdict == INCONCLUSIVE:
-                pages.append(
-                    f"{target.contract} on {target.target} - INCONCLUSIVE: never reached {', '.join(target.missed)}"
-                )
+                pages.append(f"{target.contract} on {target.target} - INCONCLUSIVE: {'; '.join(target.reasons())}")
         return "\n\n".join(pages) or f"{self.verdict}: {sum(run.steps for run in self.runs):,} steps"
 
 
@@ -119,14 +123,14 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
     laws = law_verdicts(contract, not_checked, [failure.law] if failure is not None else [])
     note = ""
     if outcome.driver == "explore":
-        note = f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
+        note = outcome.cut or f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
     elif outcome.sampled:
         note = f"{outcome.novel / outcome.sampled:.0%} in new states"
     return Run(
         contract,
         target,
         outcome.driver,
-        VIOLATED if failure is not None else HOLDS,
+        VIOLATED if failure is not None else INCONCLUSIVE if outcome.cut else HOLDS,
         outcome.steps,
         outcome.states,
         round(outcome.seconds, 3),
@@ -135,4 +139,5 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
         str(trace) if trace is not None else None,
         note,
         failure,
+        outcome.cut,
     )
