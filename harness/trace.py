@@ -27,7 +27,7 @@ class Trace:
     """Operations of one episode with the answers that the target gave. `law` is empty for a run that held.
 
     `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure,
-    `unfinished` whether shrinking ran out of time.
+    `unfinished` whether shrinking ran out of its budget.
     """
 
     contract: str

@@ -22,7 +22,7 @@ LONG, TOO_LONG = 60, 120
 STARTS = 4
 ENOUGH = 9
 SHORT_ENOUGH = 4
-SEARCH_EPISODES = 3_000
+SEARCH_EPISODES, LONG_EPISODES = 3_000, 600
 SEARCH_SCOPES = 6
 SEARCH_LENGTH = 24
 CHILD_STEPS = 50
@@ -71,10 +71,14 @@ def shrink(
     def expired(share: float = 1.0) -> bool:
         return played > share * steps or time.perf_counter() > started + seconds
 
-    def attempt(scope: Scope, ops: Sequence[Op]) -> Trace | None:
+    def leaves_out(share: float = 1.0) -> bool:
         nonlocal unfinished
-        if expired():
-            unfinished = True
+        over = expired(share)
+        unfinished = unfinished or over
+        return over
+
+    def attempt(scope: Scope, ops: Sequence[Op]) -> Trace | None:
+        if leaves_out():
             return None
         again = run(model_type, factory, scope, ops, watchdog)
         cut_off = again is not None and again.law == TERMINATION.id
@@ -99,12 +103,14 @@ def shrink(
         search = None
         if run is run_ops and not hangs:
             search = Search(model_type, factory, trace, attempt, watchdog, count)
-            best = search.shorter(best, lambda: expired(SHARE_OF_SEARCH))
+            best = search.shorter(best, lambda: leaves_out(SHARE_OF_SEARCH))
         best = _minimise(model_type, best, attempt)
         if len(best.ops) > ENOUGH:
-            best = _minimise(model_type, _sweep(model_type, best, attempt, lambda: expired(SHARE_OF_RESWEEP)), attempt)
+            best = _minimise(
+                model_type, _sweep(model_type, best, attempt, lambda: leaves_out(SHARE_OF_RESWEEP)), attempt
+            )
         if search is not None and len(best.ops) > ENOUGH:
-            best = _minimise(model_type, search.elsewhere(best, lambda: expired(SHARE_ELSEWHERE)), attempt)
+            best = _minimise(model_type, search.elsewhere(best, lambda: leaves_out(SHARE_ELSEWHERE)), attempt)
         for tidier in model_type.tidy(best.ops):
             best = attempt(best.scope, tidier) or best
     repeats = run(model_type, factory, best.scope, best.ops, watchdog)
@@ -220,7 +226,7 @@ class Search:
 
     def elsewhere(self, best: Trace, expired: Callable[[], bool]) -> Trace:
         """By longer ones, in small scopes alone, where what they find can be made shorter than in a large pool."""
-        for episode in range(SEARCH_EPISODES):
+        for episode in range(LONG_EPISODES):
             if len(best.ops) <= ENOUGH or expired():
                 break
             best = self._better(best, picker(LONG, episode), self.model_type.scopes[:SEARCH_SCOPES], LONG)
