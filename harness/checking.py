@@ -12,7 +12,7 @@ from typing import Any
 
 from kvlockstep.config import Config
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated, run_ops
-from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.explore import explore, explore_all
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import RunOps, shrink
 from kvlockstep.drivers.stateful import hypothesis_run
@@ -197,15 +197,16 @@ def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
     if supervises(target):
         return shrink_model(model_type, target.factory, trace, profile)
     watchdog = Watchdog(profile.step_seconds)
+    budget = profile.shrink_steps, profile.shrink_limit
     with watchdog.watching():
-        return shrink(model_type, target.factory, trace, watchdog, profile.shrink_seconds)
+        return shrink(model_type, target.factory, trace, watchdog, *budget)
 
 
 def shrink_model(model_type: type[Model[Any]], factory: Factory, trace: Trace, profile: Profile) -> Trace:
     """The failure of a model made short: in one child, or in a child for each attempt if attempts end or hang it."""
 
     def attempts(watchdog: Watchdog, run: RunOps = run_ops) -> Trace:
-        return shrink(model_type, factory, trace, watchdog, profile.shrink_seconds, run)
+        return shrink(model_type, factory, trace, watchdog, profile.shrink_steps, profile.shrink_limit, run)
 
     if not ends_processes(trace):
         with suppress(ChildLost):
@@ -230,6 +231,7 @@ def explore_scope(
     target: Target,
     scope: Scope,
     *,
+    steps: int | None = None,
     seconds: float | None = None,
     max_depth: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -238,8 +240,16 @@ def explore_scope(
     """Explores one scope under supervision."""
 
     def work(model_type: type[Model[Any]], watchdog: Watchdog, tell: Callable[[int], None] | None) -> Outcome:
-        make = target.factory
-        return explore(model_type, make, scope, watchdog=watchdog, seconds=seconds, max_depth=max_depth, progress=tell)
+        return explore(
+            model_type,
+            target.factory,
+            scope,
+            watchdog=watchdog,
+            steps=steps,
+            seconds=seconds,
+            max_depth=max_depth,
+            progress=tell,
+        )
 
     model_type = model_of(target.contract)
     if supervises(target):
@@ -266,7 +276,15 @@ def _drive(
     progress: Callable[[int], None] | None,
 ) -> Outcome:
     if name == "explore":
-        return _explore_all(model_type, factory, profile, watchdog, progress)
+        return explore_all(
+            model_type,
+            factory,
+            model_type.small_scopes,
+            watchdog=watchdog,
+            steps=profile.explore_steps,
+            seconds=profile.explore_limit,
+            progress=progress,
+        )
     if name == "hypothesis":
         examples, steps = profile.examples, profile.steps_per_example
         return hypothesis_run(model_type, factory, seed=seed, watchdog=watchdog, examples=examples, steps=steps)
@@ -274,37 +292,6 @@ def _drive(
         steps = profile.random_steps
         return random_walk(model_type, factory, seed=seed, watchdog=watchdog, steps=steps, progress=progress)
     raise UsageError(f"unknown driver {name!r}; known: {', '.join(DRIVERS)}")
-
-
-def _explore_all(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    profile: Profile,
-    watchdog: Watchdog,
-    progress: Callable[[int], None] | None,
-) -> Outcome:
-    total = Outcome("explore", exhausted=True)
-    left = profile.explore_seconds
-    scopes = model_type.small_scopes
-    for i, scope in enumerate(scopes):
-        share = max(left, 0.0) / (len(scopes) - i)
-        done = explore(model_type, factory, scope, watchdog=watchdog, seconds=share, progress=progress)
-        left -= done.seconds
-        total.steps += done.steps
-        total.states += done.states
-        total.depth = max(total.depth, done.depth)
-        total.seconds += done.seconds
-        total.exhausted = bool(total.exhausted and done.exhausted)
-        total.unsteady += done.unsteady
-        total.reach += done.reach
-        total.evaluated += done.evaluated
-        total.not_checked = done.not_checked
-        total.unreachable = common(total.unreachable, done.unreachable)
-        total.facts = total.facts or done.facts
-        if done.failure is not None:
-            total.failure = done.failure
-            break
-    return total
 
 
 __all__ = ["VIOLATED", "CheckFailed", "Event", "check", "check_target", "replay_trace", "shrink_failure"]

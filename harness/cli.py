@@ -174,13 +174,15 @@ def _chosen_targets(
 @cli.command()
 @click.argument("contract", shell_complete=complete_contract)
 @options(target_option, dir_option, json_option, machine_formats)
-@click.option("--time", "time_text", help="Stop after this time, like 60s.")
+@click.option("--steps", type=click.IntRange(min=1), help="Stop each scope after these steps, repeated ones included.")
+@click.option("--time", "time_text", help="Stop each scope after this time, like 60s; --steps stops alike everywhere.")
 @click.option("--depth", type=click.IntRange(min=1), help="Stop at this depth.")
 def explore(
     contract: str,
     targets: Sequence[str],
     directory: str | None,
     as_json: bool,
+    steps: int | None,
     time_text: str | None,
     depth: int | None,
 ) -> None:
@@ -193,7 +195,11 @@ def explore(
     console = stdout()
     for scope in model_type.small_scopes:
         with progress_bar() as progress:
-            outcome = explore_scope(target, scope, seconds=seconds, max_depth=depth, progress=_step_counter(progress))
+            outcome = explore_scope(
+                target, scope, steps=steps, seconds=seconds, max_depth=depth, progress=_step_counter(progress)
+            )
+        # The time is the user's wish, so that its end says nothing against the run.
+        end, outcome.cut = outcome.cut or ("exhausted" if outcome.exhausted else "not exhausted"), ""
         path = None
         if outcome.failure is not None:
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile_of("quick"))
@@ -203,8 +209,7 @@ def explore(
             sizes = ", ".join(f"{k}={v}" for k, v in scope.shown().items())
             console.print(
                 f"{contract} on {target.name} with {sizes}: {outcome.steps:,} states, {outcome.states:,} unique, depth "
-                f"{outcome.depth}, {outcome.seconds:.1f} seconds, "
-                f"{'exhausted' if outcome.exhausted else 'not exhausted'}",
+                f"{outcome.depth}, {outcome.seconds:.1f} seconds, {end}",
                 markup=False,
             )
         if outcome.failure is not None:

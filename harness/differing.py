@@ -61,6 +61,9 @@ def common_traits(a: Traits, b: Traits) -> Traits:
 def pair_model(names: tuple[str, str], other: Factory, without: Collection[str], roomy: bool) -> type[KVManagerModel]:
     """The model of a kv_manager which has a second engine at its side. Commands in `without` are left out."""
 
+    def _as_roomy(smaller: Iterable[tuple[Scope, Sequence[Op]]]) -> list[tuple[Scope, Sequence[Op]]]:
+        return [(s, o) for s, o in smaller if not roomy or getattr(s, "blocks", 0) == ROOMY]
+
     class Pair(KVManagerModel):
         laws = (*KVManagerModel.laws, DIFFERENCE)
         scopes = tuple(
@@ -79,7 +82,11 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
 
         @classmethod
         def smaller(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
-            return [(s, o) for s, o in super().smaller(scope, ops) if not roomy or getattr(s, "blocks", 0) == ROOMY]
+            return _as_roomy(super().smaller(scope, ops))
+
+        @classmethod
+        def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+            return _as_roomy(super().smaller_at_once(scope, ops))
 
         def step(self, op: Op) -> str:
             # Where only one engine publishes before it computes, requests of one step see different caches.

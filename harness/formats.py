@@ -68,8 +68,15 @@ class Results:
     @property
     def gaps(self) -> dict[tuple[str, str], str]:
         """Why a target's check is inconclusive, by (contract, target)."""
-        about = dict.fromkeys([*self.missed, *self.not_evaluated])
-        return {key: "; ".join(gaps(self.missed.get(key, ()), self.not_evaluated.get(key, ()))) for key in about}
+        cut: dict[tuple[str, str], list[str]] = {}
+        for run in self.runs:
+            if run.cut:
+                cut.setdefault((run.contract, run.target), []).append(run.cut)
+        about = dict.fromkeys([*cut, *self.missed, *self.not_evaluated])
+        return {
+            key: "; ".join([*cut.get(key, ()), *gaps(self.missed.get(key, ()), self.not_evaluated.get(key, ()))])
+            for key in about
+        }
 
 
 def finding_of(trace: Trace, path: Path | str | None) -> Finding:
@@ -183,6 +190,9 @@ def junit(results: Results, began: datetime, host: str) -> str:
         _count(suite, run.seconds)
     for contract, target in results.gaps:
         suite = ElementTree.SubElement(root, "testsuite", name=f"{contract} on {target}: {REACH}")
+        for run in results.runs:
+            if run.cut and (run.contract, run.target) == (contract, target):
+                _fail(_case(suite, f"{contract}.{target}", run.driver), "inconclusive", run.cut)
         for goal in results.missed.get((contract, target), ()):
             _fail(_case(suite, f"{contract}.{target}", goal), "inconclusive", f"never reached: {_goal(contract, goal)}")
         for law in results.not_evaluated.get((contract, target), ()):

@@ -40,6 +40,7 @@ class Run:
     trace: str | None = None
     note: str = ""
     failure: Trace | None = None
+    cut: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "failure"}
@@ -84,7 +85,7 @@ class TargetReport:
     @property
     def gaps(self) -> list[str]:
         """Why the check is inconclusive, in a few words each."""
-        return gaps(self.missed, self.not_evaluated)
+        return [*(run.cut for run in self.runs if run.cut), *gaps(self.missed, self.not_evaluated)]
 
     @property
     def failures(self) -> list[Run]:
@@ -161,14 +162,14 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
     violated = (failure.law,) if failure is not None else ()
     note = ""
     if outcome.driver == "explore":
-        note = f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
+        note = outcome.cut or f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
     elif outcome.sampled:
         note = f"{outcome.novel / outcome.sampled:.0%} in new states"
     return Run(
         contract,
         target,
         outcome.driver,
-        VIOLATED if failure is not None else HOLDS,
+        VIOLATED if failure is not None else INCONCLUSIVE if outcome.cut else HOLDS,
         outcome.steps,
         outcome.states,
         round(outcome.seconds, 3),
@@ -178,4 +179,5 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
         str(trace) if trace is not None else None,
         note,
         failure,
+        outcome.cut,
     )

@@ -27,7 +27,7 @@ from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
 STEP_SECONDS = 0.5
-SHRINK_SECONDS = 4.0
+SHRINK_STEPS = 40_000
 EXPLORE_SHARE = 0.02
 MEDIAN_LENGTH = 6
 LONGEST = 12
@@ -231,7 +231,11 @@ def score(
 def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ...]) -> FaultScore:
     target = resolve(contract, FAULT_PREFIX + id_)
     result = FaultScore(id_, contract, faults()[id_].law)
-    budget = replace(profile, explore_seconds=profile.explore_seconds * EXPLORE_SHARE, step_seconds=STEP_SECONDS)
+    budget = replace(
+        profile,
+        explore_steps=round(profile.explore_steps * EXPLORE_SHARE),
+        step_seconds=STEP_SECONDS,
+    )
     started = time.perf_counter()
     traces = []
     for driver, seed in _runs(seeds, result):
@@ -242,7 +246,7 @@ def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ..
         result.sightings.append(Sighting(driver, seed, law, outcome.steps, round(outcome.seconds, 3)))
         traces += [failure] if failure is not None else []
     if traces:
-        result.trace = _shortest(target, traces, replace(budget, shrink_seconds=SHRINK_SECONDS))
+        result.trace = _shortest(target, traces, replace(budget, shrink_steps=SHRINK_STEPS))
         result.laws = tuple(laws_that_see(target, result.trace))
     result.seconds = time.perf_counter() - started
     return result

@@ -28,7 +28,7 @@ class Trace:
 
     `avails` is what was available after each operation, None where nobody asked or the trace does not say.
     `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure,
-    `unfinished` whether shrinking ran out of time.
+    `unfinished` whether shrinking ran out of its budget.
     """
 
     contract: str

@@ -14,9 +14,9 @@ from kvlockstep.models.kv_forks import LOOK_UP, Forks
 from kvlockstep.models.kv_judge import KVJudge
 from kvlockstep.models.kv_prompts import Prompts
 from kvlockstep.models.kv_request import Request
-from kvlockstep.models.kv_scope import KVScope, scopes
+from kvlockstep.models.kv_scope import ALIKE_KEYS, KVScope, scopes
 from kvlockstep.models.kv_shortcuts import shortcuts
-from kvlockstep.models.kv_shrinking import smaller_pools, thinned_blocks, tidied
+from kvlockstep.models.kv_shrinking import less_room, plain_keys, smaller_pools, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_manager as laws
@@ -28,9 +28,13 @@ class KVManagerModel(Model[KVScope]):
     laws = laws.LAWS
     scope_type = KVScope
     scopes = tuple(scopes())
+    # One request at a time, or one token, leaves the budget for longer sequences than two of each do.
     small_scopes = (
         KVScope(2, 1, 1, 2, exhaustive=True),
         KVScope(2, 1, 2, 2, (1, 2), (None, 1), exhaustive=True),
+        KVScope(2, 1, 1, 2, (1,), ALIKE_KEYS, exhaustive=True),
+        KVScope(2, 2, 1, 3, (1,), exhaustive=True),
+        KVScope(2, 2, 1, 3, exhaustive=True),
         KVScope(3, 2, 2, 3, exhaustive=True),
         KVScope(3, 2, 2, 5, exhaustive=True),
     )
@@ -321,6 +325,11 @@ class KVManagerModel(Model[KVScope]):
     def smaller(cls, scope: KVScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
         yield from super().smaller(scope, ops)
         yield from thinned_blocks(scope, ops)
+
+    @classmethod
+    def smaller_at_once(cls, scope: KVScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        yield from ((scope, plainer) for plainer in plain_keys(ops))
+        yield from less_room(scope, ops)
 
     @classmethod
     def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]]:

@@ -11,7 +11,7 @@ from typing import Any
 from kvlockstep.models.kv_adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.kv_answers import operate
 from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
-from kvlockstep.models.kv_shrinking import smaller_pools, thinned, thinned_blocks, tidied
+from kvlockstep.models.kv_shrinking import plain_keys, smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.models.model import Factory, Goal, Model, Scope
 from kvlockstep.models.op import NotEnabled, Op, Pick, command
 from kvlockstep.properties import kv_scheduler as laws
@@ -228,6 +228,10 @@ class KVSchedulerModel(Model[SchedulerScope]):
         for budget in sorted({scope.running, scope.budget // 2, scope.budget - 1}):
             if scope.running <= budget < scope.budget:
                 yield replace(scope, budget=budget)
+
+    @classmethod
+    def smaller_at_once(cls, scope: SchedulerScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        return ((scope, plainer) for plainer in plain_keys(ops))
 
     @classmethod
     def smaller(cls, scope: SchedulerScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:

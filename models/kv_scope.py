@@ -29,6 +29,9 @@ EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = (
     (-1, 1, -2),
     (None, 0, 1, 2, 3, 4, 5),
 )
+# Few enough for every sequence of two requests: 0 is falsy as None is, -1 and 1 differ by their sign, -1 and -2 not in
+# their hash.
+ALIKE_KEYS = (None, 0, 1, -1, -2)
 
 
 @dataclass(frozen=True)

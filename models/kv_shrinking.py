@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,6 +12,9 @@ from kvlockstep.models.op import Op
 S = TypeVar("S", bound=Any)
 
 NAMES, LISTS = ("request", "child"), ("tokens", "drafts")
+PLAIN_KEYS = None, 0, 1
+# Up to so many operations and blocks, every part is tried with every smaller pool.
+FEW = 24
 
 
 def smaller_pools(scope: S) -> Iterable[S]:
@@ -21,6 +25,45 @@ def smaller_pools(scope: S) -> Iterable[S]:
     for size in (1, 2, 4):
         if size < scope.block_size:
             yield replace(scope, block_size=size)
+
+
+def less_room(scope: S, ops: Sequence[Op]) -> Iterable[tuple[S, Sequence[Op]]]:
+    """The operations without a request that fills the pool, or with fewer tokens of it, in a pool so much smaller.
+
+    Neither step alone violates a law that depends on what is left, like a pool that has to be full.
+    """
+    if len(ops) > FEW:
+        return
+    for blocks in range(1, scope.blocks) if scope.blocks <= FEW else range(scope.blocks - FEW, scope.blocks):
+        smaller, less = replace(scope, blocks=blocks), (scope.blocks - blocks) * scope.block_size
+        for part in by_request(ops):
+            yield smaller, [op for i, op in enumerate(ops) if i not in part]
+        for i in range(len(ops)):
+            if (shorter := _with_fewer_tokens(ops, i, less)) is not None:
+                yield smaller, shorter
+
+
+def _with_fewer_tokens(ops: Sequence[Op], at: int, less: int) -> Sequence[Op] | None:
+    """The operations with so many tokens or drafts fewer in one of them, and in the chunk that computes them."""
+    op, changed = ops[at], list(ops)
+    name = next((name for name in LISTS if len(op.args.get(name, ())) > less), None)
+    if name is None:
+        return None
+    changed[at] = op.but(**{name: op.args[name][:-less]})
+    if name == "tokens" and "n" in op.args:
+        computes = [at, *(i for i in range(at, len(ops)) if ops[i].name == "chunk" and whose(ops[i]) == whose(op))]
+        last = next((i for i in reversed(computes) if ops[i].args["n"] > less), None)
+        if last is None:
+            return None
+        changed[last] = changed[last].but(n=ops[last].args["n"] - less)
+    return changed
+
+
+def plain_keys(ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+    """The operations with one extra key replaced throughout: by none, else by 0 or 1."""
+    for key in dict.fromkeys(op.args["extra_key"] for op in ops if op.args.get("extra_key") is not None):
+        for plain in itertools.takewhile(lambda plain: plain != key, PLAIN_KEYS):  # noqa: B023
+            yield [op.but(extra_key=plain) if op.args.get("extra_key") == key else op for op in ops]
 
 
 def thinned_blocks(scope: S, ops: Sequence[Op]) -> Iterable[tuple[S, Sequence[Op]]]:

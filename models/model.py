@@ -165,6 +165,11 @@ class Model(ABC, Generic[S]):
         return ((smaller, ops) for smaller in cls.simpler_scopes(scope))
 
     @classmethod
+    def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        """Smaller scopes and simpler operations for a trace that is short already, where neither helps alone."""
+        return ()
+
+    @classmethod
     def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]] | None:
         """Much shorter operations to try first when a long trace is shrunk; None if the model knows of no such."""
         return None

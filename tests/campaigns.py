@@ -8,7 +8,7 @@ from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.store import DirectoryStore
 from kvlockstep.profiles import Profile
 
-FAST = Profile("test", 0, 0, 0, 0, step_seconds=0.5, shrink_seconds=3.0)
+FAST = Profile("test", 0, 0, 0, 0, step_seconds=0.5, shrink_steps=9_000)
 
 
 def campaign(target, directory, **changes):

@@ -18,7 +18,7 @@ from kvlockstep.targets import BUILT_IN, KnownDivergence, known_divergences
 from kvlockstep.trace import Trace, load_trace, save_trace
 
 FAULT = "fault:kv-abort-leaks"
-TINY = dataclasses.replace(profile_of("quick"), explore_seconds=0.2, examples=2, random_steps=3_000)
+TINY = dataclasses.replace(profile_of("quick"), explore_steps=1_000, examples=2, random_steps=3_000)
 
 
 @pytest.fixture

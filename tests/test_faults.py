@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from watched import watched
 
-from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.explore import explore, explore_all
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import same_kind, shrink
 from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.profiles import profile_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import resolve
 from kvlockstep.watchdog import Watchdog
@@ -46,9 +46,6 @@ MUST_BE_CAUGHT = (
 )
 """What every driver must find, whatever its way of choosing."""
 
-# A chunk that ends inside a block needs blocks of two tokens, which the small scopes reach after a minute.
-FIRST_SCOPES = {"kv_manager": (KVScope(2, 2, 1, 3, (1,), exhaustive=True),)}
-
 
 def by_random(fault, watchdog):
     return random_walk(model_of(fault.contract), fault.make, seed=1, watchdog=watchdog, steps=100_000)
@@ -61,11 +58,8 @@ def by_hypothesis(fault, watchdog):
 
 def by_explore(fault, watchdog):
     model_type = model_of(fault.contract)
-    for scope in (*FIRST_SCOPES.get(fault.contract, ()), *model_type.small_scopes):
-        outcome = explore(model_type, fault.make, scope, watchdog=watchdog, seconds=40)
-        if outcome.failure is not None:
-            break
-    return outcome
+    steps = profile_of("ci").explore_steps
+    return explore_all(model_type, fault.make, model_type.small_scopes, watchdog=watchdog, steps=steps)
 
 
 @pytest.mark.parametrize("drive", [by_random, by_hypothesis, by_explore])
@@ -90,7 +84,7 @@ def test_what_random_finds_becomes_short(name):
     with Watchdog(0.5).watching() as watchdog:
         found = by_random(fault, watchdog).failure
     with Watchdog(0.2).watching() as watchdog:
-        short = shrink(model_of(fault.contract), fault.make, found, watchdog, seconds=6.0)
+        short = shrink(model_of(fault.contract), fault.make, found, watchdog, steps=40_000)
     assert not short.flaky
     assert same_kind(short.law, found.law)
     assert len(short.ops) <= 12

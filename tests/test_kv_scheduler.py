@@ -50,7 +50,7 @@ def test_with_drafts_in_flight_every_goal_can_be_reached() -> None:
 @pytest.mark.parametrize("scope", KVSchedulerModel.small_scopes, ids=str)
 def test_small_scopes_hold(scope: Any, make: Callable[..., Any]) -> None:
     with Watchdog(5.0).watching() as watchdog:
-        outcome = explore(KVSchedulerModel, make, scope, watchdog=watchdog, seconds=2)
+        outcome = explore(KVSchedulerModel, make, scope, watchdog=watchdog, steps=15_000)
     assert outcome.failure is None
     assert outcome.states > 50
 
@@ -60,7 +60,7 @@ def test_a_fault_is_caught_and_shrinks(fault: Any) -> None:
     failure = walk(fault.make, 20_000).failure
     assert failure is not None
     with Watchdog(2.0).watching() as watchdog:
-        short = shrink(KVSchedulerModel, fault.make, failure, watchdog, seconds=12.0)
+        short = shrink(KVSchedulerModel, fault.make, failure, watchdog)
     assert same_kind(short.law, failure.law)
     assert not short.flaky
     assert len(short.ops) <= 12

@@ -35,7 +35,7 @@ def test_agrees_with_the_reference_and_reaches_everything(device):
 
 @pytest.mark.parametrize("scope", KVStoreModel.small_scopes, ids=str)
 def test_agrees_in_every_state_of_a_small_scope(scope):
-    outcome = watched(explore, KVStoreModel, KVStore, scope, seconds=60)
+    outcome = watched(explore, KVStoreModel, KVStore, scope, steps=60_000)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states >= 16

@@ -61,7 +61,7 @@ def test_its_copies_are_carried_out_on_tensors(layout, monkeypatch):
 
 @pytest.mark.parametrize("scope", PagedCacheModel.small_scopes, ids=str)
 def test_agrees_in_every_state_of_a_small_scope(scope):
-    outcome = watched(explore, PagedCacheModel, PagedCache, scope, seconds=60)
+    outcome = watched(explore, PagedCacheModel, PagedCache, scope, steps=90_000)
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states > 40

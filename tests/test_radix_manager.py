@@ -60,7 +60,7 @@ def test_no_request_is_admitted_or_forked_without_a_row():
 
 def test_the_manager_in_the_states_of_a_small_scope():
     scope = KVManagerModel.small_scopes[0]
-    outcome = watched(explore, KVManagerModel, RadixManager, scope, seconds=60)
+    outcome = watched(explore, KVManagerModel, RadixManager, scope, steps=400_000)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.exhausted
 

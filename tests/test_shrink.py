@@ -18,6 +18,7 @@ from kvlockstep.models.op import Op
 from kvlockstep.models.registry import model_of
 from kvlockstep.page import failure_page
 from kvlockstep.profiles import profile_of
+from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target, resolve
 from kvlockstep.trace import Trace, parse_trace, trace_text
@@ -116,6 +117,69 @@ def long_failure():
 
 def shrunk_by_steps(target, failure, steps):
     return shrink(model_of(failure.contract), target.factory, failure, Watchdog(5.0), steps=steps)
+
+
+class TakesUncounted(KVManager):
+    """A copy is not counted if rejected drafts have left blocks behind: then there may be none for it."""
+
+    def reserve(self, rid, n):
+        request = self._live[rid]
+        spare = len(request.table) - self._blocks_for(request.computed + n)
+        if spare > 0 and self._refs[request.table[request.computed // self.block_size]] > 1:
+            self._take(1)
+        return super().reserve(rid, n)
+
+
+def admission(request, tokens, key=None):
+    return Op("admit", request=request, tokens=tokens, extra_key=key, n=len(tokens))
+
+
+def decode(request, drafts=0):
+    return Op("decode", request=request, token=1, drafts=[1] * drafts)
+
+
+def shortest(make, scope, *ops):
+    """What shrinking makes of operations that fail."""
+    target = Target("kv_manager", "made here", make)
+    failure = run_ops(model_of("kv_manager"), make, scope, ops, Watchdog(5.0))
+    assert failure is not None
+    return shrink_failure(target, failure, QUICK)
+
+
+def test_a_full_pool_becomes_a_small_one_with_one_request():
+    short = shortest(
+        TakesUncounted,
+        KVScope(24, 2, 9, 24),
+        *(admission("r0", [0] + [1] * 18), admission("r1", [1, 0] + [1] * 10), admission("r2", [1]), STEP),
+        *(decode("r1", drafts=4), admission("r3", [1] * 7), STEP),
+        *(Op("fork", request="r1", child="r4"), decode("r1")),
+    )
+    assert [op.name for op in short.ops] == ["admit", "forward", "decode", "forward", "fork", "decode"]
+    assert short.scope.blocks == 3
+
+
+def test_a_prompt_and_its_chunk_become_shorter_together():
+    class FailsWhenFull(KVManager):
+        def finish(self, rid):
+            assert self._free, "no block left"
+            super().finish(rid)
+
+    prompt = Op("admit", request="r0", tokens=[1] * 20, extra_key=None, n=1)
+    ops = prompt, STEP, Op("chunk", request="r0", n=19), STEP, Op("finish", request="r0")
+    short = shortest(FailsWhenFull, KVScope(10, 2, 2, 24), *ops)
+    assert short.scope.blocks == 1
+
+
+def test_keys_that_do_not_matter_go():
+    two = [admission("r0", [0, 0], 7), STEP, admission("r1", [0, 0, 1], 7), STEP.but(abort=["r1"])]
+    short = shortest(resolve("kv_manager", "fault:kv-own-hit-freed").factory, KVScope(3, 1, 2, 4), *two)
+    assert {op.args["extra_key"] for op in short.ops if op.name == "admit"} == {None}
+
+
+def test_keys_that_matter_become_plain():
+    apart = [admission("r0", [5, 5], 7), STEP, admission("r1", [5, 5], 9), STEP]
+    short = shortest(resolve("kv_manager", "fault:kv-ignores-extra-key").factory, KVScope(4, 1, 2, 4), *apart)
+    assert sorted(str(op.args["extra_key"]) for op in short.ops if op.name == "admit") == ["0", "None"]
 
 
 @pytest.mark.parametrize("without", ["models.kv_manager.KVManagerModel.shortcuts", "drivers.shrink.by_request"])

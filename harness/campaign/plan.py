@@ -11,8 +11,6 @@ from kvlockstep.profiles import Profile
 from kvlockstep.targets import Target
 
 SHARD_EPISODES = 64
-# What shrinking plays in a second of its budget, on a machine of no particular speed.
-SHRINK_STEPS_PER_SECOND = 3_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def plan_of(target: Target, profile: Profile, seed: int, driver: str, shard_epis
         seed,
         shard_episodes,
         profile.step_seconds,
-        round(profile.shrink_seconds * SHRINK_STEPS_PER_SECOND),
+        profile.shrink_steps,
         version("kvlockstep"),
     )
 

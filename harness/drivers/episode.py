@@ -22,6 +22,7 @@ class Outcome:
     Of the first `sampled` steps (5,000 at most), `novel` ended in a state that no earlier one had ended in. `unsteady`
     counts how often the target was seen to do something else at the same operations, which is no violation by itself.
     `evaluated` counts how often each law was evaluated.
+    `cut` is a sentence if a limit of time ended the run before its budget of work did, which makes it inconclusive.
     """
 
     driver: str
@@ -37,6 +38,7 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)
     failure: Trace | None = None
     unsteady: int = 0
+    cut: str = ""
     sampled: int = 0
     seen: set[int] = field(default_factory=set, repr=False)
 

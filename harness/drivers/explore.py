@@ -1,7 +1,8 @@
-"""The exhaustive driver: every operation in every state of a small scope, breadth first.
+"""The exhaustive driver: every operation in every state of small scopes, breadth first.
 
 A target cannot be copied, so each transition starts from a new one and repeats the shortest path to its state.
-The first violation found is therefore one of the shortest.
+The first violation found in a scope is therefore one of the shortest. Budgets count every step played:
+those repeated on the way to a state, the one that leaves it, and making the target. An outcome counts those that leave.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from kvlockstep.drivers.episode import Outcome, failed, run_ops
+from kvlockstep.drivers.episode import Outcome, common, failed, run_ops
 from kvlockstep.models.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.op import Command, NotEnabled, Op
 from kvlockstep.watchdog import Watchdog
@@ -85,6 +86,30 @@ def proposals(model: Model[Any], commands: Sequence[Command]) -> Iterator[Op]:
 
 
 @dataclass
+class Budget:
+    """How many steps several explorations may play together. After `seconds` they are cut off, and it says so."""
+
+    steps: float = math.inf
+    seconds: float = math.inf
+    played: int = 0
+    cut: bool = False
+    _began: float = field(default_factory=time.perf_counter)
+
+    def spent(self) -> bool:
+        """Whether no further step may be played."""
+        if self.played >= self.steps:
+            return True
+        self.cut = self.cut or time.perf_counter() - self._began >= self.seconds
+        return self.cut
+
+    def cut_text(self) -> str:
+        """A sentence on where the time ran out; nothing if it did not."""
+        wanted = "" if math.isinf(self.steps) else f" of {self.steps:,}"
+        limit = f"explore stopped at its limit of {self.seconds:,g} s after {self.played:,}{wanted} steps"
+        return limit if self.cut else ""
+
+
+@dataclass
 class Exploration:
     """One scope, the states seen in it, and those that wait to be expanded. `exhausted` until something is left out."""
 
@@ -92,7 +117,9 @@ class Exploration:
     factory: Factory
     scope: Scope
     watchdog: Watchdog
-    ends: float
+    budget: Budget
+    max_depth: int | None = None
+    played: int = 0
     outcome: Outcome = field(default_factory=lambda: Outcome("explore", exhausted=True))
     seen: set[Any] = field(default_factory=set)
     waiting: deque[Node] = field(default_factory=deque)
@@ -102,30 +129,50 @@ class Exploration:
         with self._judged([]):
             self._arrive(self._at([]), Node(None, None, 0))
 
-    def expand(self, node: Node) -> None:
-        """Every operation in one state, as long as there is time."""
+    def goes_on(self) -> bool:
+        """Whether a state waits that is not too deep."""
+        while self.waiting and self.max_depth is not None and self.waiting[0].depth >= self.max_depth:
+            self.outcome.exhausted = False
+            self.waiting.popleft()
+        return bool(self.waiting)
+
+    def expand(self) -> None:
+        """Every operation in the next state, as long as the budget lasts."""
+        node = self.waiting.popleft()
         path, ops = node.path(), list[Op]()
         with self._judged(path):
             ops += proposals(self._at(path), self.model_type.commands)
         for op in ops:
-            if time.perf_counter() >= self.ends:
+            if self.budget.spent():
                 self.outcome.exhausted = False
-                self.waiting.clear()
                 break
             self.outcome.steps += 1
             self.outcome.depth = max(self.outcome.depth, node.depth + 1)
             with self._judged([*path, op]):
                 model = self._at(path)
                 model.forget()
+                self._count(1)
                 with contextlib.suppress(NotEnabled):
                     model.step(op)
                     self._arrive(model, Node(node, op, node.depth + 1))
             if self.outcome.failure is not None:
                 break
 
+    def end(self) -> Outcome:
+        """What became of the scope."""
+        if self.waiting:
+            self.outcome.exhausted = False
+        self.outcome.states = len(self.seen)
+        return self.outcome
+
+    def _count(self, steps: int) -> None:
+        self.played += steps
+        self.budget.played += steps
+
     def _at(self, path: Sequence[Op]) -> Model[Any]:
         """A new target after these operations. Raises Divergence and Unrepeatable."""
         self.watchdog.beat += 1
+        self._count(len(path) + 1)
         model = self.model_type(self.scope, self.factory)
         try:
             for op in path:
@@ -163,25 +210,73 @@ def explore(
     scope: Scope,
     *,
     watchdog: Watchdog,
+    steps: int | None = None,
     seconds: float | None = None,
     max_depth: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Explores one scope. `exhausted` tells whether every reachable state was expanded within time and depth."""
-    started = time.perf_counter()
-    exploration = Exploration(
-        model_type, factory, scope, watchdog, started + (math.inf if seconds is None else seconds)
+    """Explores one scope. `exhausted` tells whether every reachable state was expanded within budget and depth."""
+    return explore_all(
+        model_type,
+        factory,
+        (scope,),
+        watchdog=watchdog,
+        steps=steps,
+        seconds=seconds,
+        max_depth=max_depth,
+        progress=progress,
     )
-    outcome = exploration.outcome
-    exploration.begin()
-    while exploration.waiting and outcome.failure is None:
-        node = exploration.waiting.popleft()
-        if max_depth is not None and node.depth >= max_depth:
-            outcome.exhausted = False
-            continue
-        exploration.expand(node)
+
+
+def explore_all(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    scopes: Sequence[Scope],
+    *,
+    watchdog: Watchdog,
+    steps: int | None = None,
+    seconds: float | None = None,
+    max_depth: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Explores several scopes in turns, up to the first failure.
+
+    The scope in which least was played goes next, so that what an exhausted one leaves is for the others. `cut` of the
+    outcome says so if `seconds` ended it.
+    """
+    started = time.perf_counter()
+    limit = math.inf
+    budget = Budget(limit if steps is None else steps, limit if seconds is None else seconds)
+    explorations = [Exploration(model_type, factory, scope, watchdog, budget, max_depth) for scope in scopes]
+    total = Outcome("explore", exhausted=True)
+    for exploration in explorations:
+        exploration.begin()
+    failed_in = next((e for e in explorations if e.outcome.failure is not None), None)
+    while failed_in is None and not budget.spent():
+        running = [exploration for exploration in explorations if exploration.goes_on()]
+        if not running:
+            break
+        current = min(running, key=lambda exploration: exploration.played)
+        current.expand()
+        failed_in = current if current.outcome.failure is not None else None
         if progress is not None:
-            progress(outcome.steps)
-    outcome.states = len(exploration.seen)
-    outcome.seconds = time.perf_counter() - started
-    return outcome
+            progress(sum(exploration.outcome.steps for exploration in explorations))
+    for exploration in explorations:
+        _add(total, exploration.end())
+    total.cut = budget.cut_text()
+    total.seconds = time.perf_counter() - started
+    return total
+
+
+def _add(total: Outcome, done: Outcome) -> None:
+    total.steps += done.steps
+    total.states += done.states
+    total.depth = max(total.depth, done.depth)
+    total.exhausted = bool(total.exhausted and done.exhausted)
+    total.unsteady += done.unsteady
+    total.reach += done.reach
+    total.evaluated += done.evaluated
+    total.not_checked = done.not_checked
+    total.unreachable = common(total.unreachable, done.unreachable)
+    total.facts = total.facts or done.facts
+    total.failure = total.failure or done.failure

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import picker, walk
 from kvlockstep.models.kv_shrinking import by_request, without_forks
 from kvlockstep.models.model import Factory, Model, Scope
-from kvlockstep.models.op import Op
+from kvlockstep.models.op import Op, Pick
 from kvlockstep.properties.law import TERMINATION
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
@@ -20,14 +22,15 @@ LONG, TOO_LONG = 60, 120
 STARTS = 4
 ENOUGH = 9
 SHORT_ENOUGH = 4
-SEARCH_EPISODES = 3_000
+SEARCH_EPISODES, LONG_EPISODES = 3_000, 600
 SEARCH_SCOPES = 6
 SEARCH_LENGTH = 24
 CHILD_STEPS = 50
 HANG_STEPS = 1_000
 
-# How much of its budget is spent when a long trace is no longer dropped from thoroughly, and no longer swept through.
-SHARE_BEFORE_SWEEPS, SHARE_OF_SWEEPS = 0.3, 0.75
+# How much of the budget is spent when a long trace is no longer dropped from thoroughly, when it is no longer swept
+# through, and when each further way ends, so that simpler arguments and scopes always get their turn.
+SHARE_BEFORE_SWEEPS, SHARE_OF_SWEEPS, SHARE_OF_SEARCH, SHARE_OF_RESWEEP, SHARE_ELSEWHERE = 0.3, 0.5, 0.65, 0.8, 0.95
 
 Candidate = tuple[Scope, Sequence[Op]]
 Attempt = Callable[[Scope, Sequence[Op]], Trace | None]
@@ -45,15 +48,15 @@ def shrink(
     factory: Factory,
     trace: Trace,
     watchdog: Watchdog,
-    seconds: float = 20.0,
+    steps: int = 60_000,
+    seconds: float = math.inf,
     run: RunOps = run_ops,
-    steps: int | None = None,
 ) -> Trace:
-    """The shortest trace found within the time that violates the same law; marked flaky if `trace` does not repeat.
+    """The shortest trace found that violates the same law; marked flaky if `trace` does not repeat.
 
-    It is marked unfinished if the time ran out before there was nothing left to try.
-    With `steps` it stops after so many operations played instead, so that the result does not depend on how fast the
-    machine is. A child process and a time-out count as operations, for the time that they take.
+    It stops after `steps` played, so that the result does not depend on how fast the machine is; `seconds` is a limit
+    for calls that are slow beyond all reason. Making a target counts as a step; a child process and a time-out count
+    as several, for the time that they take. The trace is marked unfinished if there was something left to try.
     Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as it is.
     """
     hangs = trace.law == TERMINATION.id
@@ -61,19 +64,21 @@ def shrink(
     played = 0
     unfinished = False
 
-    def count(operations: int) -> None:
+    def count(more: int) -> None:
         nonlocal played
-        played += operations
+        played += more
 
     def expired(share: float = 1.0) -> bool:
-        if steps is not None:
-            return played > share * steps
-        return time.perf_counter() > started + share * seconds
+        return played > share * steps or time.perf_counter() > started + seconds
+
+    def leaves_out(share: float = 1.0) -> bool:
+        nonlocal unfinished
+        over = expired(share)
+        unfinished = unfinished or over
+        return over
 
     def attempt(scope: Scope, ops: Sequence[Op]) -> Trace | None:
-        nonlocal unfinished
-        if expired():
-            unfinished = True
+        if leaves_out():
             return None
         again = run(model_type, factory, scope, ops, watchdog)
         cut_off = again is not None and again.law == TERMINATION.id
@@ -95,11 +100,17 @@ def shrink(
             best = _greedily(model_type, best, transform, attempt)
         if len(best.ops) > ENOUGH:
             best = _sweep(model_type, best, attempt, lambda: expired(SHARE_OF_SWEEPS))
+        search = None
         if run is run_ops and not hangs:
-            best = _search_shorter(model_type, factory, best, trace.scope, attempt, watchdog, expired, count)
+            search = Search(model_type, factory, trace, attempt, watchdog, count)
+            best = search.shorter(best, lambda: leaves_out(SHARE_OF_SEARCH))
         best = _minimise(model_type, best, attempt)
         if len(best.ops) > ENOUGH:
-            best = _minimise(model_type, _sweep(model_type, best, attempt, expired), attempt)
+            best = _minimise(
+                model_type, _sweep(model_type, best, attempt, lambda: leaves_out(SHARE_OF_RESWEEP)), attempt
+            )
+        if search is not None and len(best.ops) > ENOUGH:
+            best = _minimise(model_type, search.elsewhere(best, lambda: leaves_out(SHARE_ELSEWHERE)), attempt)
         for tidier in model_type.tidy(best.ops):
             best = attempt(best.scope, tidier) or best
     repeats = run(model_type, factory, best.scope, best.ops, watchdog)
@@ -187,33 +198,48 @@ def _minimise(model_type: type[Model[Any]], best: Trace, attempt: Attempt) -> Tr
             best = _greedily(model_type, best, transform, attempt)
         best = _simpler_ops(model_type, best, attempt)
         best = _greedily(model_type, best, _without_pairs, attempt)
+        best = _greedily(model_type, best, _smaller_at_once, attempt)
     return best
 
 
-def _search_shorter(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    best: Trace,
-    origin: Scope,
-    attempt: Attempt,
-    watchdog: Watchdog,
-    expired: Callable[[], bool],
-    count: Callable[[int], None],
-) -> Trace:
-    """Dropping operations can end in a local minimum; short random episodes in small scopes find another way there."""
-    outcome = Outcome("shrink")
-    scopes = (best.scope, origin, origin, *model_type.scopes[:SEARCH_SCOPES])
-    for episode in range(SEARCH_EPISODES):
-        if len(best.ops) <= SHORT_ENOUGH or expired():
-            break
-        pick = picker(len(best.ops), episode)
-        length = pick(range(SHORT_ENOUGH, min(len(best.ops), SEARCH_LENGTH) + 2))
-        count(length + 1)
-        found = walk(model_type, factory, pick(scopes), length, pick, watchdog, outcome)
+@dataclass(frozen=True)
+class Search:
+    """Random episodes that violate the law of `origin`: dropping operations can end in a local minimum."""
+
+    model_type: type[Model[Any]]
+    factory: Factory
+    origin: Trace
+    attempt: Attempt
+    watchdog: Watchdog
+    count: Callable[[int], None]
+
+    def shorter(self, best: Trace, expired: Callable[[], bool]) -> Trace:
+        """By short episodes, in the scopes of the trace and in small ones."""
+        scopes = (best.scope, self.origin.scope, self.origin.scope, *self.model_type.scopes[:SEARCH_SCOPES])
+        for episode in range(SEARCH_EPISODES):
+            if len(best.ops) <= SHORT_ENOUGH or expired():
+                break
+            pick = picker(len(best.ops), episode)
+            length = pick(range(SHORT_ENOUGH, min(len(best.ops), SEARCH_LENGTH) + 2))
+            best = self._better(best, pick, scopes, length)
+        return best
+
+    def elsewhere(self, best: Trace, expired: Callable[[], bool]) -> Trace:
+        """By longer ones, in small scopes alone, where what they find can be made shorter than in a large pool."""
+        for episode in range(LONG_EPISODES):
+            if len(best.ops) <= ENOUGH or expired():
+                break
+            best = self._better(best, picker(LONG, episode), self.model_type.scopes[:SEARCH_SCOPES], LONG)
+        return best
+
+    def _better(self, best: Trace, pick: Pick, scopes: Sequence[Scope], length: int) -> Trace:
+        outcome = Outcome("shrink")
+        found = walk(self.model_type, self.factory, pick(scopes), length, pick, self.watchdog, outcome)
+        self.count(outcome.steps + 1)
         if found is not None and same_kind(found.law, best.law):
-            shorter = _greedily(model_type, found, _fewer_ops, attempt)
+            shorter = _greedily(self.model_type, found, _fewer_ops, self.attempt)
             best = shorter if len(shorter.ops) < len(best.ops) else best
-    return best
+        return best
 
 
 def _greedily(
@@ -258,6 +284,10 @@ def _without_pairs(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
 
 def _smaller_scope(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
     yield from model_type.smaller(trace.scope, trace.ops)
+
+
+def _smaller_at_once(model_type: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
+    yield from model_type.smaller_at_once(trace.scope, trace.ops)
 
 
 def _fewer_forks(_: type[Model[Any]], trace: Trace) -> Iterator[Candidate]:
