@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import Outcome, Replayed, play_ops
 from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.op import Op
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
@@ -136,14 +136,21 @@ def isolated(
         journal.unlink(missing_ok=True)
 
 
+def play_ops_isolated(
+    model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Sequence[Op], watchdog: Watchdog
+) -> Replayed:
+    """drivers.episode.play_ops in a child; a child that hangs or dies fails at the last of the operations."""
+    try:
+        return in_child(lambda w: play_ops(model_type, factory, scope, ops, w), watchdog.limit)
+    except ChildLost as lost:
+        return Replayed(_lost_trace(model_type, scope, tuple(ops), lost))
+
+
 def run_ops_isolated(
     model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Sequence[Op], watchdog: Watchdog
 ) -> Trace | None:
-    """drivers.episode.run_ops in a child; a child that hangs or dies fails at the last of the operations."""
-    try:
-        return in_child(lambda w: run_ops(model_type, factory, scope, ops, w), watchdog.limit)
-    except ChildLost as lost:
-        return _lost_trace(model_type, scope, tuple(ops), lost)
+    """The failing trace that `play_ops_isolated` comes to, or None if all laws held."""
+    return play_ops_isolated(model_type, factory, scope, ops, watchdog).failure
 
 
 def _journaled(model_type: type[Model[Any]], path: Path) -> type[Model[Any]]:

@@ -10,13 +10,16 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from kvlockstep.models.op import Command, Op
+from kvlockstep.models.op import Command, Op, Unplayable
+from kvlockstep.models.safe_text import safe_text
 from kvlockstep.properties.law import AGREEMENT, ERROR_CONTRACT, EVERYWHERE, TERMINATION, Law, Refused, Step
 from kvlockstep.reference.contracts import ContractError
 
 Factory = Callable[..., Any]
 
 TRACEBACK_LINES = 12
+# What Python says of arguments that nobody thought of.
+ARGUMENT_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError)
 
 
 class StepTimeout(BaseException):
@@ -27,10 +30,10 @@ class Divergence(AssertionError):
     """A law does not hold. `law` is its id; `details` are further lines for the failure page."""
 
     def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
-        super().__init__(f"{law}: {message}")
         self.law = law
-        self.message = message
-        self.details = tuple(details)
+        self.message = safe_text(message)
+        self.details = tuple(map(safe_text, details))
+        super().__init__(f"{law}: {self.message}")
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,7 @@ def unexpected(error: BaseException, call: str) -> Divergence:
 def said(error: BaseException) -> str:
     """The type and the text of an error; the type alone if it cannot be printed."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return safe_text(f"{type(error).__name__}: {error}")
     except Exception:
         return type(error).__name__
 
@@ -262,6 +265,8 @@ class LockstepModel(Model[S]):
             want = self.perform(self.reference, op)
         except ContractError as error:
             want = Refused(type(error).__name__)
+        except ARGUMENT_ERRORS as error:
+            raise Unplayable(f"the reference cannot do {op}: {said(error)}") from error
         got = guarded(self.perform, self.target, op, called=op.name)
         view = self.observe(self.reference)
         seen = looked_at(self.observe, self.target)
