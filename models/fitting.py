@@ -14,19 +14,21 @@ from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from kvlockstep.models.model import Model, Scope
 from kvlockstep.models.op import Op
-from kvlockstep.models.operations import OPERATIONS
+from kvlockstep.models.operations import MOST_MADE, OPERATIONS, Size
 from kvlockstep.models.safe_text import safe_text
 
 # Tensors and arrays of targets hold 64 bits.
 MOST = 2**63 - 1
-# A pool of a real engine fits; what a header names beyond it would only use up the memory of whoever plays it.
-MOST_SLOTS = 2**22
+# What a header names beyond it would only use up the memory of whoever plays it. Recorded engines have large pools.
+MOST_SLOTS = 2**16
+MOST_SLOTS_OF = {"kv_manager": 2**22, "kv_scheduler": 2**22}
 # What memory is made of: the product is bounded as well as each of them.
 SIZES = frozenset(
     ("slots", "positions", "blocks", "block_size", "pages", "page_size", "layers", "heads", "head_dim", "rows", "width")
 )
 NAMES = {
     int: "a whole number",
+    Size: f"a whole number up to {MOST_MADE:,}",
     float: "a number",
     str: "a text",
     bool: "true or false",
@@ -51,6 +53,8 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(fits(k, key_kind) and fits(v, value_kind) for k, v in value.items())
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and -MOST <= value <= MOST
+    if kind is Size:
+        return fits(value, int) and -MOST_MADE <= value <= MOST_MADE
     if kind is float:
         return isinstance(value, float) and math.isfinite(value)
     return kind is Any or isinstance(value, kind)
@@ -155,7 +159,7 @@ def _require_size(model_type: type[Model[Any]], scope: Scope) -> None:
 
     A size is at least 1, or 0 where the model itself proposes 0; a choice is one that the model proposes.
     """
-    total = 1
+    total, most = 1, MOST_SLOTS_OF.get(model_type.contract, MOST_SLOTS)
     for name, kind in _parameters(model_type.scope_type).items():
         value = getattr(scope, name)
         if kind is str or name == "shape":
@@ -164,11 +168,11 @@ def _require_size(model_type: type[Model[Any]], scope: Scope) -> None:
                 raise ValueError(f"{name} of the scope is {shown(value)}, not one of {', '.join(map(str, known))}")
         elif kind is int:
             least = min(1, *_proposed(model_type, name))
-            if not least <= value <= MOST_SLOTS:
-                raise ValueError(f"{name} of the scope is {value}; it must be from {least} to {MOST_SLOTS:,}")
+            if not least <= value <= most:
+                raise ValueError(f"{name} of the scope is {value}; it must be from {least} to {most:,}")
             total *= max(1, value) if name in SIZES else 1
-    if total > MOST_SLOTS:
-        raise ValueError(f"the scope asks for {total:,} slots; at most {MOST_SLOTS:,} are played")
+    if total > most:
+        raise ValueError(f"the scope asks for {total:,} slots; at most {most:,} are played")
 
 
 @cache

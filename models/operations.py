@@ -10,6 +10,12 @@ from typing import Any, NotRequired
 
 from kvlockstep.reference.block_pool_contract import ExtraKey
 
+
+class Size(int):
+    """The type of an argument that says how many things a model makes, at most MOST_MADE."""
+
+
+MOST_MADE = 1_000
 Arguments = dict[str, Any]
 Ints = list[int]
 Pairs = list[tuple[int, int]]
@@ -54,13 +60,13 @@ OPERATIONS: dict[str, dict[str, Arguments]] = {
         "reset": {},
     },
     "paged_cache": {
-        "allocate": {"sequence": int, "tokens": Ints, "keys": int},
+        "allocate": {"sequence": int, "tokens": Ints, "keys": Size},
         "append": {"sequence": int, "tokens": Ints},
         "truncate": {"sequence": int, "tokens": int},
         "fork": {"sequence": int, "child": int, "tokens": int | None},
         "free": {"sequence": int},
         "finish": {"sequence": int},
-        "register": {"sequence": int, "first": int, "blocks": int},
+        "register": {"sequence": int, "first": int, "blocks": Size},
         "register_as": {"sequence": int, "first": int, "keys": Ints},
         "lookup": {"tokens": Ints, "skip": int},
         "evict": {"blocks": int},
@@ -80,7 +86,7 @@ OPERATIONS: dict[str, dict[str, Arguments]] = {
     "decode_graphs": {
         "admit": {"row": int, "stamps": Ints},
         "release": {"row": int},
-        "widen": {"width": int},
+        "widen": {"width": Size},
         "capture": {"lanes": int, "tried": list[str]},
         "begin_capture": {"lanes": int},
         "end_capture": {},

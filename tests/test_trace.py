@@ -19,7 +19,7 @@ from kvlockstep.formats import NOT_IN_XML
 from kvlockstep.models.fitting import MOST
 from kvlockstep.models.kv_scope import KVScope
 from kvlockstep.models.op import NotEnabled, Op
-from kvlockstep.models.operations import OPERATIONS
+from kvlockstep.models.operations import MOST_MADE, OPERATIONS, Size
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.targets import resolve
 from kvlockstep.trace import Trace, load_trace, parse_trace, save_trace, trace_text
@@ -38,7 +38,11 @@ def values(kind):
         return st.lists(values(args[0]), max_size=3).map(tuple) if args[1:] == (...,) else st.tuples(*map(values, args))
     if origin is dict:
         return st.dictionaries(values(args[0]), values(args[1]), max_size=2)
-    plain = {int: st.integers(-MOST, MOST), str: st.sampled_from(["r0", "r1", "größe"])}
+    plain = {
+        int: st.integers(-MOST, MOST),
+        Size: st.integers(-MOST_MADE, MOST_MADE),
+        str: st.sampled_from(["r0", "r1", "größe"]),
+    }
     return plain.get(kind, st.none() if kind is types.NoneType else st.booleans())
 
 
