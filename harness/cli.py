@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -331,6 +332,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Turns what can go wrong into one message and an exit code."""
     if "" not in sys.path:
         sys.path.insert(0, "")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a target's words may be in no alphabet of the terminal
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="kvlockstep", standalone_mode=False)
     except UsageError as error:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvlockstep.models.model import Divergence, Factory, guarded
+from kvlockstep.models.safe_text import safe_text
 from kvlockstep.properties.law import ERROR_CONTRACT, Refused
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def read_traits(adapter: Any, kind: type[T]) -> T:
 
 def named(adapter: Any) -> dict[str, str]:
     """What an adapter says of its engine and version, if they are texts."""
-    return {name: text for name in ("engine", "version") if isinstance(text := getattr(adapter, name, None), str)}
+    said = {name: getattr(adapter, name, None) for name in ("engine", "version")}
+    return {name: safe_text(text) for name, text in said.items() if isinstance(text, str)}
 
 
 def answered(method: Callable[..., Any], *args: Any) -> Any:

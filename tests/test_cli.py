@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import shlex
+import subprocess
 import sys
 
 import pytest
