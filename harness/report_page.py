@@ -9,11 +9,14 @@ from pathlib import Path
 import click
 
 from kvlockstep.campaign_page import campaign_of, campaign_page, read_campaign
+from kvlockstep.checking import play_trace
 from kvlockstep.config import load_config
 from kvlockstep.console import progress_bar, stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.finding_page import finding_page
+from kvlockstep.models.op import Unplayable
 from kvlockstep.options import config_option, options
+from kvlockstep.profiles import profile_of
 from kvlockstep.rendering import json_document
 from kvlockstep.score_page import checked_score, score_page
 from kvlockstep.scripting import script_of
@@ -74,4 +77,9 @@ def _trace_page(
     if output.suffix == ".py":
         return script_of(trace.but(target=spec or trace.target)), f"a script of {len(trace.ops)} steps"
     target = target_of_trace(trace)
-    return finding_page(trace.but(target=target.name), target, source), f"a finding of {len(trace.ops)} steps"
+    try:
+        page = finding_page(trace.but(target=target.name), target, source)
+    except Unplayable:
+        play_trace(target, trace, profile_of("quick"), source)  # says in which line it is
+        raise
+    return page, f"a finding of {len(trace.ops)} steps"

@@ -9,7 +9,6 @@ import math
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
-from functools import cache
 from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from kvlockstep.models.model import Model, Scope
@@ -19,9 +18,11 @@ from kvlockstep.models.safe_text import safe_text
 
 # Tensors and arrays of targets hold 64 bits.
 MOST = 2**63 - 1
-# What a header names beyond it would only use up the memory of whoever plays it. Recorded engines have large pools.
-MOST_SLOTS = 2**16
+# What a header names beyond it would only use up the memory and the time of whoever plays it. Recorded engines have
+# large pools, though of fewer blocks than slots.
+MOST_SLOTS = 2**14
 MOST_SLOTS_OF = {"kv_manager": 2**22, "kv_scheduler": 2**22}
+MOST_BLOCKS = 2**20
 # What memory is made of: the product is bounded as well as each of them.
 SIZES = frozenset(
     ("slots", "positions", "blocks", "block_size", "pages", "page_size", "layers", "heads", "head_dim", "rows", "width")
@@ -106,7 +107,7 @@ def op_of(contract: str, name: Any, args: Any) -> Op:
         raise ValueError(f"{name} has no argument {shown(unknown[0])}; it has {', '.join(kinds) or 'none'}")
     taken = {argument: _as_proposed(value) for argument, value in args.items()}
     for argument, kind in kinds.items():
-        optional = get_origin(kind) is NotRequired
+        optional = get_origin(kind) == NotRequired
         if argument in taken:
             require_kind(f"{argument} of {name}", taken[argument], get_args(kind)[0] if optional else kind)
         elif not optional:
@@ -148,7 +149,6 @@ def scope_of(model_type: type[Model[Any]], values: Any) -> Scope:
     return scope
 
 
-@cache
 def _parameters(scope_type: type[Scope]) -> dict[str, Any]:
     hints = get_type_hints(scope_type)
     return {f.name: hints[f.name] for f in fields(scope_type)}
@@ -168,14 +168,14 @@ def _require_size(model_type: type[Model[Any]], scope: Scope) -> None:
                 raise ValueError(f"{name} of the scope is {shown(value)}, not one of {', '.join(map(str, known))}")
         elif kind is int:
             least = min(1, *_proposed(model_type, name))
-            if not least <= value <= most:
-                raise ValueError(f"{name} of the scope is {value}; it must be from {least} to {most:,}")
+            limit = min(most, MOST_BLOCKS) if name in SIZES else most
+            if not least <= value <= limit:
+                raise ValueError(f"{name} of the scope is {value}; it must be from {least} to {limit:,}")
             total *= max(1, value) if name in SIZES else 1
     if total > most:
         raise ValueError(f"the scope asks for {total:,} slots; at most {most:,} are played")
 
 
-@cache
 def _proposed(model_type: type[Model[Any]], name: str) -> tuple[Any, ...]:
     """The values of a parameter in the scopes of a model."""
     return tuple(dict.fromkeys(getattr(scope, name) for scope in (*model_type.scopes, *model_type.small_scopes)))

@@ -106,11 +106,12 @@ def test_an_unknown_operation_is_no_trace_and_check_leaves_the_file(run_cli, tmp
     assert path.exists()
 
 
-def test_an_operation_that_no_reference_can_do_names_its_line(run_cli, tmp_path):
+@pytest.mark.parametrize("verb", ["replay", "report"])
+def test_an_operation_that_no_reference_can_do_names_its_line(run_cli, tmp_path, verb):
     ops = (Op("capture", lanes=1, tried=[]), Op("capture", lanes=1, tried=["__init__"]))
     scope = DecodeGraphsScope(2, 2, 4, 2)
     path = save_trace(Trace("decode_graphs", scope, ops, target="reference", law="agreement"), tmp_path)
-    code, _, err = run_cli("replay", path)
+    code, _, err = run_cli(verb, path)
     assert code == 2
     assert err.startswith(f"kvlockstep: {path}:3: malformed trace: the reference cannot do capture")
 

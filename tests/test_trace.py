@@ -192,7 +192,7 @@ ADMIT = {"request": "r0", "tokens": [1], "extra_key": None, "n": 1}
         ({}, ['{"op": "reset", "args": {"n": ' + "9" * 5000 + "}}"], ":2: malformed trace: .*digits"),
         ({}, ["[" * 100_000], ":2: malformed trace: lists are nested too deep"),
         ({"scope": {**SCOPE, "blocks": -5}}, [], ":1: malformed trace: blocks of the scope is -5; .* from 1 to"),
-        ({"scope": {**SCOPE, "blocks": 2_000_000_000}}, [], "blocks of the scope is 2000000000; .* to 4,194,304"),
+        ({"scope": {**SCOPE, "blocks": 2_000_000_000}}, [], "blocks of the scope is 2000000000; .* to 1,048,576"),
         ({"scope": {**SCOPE, "blocks": 2**20, "block_size": 64}}, [], "asks for 67,108,864 slots; at most 4,194,304"),
         ({"scope": {**SCOPE, "ask": "nobody"}}, [], "ask of the scope is 'nobody', not one of avail"),
         ({"scope": {**SCOPE, "keys": 7}}, [], "keys of the scope is 7, not a list"),
