@@ -25,8 +25,7 @@ from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
 from kvlockstep.report import Report, Run
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace
-from kvlockstep.trusting import replay_line
+from kvlockstep.trace import Trace, replay_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -276,7 +275,7 @@ def _entry(
         ],
     }
     if trace is not None:
-        entry["properties"] = {"replay": replay_line(contract, target, trace)}
+        entry["properties"] = {"replay": replay_line(target, trace)}
     return entry
 
 

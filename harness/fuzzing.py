@@ -26,8 +26,7 @@ from kvlockstep.formats import machine_formats, publish, results_of_campaign
 from kvlockstep.options import json_option, one_target, options, parse_time, print_json, profile_option, target_option
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES
-from kvlockstep.trace import Trace
-from kvlockstep.trusting import replay_line
+from kvlockstep.trace import Trace, replay_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENGINES = ("local", "ray")
@@ -180,7 +179,7 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
     console.print(f"  {status['failures']:,} failures, {len(findings)} findings, {status['unshrunk']} to be shrunk")
     for trace, path in findings:
         console.print(f"    {trace.law} in {len(trace.ops)} operations: {trace.message}", markup=False)
-        console.print(f"      {replay_line(trace.contract, trace.target, path)}", markup=False)
+        console.print(f"      {replay_line(trace.target, path)}", markup=False)
     console.print(f"  corpus: {len(status['corpus'])} traces, the shortest episode for each goal reached")
     if status["missed"]:
         console.print(f"  never reached: {', '.join(status['missed'])}")

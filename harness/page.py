@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.models.registry import model_of
-from kvlockstep.trace import Trace
-from kvlockstep.trusting import replay_line
+from kvlockstep.trace import Trace, replay_line
 
 FLAKY_SAYS = (
     "It did not repeat in a new target: does it keep something in its class or module, or depend on time, threads or "
@@ -37,7 +36,7 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     if trace.flaky:
         lines.append(FLAKY_SAYS)
     if path is not None:
-        lines.append(f"replay: {replay_line(trace.contract, trace.target, path)}")
+        lines.append(f"replay: {replay_line(trace.target, path)}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from kvlockstep.models.safe_text import safe_text
 
 VERSION = 1
 LONGEST_TARGET = 48
+# Targets of ours with a colon in their name; all others with one are code.
+TARGETS_BY_ID = ("fault:", "harmless:")
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,14 @@ def peek(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, UsageError):
         return None
     return record if is_header(record) else None
+
+
+def replay_line(target: str, path: Path | str) -> str:
+    """The command that replays a trace; it names a target that is code of somebody, which the trace alone must not."""
+    words = ["kvlockstep", "replay", str(path)]
+    if ":" in target and not target.startswith(TARGETS_BY_ID):
+        words += ["--target", target]
+    return shlex.join(words)
 
 
 def _record(line: str, place: str) -> Any:

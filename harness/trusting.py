@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 
@@ -52,11 +51,3 @@ def target_of(
             "name what to play it on with --target"
         )
     return resolve(trace.contract, trace.target)
-
-
-def replay_line(contract: str, target: str, path: Path | str) -> str:
-    """The command that replays a trace; it names the target where the trace alone would not be trusted with it."""
-    words = ["kvlockstep", "replay", str(path)]
-    if target and not is_known(contract, target):
-        words += ["--target", target]
-    return shlex.join(words)

@@ -38,6 +38,7 @@ NAMES = {
     dict: "an object",
 }
 LONGEST_SHOWN = 60
+OPTIONAL: Any = NotRequired
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -107,7 +108,7 @@ def op_of(contract: str, name: Any, args: Any) -> Op:
         raise ValueError(f"{name} has no argument {shown(unknown[0])}; it has {', '.join(kinds) or 'none'}")
     taken = {argument: _as_proposed(value) for argument, value in args.items()}
     for argument, kind in kinds.items():
-        optional = get_origin(kind) == NotRequired
+        optional = get_origin(kind) is OPTIONAL
         if argument in taken:
             require_kind(f"{argument} of {name}", taken[argument], get_args(kind)[0] if optional else kind)
         elif not optional:

@@ -16,8 +16,8 @@ from kvlockstep.models.op import Op
 from kvlockstep.models.registry import model_of
 from kvlockstep.models.slot_pool import SlotPoolScope
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace, save_trace, trace_text
-from kvlockstep.trusting import is_known, replay_line
+from kvlockstep.trace import Trace, replay_line, save_trace, trace_text
+from kvlockstep.trusting import is_known
 
 ALLOC = Op("alloc")
 FAULT = "fault:pool-occupy-toggles"
@@ -205,8 +205,9 @@ def test_a_registered_target_is_known(monkeypatch):
 
 
 def test_the_replay_line_can_be_pasted():
-    assert replay_line("slot_pool", "pool", "a.jsonl") == "kvlockstep replay a.jsonl"
-    line = replay_line("slot_pool", "my dir/$(x).py:go", "a b.jsonl")
+    assert replay_line("pool", "a.jsonl") == "kvlockstep replay a.jsonl"
+    assert replay_line("fault:x", "a.jsonl") == replay_line("graphs@cuda", "a.jsonl") == "kvlockstep replay a.jsonl"
+    line = replay_line("my dir/$(x).py:go", "a b.jsonl")
     assert shlex.split(line) == ["kvlockstep", "replay", "a b.jsonl", "--target", "my dir/$(x).py:go"]
 
 
