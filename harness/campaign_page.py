@@ -13,6 +13,7 @@ from kvlockstep.models.registry import MODELS
 from kvlockstep.page import failure_page
 from kvlockstep.rendering import json_document, render
 from kvlockstep.report import INCONCLUSIVE, VIOLATED, law_verdicts
+from kvlockstep.saved_traces import traces_below
 from kvlockstep.trace import Trace, load_trace
 
 CHART_LEFT, CHART_RIGHT, CHART_TOP, CHART_BOTTOM = 60, 630, 10, 170
@@ -65,9 +66,7 @@ def read_campaign(directory: Path) -> CampaignPage:
 
 def _traces_below(directory: Path) -> tuple[list[tuple[Trace, Path]], list[str]]:
     findings, notes = [], []
-    for path in sorted(directory.rglob("*.jsonl")):
-        if any(part.startswith(".") for part in path.relative_to(directory).parts):
-            continue
+    for path in traces_below(directory):
         try:
             trace = load_trace(path)
         except UsageError as error:

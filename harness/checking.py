@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.config import Config
-from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated, run_ops
+from kvlockstep.drivers.episode import (
+    Outcome,
+    Replayed,
+    common,
+    missed_goals,
+    not_evaluated,
+    play_ops,
+    run_ops,
+    unapplied,
+)
 from kvlockstep.drivers.explore import explore, explore_all
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import RunOps, shrink
@@ -19,14 +28,16 @@ from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.errors import UsageError
 from kvlockstep.isolation import ChildLost, SharedWatchdog, in_child
 from kvlockstep.models.model import Factory, Model, Scope
+from kvlockstep.models.op import Unplayable
 from kvlockstep.models.registry import model_of
 from kvlockstep.parent import RUNNING, doing
 from kvlockstep.profiles import Profile, profile_of
 from kvlockstep.properties.law import TERMINATION
 from kvlockstep.report import INCONCLUSIVE, VIOLATED, Report, Run, TargetReport, run_of
-from kvlockstep.supervising import ends_processes, run_ops_supervised, supervised, supervises
+from kvlockstep.saved_traces import named_by_us, traces_for
+from kvlockstep.supervising import ends_processes, play_ops_supervised, run_ops_supervised, supervised, supervises
 from kvlockstep.targets import Target, from_factory
-from kvlockstep.trace import Trace, load_trace, save_trace
+from kvlockstep.trace import Trace, place_of, save_trace
 from kvlockstep.watchdog import Watchdog
 
 FAILURES = Path(Config.dir)
@@ -140,35 +151,73 @@ def check_target(
 
 
 def replay_saved(target: Target, directory: Path, profile: Profile, report: TargetReport, emit: Emit) -> None:
-    """Replays the traces that earlier checks left for this target; one that no longer fails is FIXED and goes."""
+    """Replays the traces in the directory that are for this target.
+
+    One that a check left and that no longer fails is FIXED and goes. One that says nothing about the target any more,
+    since not all of it applies, stays, and leaves the check inconclusive.
+    """
+
+    def note(text: str) -> None:
+        report.notes.append(text)
+        emit(Event("note", target.contract, target.name, "replay", text=text))
+
     if not directory.is_dir():
         return
-    for path in sorted(directory.glob(f"{target.contract}-*.jsonl")):
-        trace = load_trace(path, target.contract)
-        if trace.target != target.name:
-            continue
+    traces, skipped = traces_for(target.contract, target.name, directory)
+    for text in skipped:
+        note(text)
+    for path, trace in traces:
         emit(Event("begin", target.contract, target.name, "replay"))
-        again = replay_trace(target, trace, profile)
-        if again is None:
-            path.unlink()
-            text = f"FIXED {path.name}: {trace.law} holds now, the file is removed"
-            report.notes.append(text)
-            emit(Event("note", target.contract, target.name, "replay", text=text))
+        again = play_trace(target, trace, profile, path)
+        outcome = Outcome("replay", steps=len(trace.ops), evaluated=again.evaluated)
+        if again.failure is not None:
+            outcome.steps = len(again.failure.ops)
+            outcome.failure = again.failure.but(
+                target=target.name, original=trace.original, unfinished=trace.unfinished
+            )
+        elif reason := unapplied(trace, again):
+            note(f"NOT APPLICABLE {path.name}: {reason}; delete the file if that is as it should be")
+        else:
+            note(_held(path, trace))
             continue
-        failure = again.but(target=target.name, original=trace.original, unfinished=trace.unfinished)
-        outcome = Outcome("replay", steps=len(again.ops), failure=failure)
-        report.runs.append(run_of(target.contract, target.name, outcome, path))
-        emit(Event("end", target.contract, target.name, "replay", outcome.steps, report.runs[-1]))
+        run = run_of(target.contract, target.name, outcome, path)
+        if again.failure is None:
+            run.verdict, run.note = INCONCLUSIVE, report.notes[-1]
+        report.runs.append(run)
+        emit(Event("end", target.contract, target.name, "replay", outcome.steps, run))
+
+
+def _held(path: Path, trace: Trace) -> str:
+    """What is to be said of a trace that no longer fails; removes the file if it is one of ours."""
+    if not trace.law:
+        return f"HOLDS {path.name}"
+    if not named_by_us(path):
+        return f"FIXED {path.name}: {trace.law} holds now; the file is kept, for its name is not one of ours"
+    path.unlink()
+    return f"FIXED {path.name}: {trace.law} holds now, the file is removed"
+
+
+def play_trace(target: Target, trace: Trace, profile: Profile, path: Path | None = None) -> Replayed:
+    """Plays a trace under supervision where that is possible.
+
+    Raises UsageError, naming `path` and the line, for an operation that cannot be played on any target.
+    """
+    watchdog = Watchdog(profile.step_seconds)
+    arguments = model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog
+    try:
+        if supervises(target):
+            return play_ops_supervised(*arguments)
+        with watchdog.watching():
+            return play_ops(*arguments)
+    except Unplayable as error:
+        if path is None:
+            raise
+        raise UsageError(f"{place_of(path, error.number)}: malformed trace: {error.reason}") from error
 
 
 def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None:
-    """Plays a trace under supervision; returns the failure if there is one."""
-    watchdog = Watchdog(profile.step_seconds)
-    arguments = model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog
-    if supervises(target):
-        return run_ops_supervised(*arguments)
-    with watchdog.watching():
-        return run_ops(*arguments)
+    """Plays a trace as `play_trace` does; answers the failure if there is one."""
+    return play_trace(target, trace, profile).failure
 
 
 # A busy machine, or a call that built something the first time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -354,6 +355,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Turns what can go wrong into one message and an exit code."""
     if "" not in sys.path:
         sys.path.insert(0, "")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a target's words may be in no alphabet of the terminal
     try:
         if sys.stdout is None:
             raise UsageError("standard output is closed; the results need a place, if only /dev/null")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         rows=_rows(pictures, colours, observed.hidden),
         unit=next((p.unit for p in pictures if p and p.cells), "slot"),
         legend=[(holder, colour) for holder, colour in colours.items()][: 2 * COLOURS],
-        replay=f"kvlockstep replay {path or trace.file_name} --target {target.name}",
+        replay=shlex.join(["kvlockstep", "replay", str(path or trace.file_name), "--target", target.name]),
         script=script,
         script_name=name,
         script_base64=base64.b64encode(script.encode()).decode(),

@@ -27,7 +27,7 @@ from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.page import failure_page
 from kvlockstep.report import Report, Run, gaps
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace
+from kvlockstep.trace import Trace, replay_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -168,7 +168,7 @@ def publish(results: Results) -> None:
     for name, path in files.items():
         text = sarif(results) if name == "sarif" else junit(results, meta[BEGAN], socket.gethostname())
         try:
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--{name} {path}: cannot write: {error.strerror}") from error
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -266,7 +266,7 @@ def sarif(results: Results) -> str:
         rules.setdefault(rule, _rule(rule, finding.contract, finding.law))
         text = f"{finding.contract} on {finding.target} violates {finding.law}: {finding.message}"
         entry = _entry(rules, rule, "error", text, finding.contract, finding.target, finding.trace)
-        entry["message"]["markdown"] = f"{_escaped(text)}\n\n```\n{finding.page}\n```"
+        entry["message"]["markdown"] = f"{_escaped(text)}\n\n{_fenced(finding.page)}"
         identity = f"{finding.contract}/{finding.target}/{finding.law}/{finding.shape}"
         entry["partialFingerprints"] = {"kvlockstepShape/v1": identity}
         entries.append(entry)
@@ -319,7 +319,7 @@ def _entry(
         ],
     }
     if trace is not None:
-        entry["properties"] = {"replay": f"kvlockstep replay {trace}"}
+        entry["properties"] = {"replay": replay_line(target, trace)}
     return entry
 
 
@@ -373,6 +373,12 @@ def _relative(path: str | None) -> str:
 def _goal(contract: str, goal: str) -> str:
     goals = MODELS[contract].goals if contract in MODELS else ()
     return next((f"{g.id}: {g.statement}" for g in goals if g.id == goal), goal)
+
+
+def _fenced(text: str) -> str:
+    """A block of code in Markdown, which no text can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
 
 
 def _escaped(text: str) -> str:

@@ -16,7 +16,7 @@ from rich.console import Console
 from kvlockstep.campaign.plan import SHARD_EPISODES
 from kvlockstep.campaign.playing import LOOKED_AT, SHARD_DRIVERS, shard_driver
 from kvlockstep.campaign.running import GRACE_SECONDS, MakeEngine, fuzz, local_engine
-from kvlockstep.campaign.store import FINDINGS, DirectoryStore, Store
+from kvlockstep.campaign.store import DirectoryStore, Store, finding_in
 from kvlockstep.campaign.summary import Campaign, status_of, yardstick
 from kvlockstep.config import Config
 from kvlockstep.console import NowAndThen, complete_contract, print_campaign, progress_bar, stdout
@@ -26,7 +26,7 @@ from kvlockstep.formats import machine_formats, publish, results_of_campaign
 from kvlockstep.options import json_option, one_target, options, parse_time, print_json, profile_option, target_option
 from kvlockstep.profiles import profile_of
 from kvlockstep.report import EXIT_CODES, gaps
-from kvlockstep.trace import load_trace
+from kvlockstep.trace import Trace, replay_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENGINES = ("local", "ray")
@@ -154,7 +154,8 @@ def status_command(place: str, as_json: bool) -> None:
         if saved is None:
             raise UsageError(f"there is no campaign in {place}")
         running = store.running()
-        findings = [(name, store.find_trace(FINDINGS, name)) for name in sorted(saved.ledger.findings)]
+        contract = saved.plan["contract"]
+        findings = [finding_in(store, name, contract) for name in sorted(saved.ledger.findings)]
     status = {**status_of(saved.plan, saved.ledger), "running": running}
     if as_json:
         print_json(status)
@@ -162,7 +163,7 @@ def status_command(place: str, as_json: bool) -> None:
     _print_status(stdout(), status, findings)
 
 
-def _print_status(console: Console, status: dict[str, Any], findings: Sequence[tuple[str, Path]]) -> None:
+def _print_status(console: Console, status: dict[str, Any], findings: Sequence[tuple[Trace, Path]]) -> None:
     state = "running" if status["running"] else "not running"
     rate = status["steps_per_second"]
     console.print(
@@ -177,10 +178,9 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
     if status["unique"]:
         console.print(f"  {status['unique']:,} different states in the one episode of {LOOKED_AT} that is looked at")
     console.print(f"  {status['failures']:,} failures, {len(findings)} findings, {status['unshrunk']} to be shrunk")
-    for _, path in findings:
-        trace = load_trace(path)
+    for trace, path in findings:
         console.print(f"    {trace.law} in {len(trace.ops)} operations: {trace.message}", markup=False)
-        console.print(f"      kvlockstep replay {path}", markup=False)
+        console.print(f"      {replay_line(trace.target, path)}", markup=False)
     console.print(f"  corpus: {len(status['corpus'])} traces, the shortest episode for each goal reached")
     for gap in gaps(status["missed"], status["not_evaluated"]):
         console.print(f"  {gap}")

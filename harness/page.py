@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.models.registry import model_of
-from kvlockstep.trace import Trace
+from kvlockstep.trace import Trace, replay_line
 
 # How far to the right what is available stands, but for steps that are longer.
 COLUMN = 90
@@ -41,7 +41,7 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     if trace.flaky:
         lines.append(FLAKY_SAYS)
     if path is not None:
-        lines.append(f"replay: kvlockstep replay {path}")
+        lines.append(f"replay: {replay_line(trace.target, path)}")
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.errors import UsageError
+from kvlockstep.models.safe_text import safe_text
 
 
 def render(template: str, **values: Any) -> str:
@@ -23,15 +24,16 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     written = time.strftime("%Y-%m-%d %H:%M")
-    return environment.get_template(template).render(version=version("kvlockstep"), written=written, **values)
+    page = environment.get_template(template).render(version=version("kvlockstep"), written=written, **values)
+    return safe_text(page)
 
 
 def json_document(path: Path) -> dict[str, Any] | None:
     """A file that is one JSON object and no trace; None for anything else that can be read."""
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) and "kvlockstep_trace" not in document else None

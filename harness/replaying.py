@@ -1,4 +1,4 @@
-"""`replay`: a saved trace again, twice; or a request trace under the KV oracle."""
+"""`replay`: saved traces again, or a request trace under the KV oracle."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from kvlockstep.checking import replay_trace
-from kvlockstep.console import NowAndThen, progress_bar, stdout
-from kvlockstep.drivers.episode import Outcome
+from kvlockstep.config import load_config
+from kvlockstep.console import NowAndThen, progress_bar, stderr, stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.formats import machine_formats, publish, results_of_json, results_of_runs
 from kvlockstep.models.kv_adapter import make_adapter
 from kvlockstep.models.model import Divergence
 from kvlockstep.mooncake import MooncakeReader, read_mooncake
-from kvlockstep.options import json_option, one_target, options, print_json, target_option
-from kvlockstep.page import failure_page
+from kvlockstep.options import config_option, json_option, one_target, options, print_json, target_option
 from kvlockstep.parent import RUNNING, doing
-from kvlockstep.profiles import profile_of
-from kvlockstep.report import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
+from kvlockstep.replaying_traces import replay_twice, wanted_traces, worst_of
+from kvlockstep.report import EXIT_CODES, HOLDS, VIOLATED
 from kvlockstep.request_playing import (
     ReplayDivergence,
     Summary,
@@ -33,30 +31,13 @@ from kvlockstep.request_playing import (
     play,
     slot_entries,
 )
-from kvlockstep.targets import Target, resolve
-from kvlockstep.trace import Trace, load_trace
+from kvlockstep.targets import Target
+from kvlockstep.trusting import trust_option
 
 # A line of a run without a terminal.
 MOONCAKE_SECONDS = 10.0
 # Most adapters need 30 to 70 ns to list a slot and the judge as much to check it: a minute, or two beside other load.
 MOST_SLOT_ENTRIES = 250_000_000
-
-
-def replay_twice(target: Target, trace: Trace, path: Path) -> tuple[str, str, str, Run]:
-    """Plays a trace two times: verdict, the word for it (FIXED, VIOLATED, FLAKY), the page to show, the run."""
-    profile = profile_of("quick")
-    first, second = (replay_trace(target, trace, profile) for _ in range(2))
-    failure = first or second
-    outcome = Outcome("replay", steps=2 * len(trace.ops))
-    if failure is None:
-        word = "FIXED" if trace.law else "HOLDS"
-        page = f"{trace.contract} on {target.name}: {len(trace.ops)} operations, every law held"
-        return HOLDS, word, page, run_of(trace.contract, target.name, outcome)
-    flaky = first is None or second is None or first.law != second.law
-    kept = {"original": trace.original, "unfinished": trace.unfinished}
-    outcome.failure = failure.but(target=target.name, flaky=flaky, **kept)
-    word = "FLAKY" if flaky else "VIOLATED"
-    return VIOLATED, word, failure_page(outcome.failure, path), run_of(trace.contract, target.name, outcome, path)
 
 
 def replay_mooncake(
@@ -178,8 +159,8 @@ def _mooncake_json(
 
 
 @click.command("replay")
-@click.argument("file", type=click.Path(path_type=Path))
-@options(target_option, json_option, machine_formats)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIR...")
+@options(target_option, trust_option, json_option, config_option, machine_formats)
 @click.option("--format", "trace_format", type=click.Choice(["kvlockstep", "mooncake"]), default="kvlockstep")
 @click.option("--skip-bad", is_flag=True, help="mooncake: skip and count malformed lines.")
 @click.option("--limit", type=click.IntRange(min=1), help="mooncake: only the first requests.")
@@ -190,20 +171,29 @@ def _mooncake_json(
     "--block-size", type=click.IntRange(min=1), default=512, show_default=True, help="mooncake: tokens a block."
 )
 def replay_command(
-    file: Path,
+    files: Sequence[Path],
     targets: Sequence[str],
+    trust: bool,
     as_json: bool,
+    config: str,
     trace_format: str,
     skip_bad: bool,
     limit: int | None,
     blocks: int,
     block_size: int,
 ) -> None:
-    """Plays a saved trace again and says FIXED, VIOLATED or FLAKY; or plays a request trace in Mooncake format."""
+    """Plays saved traces again, or a request trace in Mooncake format.
+
+    Says of each trace FIXED, HOLDS, VIOLATED, FLAKY, or NOT APPLICABLE where not all of it can be played on the target;
+    of a DIR all that are below it. The worst verdict is the exit code. A trace names its target, which is imported and
+    called: one that is neither part of kvlockstep nor registered nor configured needs --target or --trust.
+    """
     if trace_format == "mooncake":
+        if len(files) != 1:
+            raise UsageError("replay --format mooncake takes one FILE")
         target = one_target("kv_manager", targets or ("blocks",))
         verdict, result = replay_mooncake(
-            file,
+            files[0],
             target,
             blocks=blocks,
             block_size=block_size,
@@ -216,18 +206,22 @@ def replay_command(
             print_json(result)
         publish(results_of_json(result))
         sys.exit(EXIT_CODES[verdict])
-    trace = load_trace(file)
     if len(targets) > 1:
         raise UsageError("replay takes one --target")
-    if not targets and not trace.target:
-        raise UsageError(f"{file} names no target; give one with --target")
-    spec = targets[0] if targets else trace.target
-    verdict, word, page, run = replay_twice(resolve(trace.contract, spec), trace, file)
+    wanted, notes = wanted_traces(files, next(iter(targets), None), load_config(Path(config)).targets, trust)
+    for note in notes:
+        stderr().print(note, markup=False)
+    replays = []
+    for trace in wanted:
+        replays.append(replay_twice(trace.target, trace.trace, trace.path))
+        if not as_json and [trace.path] != list(files):
+            stdout().print(replays[-1].line, markup=False)
+    worst = worst_of(replays)
     if as_json:
-        print_json({"verdict": verdict, "word": word, "runs": [run.to_json()]})
-    else:
-        console = stdout()
-        console.print(page, markup=False)
-        console.print(word)
-    publish(results_of_runs([run]))
-    sys.exit(EXIT_CODES[verdict])
+        runs = [replay.run.to_json() for replay in replays]
+        print_json({"verdict": worst.run.verdict, "word": worst.word, "runs": runs})
+    elif [worst.path] == list(files):
+        stdout().print(worst.page, markup=False)
+        stdout().print(worst.word)
+    publish(results_of_runs([replay.run for replay in replays]))
+    sys.exit(EXIT_CODES[worst.run.verdict])

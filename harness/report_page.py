@@ -2,48 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
 from kvlockstep.campaign_page import campaign_of, campaign_page, read_campaign
+from kvlockstep.checking import play_trace
+from kvlockstep.config import load_config
 from kvlockstep.console import progress_bar, stdout
 from kvlockstep.errors import UsageError
 from kvlockstep.finding_page import finding_page
+from kvlockstep.models.op import Unplayable
+from kvlockstep.options import config_option, options
+from kvlockstep.profiles import profile_of
 from kvlockstep.rendering import json_document
 from kvlockstep.score_page import checked_score, score_page
 from kvlockstep.scripting import script_of
-from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
+from kvlockstep.targets import Target
+from kvlockstep.trace import Trace, load_trace
+from kvlockstep.trusting import target_of, trust_option
 
 
 @click.command("report")
 @click.argument("source", type=click.Path(path_type=Path), metavar="TRACE|DIR|SCORE")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True)
 @click.option("--target", metavar="NAME|MODULE:FACTORY", help="TRACE: play it on this target, not on the one it names.")
-def report_command(source: Path, output: Path, target: str | None) -> None:
+@options(trust_option, config_option)
+def report_command(source: Path, output: Path, target: str | None, trust: bool, config: str) -> None:
     """One self-contained HTML page of a finding, a campaign or a score.
 
     TRACE is a file that check or fuzz wrote, DIR the directory it was written to, SCORE the output of `score --json`;
     the output of check, explore and fuzz with --json makes a page as well. With an output that ends in .py, a TRACE
-    becomes a Python script.
+    becomes a Python script. The page of a TRACE shows the target that it names, which is imported and called: one that
+    is neither part of kvlockstep nor registered nor configured needs --target or --trust.
     """
     if not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: there is no directory {output.parent}")
     with progress_bar() as progress:
         progress.add_task(f"reading {source}")
-        text, what = _made(source, output, target)
+        text, what = _made(source, output, partial(_target_of, source, target, config, trust), target)
     try:
-        output.write_text(text)
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; choose another with -o") from error
     stdout().print(f"{output}: {what}, {len(text.encode()) / 1000:,.0f} kB", markup=False)
 
 
-def _made(source: Path, output: Path, spec: str | None) -> tuple[str, str]:
+def _target_of(source: Path, spec: str | None, config: str, trust: bool, trace: Trace) -> Target:
+    return target_of(trace, source, spec, load_config(Path(config)).targets.get(trace.contract, ()), trust)
+
+
+def _made(source: Path, output: Path, target: Callable[[Trace], Target], spec: str | None) -> tuple[str, str]:
     document = None if source.is_dir() else json_document(source)
     if document is None and not source.is_dir():
-        return _trace_page(source, output, spec)
+        return _trace_page(source, output, target, spec)
     if spec is not None or output.suffix == ".py":
         raise UsageError(f"{source} is no trace; --target and an output that ends in .py are for traces")
     if source.is_dir():
@@ -56,11 +70,16 @@ def _made(source: Path, output: Path, spec: str | None) -> tuple[str, str]:
     raise UsageError(f"{source}: neither a score nor the results of a run: it has no 'faults' and no 'runs'")
 
 
-def _trace_page(source: Path, output: Path, spec: str | None) -> tuple[str, str]:
+def _trace_page(
+    source: Path, output: Path, target_of_trace: Callable[[Trace], Target], spec: str | None
+) -> tuple[str, str]:
     trace = load_trace(source)
     if output.suffix == ".py":
         return script_of(trace.but(target=spec or trace.target)), f"a script of {len(trace.ops)} steps"
-    if not (spec or trace.target):
-        raise UsageError(f"{source} names no target; give one with --target")
-    target = resolve(trace.contract, spec or trace.target)
-    return finding_page(trace.but(target=target.name), target, source), f"a finding of {len(trace.ops)} steps"
+    target = target_of_trace(trace)
+    try:
+        page = finding_page(trace.but(target=target.name), target, source)
+    except Unplayable:
+        play_trace(target, trace, profile_of("quick"), source)  # says in which line it is
+        raise
+    return page, f"a finding of {len(trace.ops)} steps"

@@ -44,4 +44,4 @@ def script_of(trace: Trace) -> str:
 
 
 def _comment(line: str) -> str:
-    return f"# {line}".rstrip()
+    return f"# {' '.join(line.split())}".rstrip()  # a line end in a target's name would end the comment

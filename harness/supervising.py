@@ -13,7 +13,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import Outcome, Replayed, play_ops
 from kvlockstep.isolation import CAN_FORK, ChildLost, SharedWatchdog, in_child
 from kvlockstep.models.model import Factory, Model, Scope
 from kvlockstep.models.op import NotEnabled, Op
@@ -118,17 +118,24 @@ def supervised(
         return Outcome(driver, steps=len(trace.ops), failure=trace)
 
 
-def run_ops_supervised(
+def play_ops_supervised(
     model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Sequence[Op], watchdog: Watchdog
-) -> Trace | None:
-    """drivers.episode.run_ops in a child. A child that hangs or dies fails at the operation that it was trying."""
+) -> Replayed:
+    """drivers.episode.play_ops in a child. A child that hangs or dies fails at the operation that it was trying."""
     journal = Journal()
     noted = journaled(model_type, journal)
     try:
-        return in_child(lambda w: run_ops(noted, factory, scope, ops, w), watchdog.limit)
+        return in_child(lambda w: play_ops(noted, factory, scope, ops, w), watchdog.limit)
     except ChildLost as lost:
         played = journal.read(model_type)
-        return lost_trace(model_type, *(played or (scope, tuple(ops))), lost)
+        return Replayed(lost_trace(model_type, *(played or (scope, tuple(ops))), lost))
+
+
+def run_ops_supervised(
+    model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Sequence[Op], watchdog: Watchdog
+) -> Trace | None:
+    """The failing trace that `play_ops_supervised` comes to, or None if all laws held."""
+    return play_ops_supervised(model_type, factory, scope, ops, watchdog).failure
 
 
 def lost_trace(model_type: type[Model[Any]], scope: Scope, ops: tuple[Op, ...], lost: ChildLost) -> Trace:

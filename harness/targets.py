@@ -17,6 +17,7 @@ from kvlockstep.impl.engines import loading
 from kvlockstep.isolation import CAN_FORK
 from kvlockstep.models.model import Factory
 from kvlockstep.models.registry import MODELS
+from kvlockstep.trace import TARGETS_BY_ID
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "slot_pool": {"reference": "kvlockstep.reference.slot_pool:SlotPool", "pool": "kvlockstep.impl.slot_pool:SlotPool"},
@@ -121,8 +122,7 @@ EngineMissing = loading.EngineMissing
 load = importing.load
 ENTRY_POINTS = "kvlockstep.targets"
 KNOWN = Path(loading.__file__).with_name("known")
-FAULT_PREFIX = "fault:"
-HARMLESS_PREFIX = "harmless:"
+FAULT_PREFIX, HARMLESS_PREFIX = TARGETS_BY_ID
 CPU = "cpu"
 
 

@@ -7,19 +7,28 @@ operation, then `{"end": n}`, so that a truncated file is told from a short one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from kvlockstep.errors import UsageError
 from kvlockstep.files import write_whole
+from kvlockstep.models.fitting import op_of, require_kind, scope_of, shown
 from kvlockstep.models.model import Scope
 from kvlockstep.models.op import Op
-from kvlockstep.models.registry import model_of
+from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.models.safe_text import safe_text
 
 VERSION = 1
+LONGEST_TARGET = 48
+# Targets of ours with a colon in their name; all others with one are code.
+TARGETS_BY_ID = ("fault:", "harmless:")
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,13 @@ class Trace:
     unfinished: bool = False
     avails: tuple[int | None, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Here a target's words enter every report, from a run as well as from a file.
+        for name in ("target", "law", "message", "driver"):
+            object.__setattr__(self, name, safe_text(getattr(self, name)))
+        for name in ("answers", "details"):
+            object.__setattr__(self, name, tuple(map(safe_text, getattr(self, name))))
+
     @property
     def shape(self) -> str:
         """Names the kind of failure: contract, law and the sequence of operation names, without arguments."""
@@ -53,11 +69,23 @@ class Trace:
         return hashlib.sha256(f"{self.contract} {self.law} {names}".encode()).hexdigest()[:8]
 
     @property
+    def finding(self) -> tuple[str, str, str, str]:
+        """What tells findings apart: contract, target, law and shape."""
+        return self.contract, self.target, self.law, self.shape
+
+    @property
     def file_name(self) -> str:
-        return f"{self.contract}-{self.law}-{self.shape}.jsonl"
+        """A name for this finding and, in all likelihood, no other: contract, law, target in short, and a hash."""
+        identity = hashlib.sha256("\0".join(self.finding).encode()).hexdigest()[:8]
+        return "-".join(filter(None, (self.contract, self.law or "held", short(self.target), identity))) + ".jsonl"
 
     def but(self, **changes: Any) -> Trace:
         return replace(self, **changes)
+
+
+def short(target: str) -> str:
+    """The name of a target as part of a file name: the end of its path, in characters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", re.split(r"[/\\]", target)[-1])[-LONGEST_TARGET:].strip("-.")
 
 
 @dataclass
@@ -109,77 +137,148 @@ def trace_text(trace: Trace) -> str:
 def save_trace(trace: Trace, directory: Path, name: str = "") -> Path:
     """Writes the trace into the directory, whole or not at all, and returns its path. Raises UsageError.
 
-    Without `name` the file is named after what it violates, so that the same failure has one file.
+    Without `name` the file is named after the finding: the same one has one file, and takes no other one's.
     """
-    path = directory / (name or trace.file_name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        path = directory / name if name else _own_path(trace, directory)
         write_whole(path, trace_text(trace), durable=False)
     except OSError as error:
+        path = directory / (name or trace.file_name)
         raise UsageError(f"cannot write trace {path}: {error.strerror}; choose another directory with --dir") from error
     return path
 
 
-def _as_proposed(args: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as a model proposes them: lists of plain values or of tuples, which JSON has not."""
-    return {k: [_tuples(v) for v in value] if isinstance(value, list) else value for k, value in args.items()}
+def _own_path(trace: Trace, directory: Path) -> Path:
+    """The file of this finding, or a new one behind whatever has its name."""
+    first = directory / trace.file_name
+    names = itertools.chain([first], (first.with_stem(f"{first.stem}-{n}") for n in itertools.count(2)))
+    return next(path for path in names if not os.path.lexists(path) or _holds(path, trace))
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _holds(path: Path, trace: Trace) -> bool:
+    try:
+        return load_trace(path).finding == trace.finding
+    except UsageError:
+        return False
 
 
 def load_trace(path: Path, contract: str | None = None) -> Trace:
-    """Reads a trace. Raises UsageError if it is truncated, of another version, malformed or for another contract."""
+    """Reads a trace. Raises UsageError, naming file and line, if it is truncated, of another version, malformed or for
+    another contract.
+    """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
         raise UsageError(f"cannot read trace {path}: {reason}") from error
     return parse_trace(text, path, contract)
 
 
 def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Trace:
     """The trace that a text holds; `path` is what messages call it. Raises UsageError as `load_trace` does."""
-    records = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{path}:{number}: not JSON ({error.msg}); the trace is damaged or truncated") from error
-    if not records or not isinstance(records[0], dict) or "kvlockstep_trace" not in records[0]:
+    lines = text.removesuffix("\n").split("\n") if text else []
+    records = [_record(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    if not records or not is_header(records[0]):
         raise UsageError(
             f"{path}: not a kvlockstep trace: the first line has no 'kvlockstep_trace'; "
             "for a request trace, say --format mooncake"
         )
-    header = records[0]
-    if header.pop("kvlockstep_trace") != VERSION:
-        raise UsageError(f"{path}: trace of another version; this kvlockstep reads version {VERSION}")
-    if contract is not None and header.get("contract") != contract:
-        raise UsageError(f"{path}: the trace is for contract {header.get('contract')!r}, not {contract!r}")
+    header = _header(records[0], path, contract)
     if len(records) < 2 or records[-1] != {"end": len(records) - 2}:
         raise UsageError(f"{path}: the trace is truncated: its last line is not {{'end': {len(records) - 2}}}")
     try:
-        known = _Header(**header)
-        scope = model_of(known.contract).scope_type.from_json(known.scope)
-        ops = tuple(Op(record["op"], **_as_proposed(record["args"])) for record in records[1:-1])
-        answers = tuple(str(record.get("answer", "")) for record in records[1:-1])
-        avails = tuple(n if type(n := record.get("avail")) is int else None for record in records[1:-1])
-    except (TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path}: malformed trace: {type(error).__name__}: {error}") from error
+        scope = scope_of(model_of(header.contract), header.scope)
+    except ValueError as error:
+        raise UsageError(f"{path}:1: malformed trace: {error}") from error
+    ops, answers, avails = [], [], []
+    for index, record in enumerate(records[1:-1]):
+        try:
+            require_kind("the line", record, dict)
+            ops.append(op_of(header.contract, record.get("op"), record.get("args")))
+            answers.append(str(record.get("answer", "")))
+            avails.append(n if type(n := record.get("avail")) is int else None)
+        except ValueError as error:
+            raise UsageError(f"{place_of(path, index)}: malformed trace: {error}") from error
     return Trace(
-        known.contract,
+        header.contract,
         scope,
-        ops,
-        answers,
-        known.target,
-        known.law,
-        known.message,
-        tuple(known.details),
-        known.driver,
-        known.seed,
-        known.original,
-        known.flaky,
-        known.unfinished,
-        avails if any(n is not None for n in avails) else (),
+        tuple(ops),
+        tuple(answers),
+        header.target,
+        header.law,
+        header.message,
+        tuple(header.details),
+        header.driver,
+        header.seed,
+        header.original,
+        header.flaky,
+        header.unfinished,
+        tuple(avails) if any(n is not None for n in avails) else (),
     )
+
+
+def place_of(path: Path | str, index: int) -> str:
+    """file:line of an operation in a trace file, counted from 0."""
+    return f"{path}:{index + 2}"
+
+
+def is_header(record: Any) -> bool:
+    """Whether this is the first line of a trace, of whatever version."""
+    return isinstance(record, dict) and "kvlockstep_trace" in record
+
+
+def peek(path: Path) -> dict[str, Any] | None:
+    """The first line of a trace file as it stands there; None if it is no trace or cannot be read."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            record = _record(file.readline(), str(path))
+    except (OSError, ValueError, UsageError):
+        return None
+    return record if is_header(record) else None
+
+
+def replay_line(target: str, path: Path | str) -> str:
+    """The command that replays a trace; it names a target that is code of somebody, which the trace alone must not."""
+    words = ["kvlockstep", "replay", str(path)]
+    if ":" in target and not target.startswith(TARGETS_BY_ID):
+        words += ["--target", target]
+    return shlex.join(words)
+
+
+def _record(line: str, place: str) -> Any:
+    try:
+        return json.loads(line, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{place}: not JSON ({error.msg}); the trace is damaged or truncated") from error
+    except RecursionError as error:
+        raise UsageError(f"{place}: malformed trace: lists are nested too deep") from error
+    except ValueError as error:
+        raise UsageError(f"{place}: malformed trace: {error}") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _header(record: dict[str, Any], path: Path | str, contract: str | None) -> _Header:
+    """The header with values of the types that it declares."""
+    values = dict(record)
+    if values.pop("kvlockstep_trace") != VERSION:
+        raise UsageError(f"{path}: trace of another version; this kvlockstep reads version {VERSION}")
+    named = values.get("contract")
+    if contract is not None and named != contract:
+        raise UsageError(f"{path}: the trace is for contract {shown(named)}, not {contract!r}")
+    if not isinstance(named, str) or named not in MODELS:
+        raise UsageError(f"{path}:1: malformed trace: unknown contract {shown(named)}; known: {', '.join(MODELS)}")
+    kinds = get_type_hints(_Header)
+    try:
+        for name, value in values.items():
+            if name not in kinds:
+                raise ValueError(f"the header has an unknown value {shown(name)}; known: {', '.join(kinds)}")
+            require_kind(f"{name} of the header", value, kinds[name])
+        if "scope" not in values:
+            raise ValueError("the header lacks scope")
+    except ValueError as error:
+        raise UsageError(f"{path}:1: malformed trace: {error}") from error
+    return _Header(**values)

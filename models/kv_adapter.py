@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kvlockstep.models.known_table import KnownTable
 from kvlockstep.models.kv_traits import as_number, taken_traits
 from kvlockstep.models.model import Divergence, Factory, guarded
+from kvlockstep.models.safe_text import safe_text
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, Law, Refused
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def not_checked(laws: Sequence[Law[Any]], traits: Any, places: Places) -> dict[s
 
 def named(adapter: Any) -> dict[str, str]:
     """What an adapter says of its engine and version, if they are texts."""
-    return {name: text for name in ("engine", "version") if isinstance(text := getattr(adapter, name, None), str)}
+    said = {name: getattr(adapter, name, None) for name in ("engine", "version")}
+    return {name: safe_text(text) for name, text in said.items() if isinstance(text, str)}
 
 
 def answered(method: Callable[..., Any], *args: Any) -> Any:

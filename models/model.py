@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from kvlockstep.models.op import Command, Op
+from kvlockstep.models.op import Command, Op, Unplayable
+from kvlockstep.models.safe_text import safe_text
 from kvlockstep.properties.law import (
     AGREEMENT,
     ERROR_CONTRACT,
@@ -28,6 +29,8 @@ from kvlockstep.reference.contracts import ContractError
 Factory = Callable[..., Any]
 
 TRACEBACK_LINES = 12
+# What Python says of arguments that nobody thought of.
+ARGUMENT_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError)
 
 
 class StepTimeout(BaseException):
@@ -45,10 +48,10 @@ class Divergence(AssertionError):
     avails: tuple[int | None, ...] = ()
 
     def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
-        super().__init__(f"{law}: {message}")
         self.law = law
-        self.message = message
-        self.details = tuple(details)
+        self.message = safe_text(message)
+        self.details = tuple(map(safe_text, details))
+        super().__init__(f"{law}: {self.message}")
 
 
 @dataclass(frozen=True)
@@ -261,7 +264,7 @@ def _innermost(error: BaseException) -> list[str]:
 def said(error: BaseException) -> str:
     """The type and the text of an error; the type alone if it cannot be printed."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return safe_text(f"{type(error).__name__}: {error}")
     except Exception:
         return type(error).__name__
 
@@ -321,6 +324,8 @@ class LockstepModel(Model[S]):
             want = self.perform(self.reference, op)
         except ContractError as error:
             want = Refused(type(error).__name__)
+        except ARGUMENT_ERRORS as error:
+            raise Unplayable(f"the reference cannot do {op}: {said(error)}") from error
         got = guarded(self.perform, self.target, op, called=op.name)
         view = self.observe(self.reference)
         seen = looked_at(self.observe, self.target)

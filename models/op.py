@@ -45,6 +45,15 @@ class NotEnabled(Exception):
     """The command proposes nothing in this state, or the operation is not legal in it."""
 
 
+class Unplayable(Exception):
+    """Not even the reference can execute the operation: no model proposes such a one. `number` counts from 0."""
+
+    def __init__(self, reason: str, number: int = 0) -> None:
+        super().__init__(reason, number)
+        self.reason = reason
+        self.number = number
+
+
 class Pick(Protocol):
     """The only source of nondeterminism: chooses one of the options, raises NotEnabled if there is none."""
 

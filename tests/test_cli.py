@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -72,8 +73,13 @@ def test_check_violated_saves_replays_and_heals(run_cli, managers, tmp_path):
     assert "VIOLATED" in out
     assert "replay: kvlockstep replay" in out
     (path,) = (tmp_path / ".kvlockstep/failures").glob("*.jsonl")
+    replay = shlex.split(out.partition("replay: kvlockstep ")[2].splitlines()[0])
+    assert replay == ["replay", f".kvlockstep/failures/{path.name}", "--target", "managers:Leaky"]
 
-    code, out, _ = run_cli("replay", path)
+    code, _, err = run_cli("replay", path)
+    assert code == 2
+    assert "say --trust" in err
+    code, out, _ = run_cli(*replay)
     assert code == 1
     assert "VIOLATED" in out
 
@@ -83,7 +89,7 @@ def test_check_violated_saves_replays_and_heals(run_cli, managers, tmp_path):
 
     (tmp_path / "managers.py").write_text(MANAGER.replace("[-1:]", "[:0]"))
     sys.modules["managers"].Leaky.abort = sys.modules["managers"].KVManager.abort
-    code, out, _ = run_cli("replay", path)
+    code, out, _ = run_cli("replay", path, "--trust")
     assert code == 0
     assert "FIXED" in out
     code, out, _ = run_cli("check", "kv_manager", "--target", "managers:Leaky")

@@ -107,7 +107,7 @@ def test_check_and_replay_name_it_as_it_was_given(run_cli, tmp_path):
     assert "slot_pool on my-dir/[red]pool.py:broken\n" in out
     (trace,) = (tmp_path / ".kvlockstep/failures").glob("*.jsonl")
     assert json.loads(trace.read_text().splitlines()[0])["target"] == "my-dir/[red]pool.py:broken"
-    code, out, _ = run_cli("replay", trace)
+    code, out, _ = run_cli("replay", trace, "--trust")
     assert code == 1
     assert out.strip().endswith("VIOLATED")
 

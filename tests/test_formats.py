@@ -105,7 +105,8 @@ def test_a_violation(run_cli, managers, tmp_path):
     assert result["level"] == "error"
     law = result["ruleId"].removeprefix("kv_manager/")
     assert f"VIOLATED {law}" in out
-    assert result["properties"]["replay"] == f"kvlockstep replay .kvlockstep/failures/{trace.name}"
+    replay = f"kvlockstep replay .kvlockstep/failures/{trace.name} --target leaky_managers:Leaky"
+    assert result["properties"]["replay"] == replay
     root = counted_junit((tmp_path / "j.xml").read_text())
     (failed,) = (case for case in root.iter("testcase") if case.find("failure") is not None)
     assert failed.get("name") == law

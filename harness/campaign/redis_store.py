@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvlockstep.campaign.damage import checked_ledger, checked_plan, checked_record, read_from
 from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.store import CHECKPOINT_BYTES, FORMAT, DirectoryStore, Saved
@@ -78,17 +79,13 @@ class RedisStore:
             plan, checkpoint, journal = pipe.execute()
         if plan is None:
             return None
-        try:
-            plan = json.loads(plan)
-            if plan.pop("format") != FORMAT:
-                raise UsageError(f"{self.place}: a campaign of another version of kvlockstep; {self.way_out}")
-            ledger = Ledger.from_json(json.loads(checkpoint)) if checkpoint else Ledger()
-            for line in journal:
-                ledger.apply(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            raise UsageError(
-                f"the campaign in {self.place} cannot be read: {type(error).__name__}: {error}; {self.way_out}"
-            ) from error
+        with read_from(f"{self.place}: {self._key('plan')}", self.way_out):
+            plan = checked_plan(json.loads(plan), FORMAT)
+        with read_from(f"{self.place}: {self._key('checkpoint')}", self.way_out):
+            ledger = Ledger.from_json(checked_ledger(json.loads(checkpoint))) if checkpoint else Ledger()
+        for number, line in enumerate(journal, 1):
+            with read_from(f"{self.place}: {self._key('journal')}:{number}", self.way_out):
+                ledger.apply(checked_record(json.loads(line)))
         self._size = sum(map(len, journal))
         return Saved(plan, ledger)
 

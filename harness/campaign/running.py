@@ -18,14 +18,15 @@ from kvlockstep.campaign.ledger import KNOWN_EXAMPLE, Failure, Ledger, Record
 from kvlockstep.campaign.plan import SHARD_EPISODES, Plan, plan_of, require_same
 from kvlockstep.campaign.pool import Done, Engine, LocalPool
 from kvlockstep.campaign.shard import ShardReport, kind_of
-from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, DirectoryStore, Store
+from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, DirectoryStore, Store, finding_in
 from kvlockstep.campaign.summary import Campaign, status_of
 from kvlockstep.campaign.tasks import RECORD, REUSE, SHARD, SHRINK, Task
-from kvlockstep.checking import replay_trace
+from kvlockstep.checking import play_trace
+from kvlockstep.drivers.episode import unapplied
 from kvlockstep.errors import UsageError
 from kvlockstep.profiles import Profile
 from kvlockstep.targets import Target
-from kvlockstep.trace import Trace, load_trace
+from kvlockstep.trace import Trace
 
 COMMIT_SECONDS = 0.25
 STATUS_SECONDS = 2.0
@@ -157,10 +158,13 @@ class _Run:
         for failure in self.ledger.unshrunk:
             self.store.drop_trace(FINDINGS, UNSHRUNK + failure.trace.file_name)
         for name in list(self.ledger.findings):
-            path = self.store.find_trace(FINDINGS, name)
-            trace = load_trace(path, self.campaign.plan.contract)
-            if trace.flaky or replay_trace(self.campaign.target, trace, profile) is not None:
+            trace, path = finding_in(self.store, name, self.campaign.plan.contract)
+            again = None if trace.flaky else play_trace(self.campaign.target, trace, profile, path)
+            reason = unapplied(trace, again) if again is not None and again.failure is None else ""
+            if again is None or again.failure is not None or reason:
                 self.campaign.findings[name] = (trace, path)
+                if reason:
+                    self.campaign.notes.append(f"NOT APPLICABLE {name}: {reason}; the trace is kept")
                 self._commit()
                 continue
             kept = self.store.put_trace(FIXED, name, trace)

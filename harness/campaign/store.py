@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from kvlockstep.campaign.damage import checked_ledger, checked_plan, checked_record, read_from
 from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.errors import UsageError
 from kvlockstep.files import Journal, require_writable, whole_lines, write_whole
-from kvlockstep.trace import Trace, trace_text
+from kvlockstep.models.fitting import require_kind
+from kvlockstep.trace import Trace, load_trace, trace_text
 
 # The last begins with a dot so that nothing takes it for failing.
 FINDINGS, CORPUS, FIXED = "findings", "corpus", ".fixed"
@@ -124,7 +126,11 @@ class DirectoryStore:
                     self._journal = None
 
     def running(self) -> bool:
-        with contextlib.suppress(FileNotFoundError), (self.directory / LOCK).open() as file:
+        with (
+            read_from(str(self.directory / LOCK), self.way_out),
+            contextlib.suppress(FileNotFoundError),
+            (self.directory / LOCK).open() as file,
+        ):
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -133,17 +139,11 @@ class DirectoryStore:
 
     def load(self) -> Saved | None:
         path = self.directory / PLAN
-        if not path.is_file():
+        if not os.path.lexists(path):
             return None
-        try:
-            plan = json.loads(path.read_text())
-            if plan.pop("format") != FORMAT:
-                raise UsageError(f"{path}: a campaign of another version of kvlockstep; {self.way_out}")
-            return Saved(plan, self._load_ledger())
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            raise UsageError(
-                f"the campaign in {self.directory} cannot be read: {type(error).__name__}: {error}; {self.way_out}"
-            ) from error
+        with read_from(str(path), self.way_out):
+            plan = checked_plan(json.loads(path.read_text(encoding="utf-8")), FORMAT)
+        return Saved(plan, self._load_ledger())
 
     def begin(self, plan: Plan) -> None:
         with self._complaining():
@@ -184,20 +184,24 @@ class DirectoryStore:
             self._number, ledger = self._load_checkpoint()
             path = self._journal_path(self._number)
             data = b""
-            with contextlib.suppress(FileNotFoundError):
+            with read_from(str(path), self.way_out), contextlib.suppress(FileNotFoundError):
                 data = path.read_bytes()
             if self._load_checkpoint()[0] == self._number:
                 break
-        for line in whole_lines(data).splitlines():
-            ledger.apply(json.loads(line))
+        for number, line in enumerate(whole_lines(data).splitlines(), 1):
+            with read_from(f"{path}:{number}", self.way_out):
+                ledger.apply(checked_record(json.loads(line)))
         return ledger
 
     def _load_checkpoint(self) -> tuple[int, Ledger]:
         path = self.directory / CHECKPOINT
-        if not path.is_file():
+        if not os.path.lexists(path):
             return 0, Ledger()
-        checkpoint = json.loads(path.read_text())
-        return checkpoint["journal"], Ledger.from_json(checkpoint["ledger"])
+        with read_from(str(path), self.way_out):
+            checkpoint = json.loads(path.read_text(encoding="utf-8"))
+            require_kind("the checkpoint", checkpoint, dict)
+            require_kind("journal", checkpoint.get("journal"), int)
+            return checkpoint["journal"], Ledger.from_json(checked_ledger(checkpoint.get("ledger")))
 
     def _checkpoint(self, ledger: Ledger) -> None:
         assert self._journal is not None
@@ -224,6 +228,16 @@ class DirectoryStore:
             yield
         except OSError as error:
             raise UsageError(
-                f"cannot write to {self.directory}: {os.strerror(error.errno or 0)}; what was found so far is kept: "
+                f"cannot write to {error.filename or self.directory}: {os.strerror(error.errno or 0)}; what was found "
+                "so far is kept: "
                 "make room and give the same command again to go on"
             ) from error
+
+
+def finding_in(store: Store, name: str, contract: str) -> tuple[Trace, Path]:
+    """A finding of a store with its file. Raises UsageError if that is damaged or gone."""
+    path = store.find_trace(FINDINGS, name)
+    try:
+        return load_trace(path, contract), path
+    except UsageError as error:
+        raise UsageError(f"{error}; put back what was there, or {store.way_out}") from error

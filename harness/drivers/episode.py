@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.model import Divergence, Factory, Model, Scope
-from kvlockstep.models.op import NotEnabled, Op
+from kvlockstep.models.op import NotEnabled, Op, Unplayable
+from kvlockstep.models.safe_text import safe_text
+from kvlockstep.properties.law import EVERYWHERE
 from kvlockstep.trace import Trace
 from kvlockstep.watchdog import Watchdog
 
 SAMPLED_STEPS = 5_000
+# So many of the operations that did not apply are named.
+NAMED = 5
 
 
 @dataclass
@@ -78,25 +82,70 @@ def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:
     return b if a is None else a if b is None else a & b
 
 
-def run_ops(
+@dataclass(frozen=True)
+class Replayed:
+    """What became of given operations.
+
+    `skipped` are those that were not legal where they stood, each with its number from 0. `evaluated` counts the
+    evaluations of each law. `answers` are those of the operations that applied.
+    """
+
+    failure: Trace | None
+    skipped: tuple[tuple[int, Op], ...] = ()
+    evaluated: Counter[str] = field(default_factory=Counter)
+    answers: tuple[str, ...] = ()
+
+
+def play_ops(
     model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Iterable[Op], watchdog: Watchdog
-) -> Trace | None:
-    """Plays the operations that are legal where they stand; answers the failing trace, or None if all laws held."""
+) -> Replayed:
+    """Plays the operations that are legal where they stand, until a law is violated.
+
+    Raises Unplayable, with the number of the operation, for one that not even the reference can execute.
+    """
     done: list[Op] = []
     answers: list[str] = []
+    skipped: list[tuple[int, Op]] = []
+    model: Model[Any] | None = None
+    failure = None
     try:
         watchdog.beat += 1
         model = model_type(scope, factory)
-        for op in ops:
+        for number, op in enumerate(ops):
             watchdog.beat += 1
             done.append(op)
             try:
                 answers.append(answer_text(model.step(op)))
             except NotEnabled:
-                done.pop()
+                skipped.append((number, done.pop()))
+            except Unplayable as error:
+                raise Unplayable(error.reason, number) from error
     except Divergence as divergence:
-        return failed(model_type, scope, done, answers, divergence)
-    return None
+        failure = failed(model_type, scope, done, answers, divergence)
+    evaluated = model.evaluated if model is not None else Counter[str]()
+    return Replayed(failure, tuple(skipped), evaluated, tuple(answers))
+
+
+def unapplied(trace: Trace, replayed: Replayed) -> str:
+    """Why a trace that found nothing says nothing about the target, in words; empty if it does.
+
+    It does if every operation applied and the law that the trace names was evaluated.
+    """
+    if replayed.skipped:
+        named = [f"{op.name} (operation {number + 1})" for number, op in replayed.skipped]
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        return f"{len(named)} of {len(trace.ops)} operations did not apply: {', '.join(named[:NAMED])}{more}"
+    always = {law.id for law in EVERYWHERE}
+    if trace.law and trace.law not in always and not replayed.evaluated[trace.law]:
+        return f"the law {trace.law} was never evaluated"
+    return ""
+
+
+def run_ops(
+    model_type: type[Model[Any]], factory: Factory, scope: Scope, ops: Iterable[Op], watchdog: Watchdog
+) -> Trace | None:
+    """The failing trace that `play_ops` comes to, or None if all laws held."""
+    return play_ops(model_type, factory, scope, ops, watchdog).failure
 
 
 def failed(
@@ -119,4 +168,4 @@ def failed(
 
 def answer_text(answer: Any) -> str:
     """A target's answer as it stands behind the arrow of a trace line; nothing for a plain acknowledgement."""
-    return "" if answer is None or answer == "done" else str(answer)
+    return "" if answer is None or answer == "done" else safe_text(str(answer))
