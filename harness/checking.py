@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvlockstep.config import Config
 from kvlockstep.drivers.episode import (
@@ -35,7 +35,14 @@ from kvlockstep.profiles import Profile, profile_of
 from kvlockstep.properties.law import TERMINATION
 from kvlockstep.report import INCONCLUSIVE, VIOLATED, Report, Run, TargetReport, run_of
 from kvlockstep.saved_traces import named_by_us, traces_for
-from kvlockstep.supervising import ends_processes, play_ops_supervised, run_ops_supervised, supervised, supervises
+from kvlockstep.supervising import (
+    ends_processes,
+    play_ops_supervised,
+    run_ops_supervised,
+    supervised,
+    supervises,
+    with_answers,
+)
 from kvlockstep.targets import Target, from_factory
 from kvlockstep.trace import Trace, place_of, save_trace
 from kvlockstep.watchdog import Watchdog
@@ -120,11 +127,11 @@ def check_target(
             break
         emit(Event("begin", target.contract, target.name, name))
         outcome = _run_driver(name, target, profile, seed, emit, in_process)
-        if outcome.failure is not None and (why := _hangs_no_more(target, outcome.failure, profile)):
-            text = f"{name} runs again: {outcome.failure.message}, but {why}"
+        if outcome.failure is not None and (retry := _hangs_no_more(target, outcome.failure, profile)) is not None:
+            text = f"{name} runs again: {outcome.failure.message}, but {retry.why}"
             report.notes.append(text)
             emit(Event("note", target.contract, target.name, name, text=text))
-            in_process = in_process or why is not ONCE
+            in_process = in_process or retry.in_process
             outcome = _run_driver(name, target, profile, seed, emit, in_process)
         if outcome.unsteady:
             text = f"{name}: {target.name} did not do the same again, {outcome.unsteady} times"
@@ -145,7 +152,7 @@ def check_target(
     if not report.failures:
         report.missed = missed_goals(model_type, reach, unreachable)
         report.not_evaluated = not_evaluated(model_type, evaluated, report.not_checked)
-        if report.gaps and report.runs:
+        if (report.missed or report.not_evaluated) and report.runs:
             report.runs[-1].verdict = INCONCLUSIVE
     return report
 
@@ -183,6 +190,7 @@ def replay_saved(target: Target, directory: Path, profile: Profile, report: Targ
         run = run_of(target.contract, target.name, outcome, path)
         if again.failure is None:
             run.verdict, run.note = INCONCLUSIVE, report.notes[-1]
+            run.cut = run.note
         report.runs.append(run)
         emit(Event("end", target.contract, target.name, "replay", outcome.steps, run))
 
@@ -220,24 +228,41 @@ def replay_trace(target: Target, trace: Trace, profile: Profile) -> Trace | None
     return play_trace(target, trace, profile).failure
 
 
-# A busy machine, or a call that built something the first time.
-ONCE = "did when repeated"
+class Retry(NamedTuple):
+    """Why a driver runs again whose call was cut off, and whether it then runs in this process."""
+
+    why: str
+    in_process: bool = False
 
 
-def _hangs_no_more(target: Target, trace: Trace, profile: Profile) -> str | None:
+# What a first call may take that imports or compiles something, in limits of a step.
+PATIENCE = 3
+
+
+def _hangs_no_more(target: Target, trace: Trace, profile: Profile) -> Retry | None:
     """Why a call that was cut off is not the target's fault; None if it is, or if none was cut off."""
     if trace.law != TERMINATION.id:
         return None
     if replay_trace(target, trace, profile) is None:
-        return ONCE
-    threads = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
-    if not threads or not supervises(target):
+        return Retry("did when repeated")
+    if not supervises(target) or ends_processes(trace):
         return None
+    patient = replace(profile, step_seconds=PATIENCE * profile.step_seconds)
+    if replay_trace(target, trace, patient) is None:
+        # Every child is new, and pays for the first call again, until this process has paid for it.
+        _play_here(target, trace, patient)
+        return Retry("did with more time, and what its first call made is there now")
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
     # A forked child has none of its parent's threads: what waits for one of them hangs there and nowhere else.
+    if threads and _play_here(target, trace, profile) is None:
+        return Retry(f"did beside the threads of this process: {', '.join(threads)}", in_process=True)
+    return None
+
+
+def _play_here(target: Target, trace: Trace, profile: Profile) -> Trace | None:
     watchdog = Watchdog(profile.step_seconds)
     with watchdog.watching():
-        again = run_ops(model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog)
-    return None if again is not None else f"did beside the threads of this process: {', '.join(threads)}"
+        return run_ops(model_of(target.contract), target.factory, trace.scope, trace.ops, watchdog)
 
 
 def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
@@ -260,7 +285,8 @@ def shrink_model(model_type: type[Model[Any]], factory: Factory, trace: Trace, p
     if not ends_processes(trace):
         with suppress(ChildLost):
             return in_child(attempts, profile.step_seconds)
-    return attempts(Watchdog(profile.step_seconds), run_ops_supervised)
+    watchdog = Watchdog(profile.step_seconds)
+    return with_answers(model_type, factory, attempts(watchdog, run_ops_supervised), watchdog)
 
 
 def _run_driver(name: str, target: Target, profile: Profile, seed: int, emit: Emit, in_process: bool) -> Outcome:

@@ -175,7 +175,7 @@ def replay_command(
     targets: Sequence[str],
     trust: bool,
     as_json: bool,
-    config: str,
+    config: Path | None,
     trace_format: str,
     skip_bad: bool,
     limit: int | None,
@@ -208,7 +208,7 @@ def replay_command(
         sys.exit(EXIT_CODES[verdict])
     if len(targets) > 1:
         raise UsageError("replay takes one --target")
-    wanted, notes = wanted_traces(files, next(iter(targets), None), load_config(Path(config)).targets, trust)
+    wanted, notes = wanted_traces(files, next(iter(targets), None), load_config(config).targets, trust)
     for note in notes:
         stderr().print(note, markup=False)
     replays = []

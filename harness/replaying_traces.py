@@ -60,6 +60,7 @@ def replay_twice(target: Target, trace: Trace, path: Path) -> Replay:
 def _not_applicable(target: Target, trace: Trace, path: Path, outcome: Outcome, reason: str) -> Replay:
     run = run_of(trace.contract, target.name, outcome)
     run.verdict, run.note = INCONCLUSIVE, f"not applicable: {reason}"
+    run.cut = run.note
     page = f"{trace.contract} on {target.name}: {len(trace.ops)} operations, no law was violated, but {reason}"
     return Replay(path, "NOT APPLICABLE", page, run, reason)
 

@@ -30,7 +30,7 @@ from kvlockstep.trusting import target_of, trust_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True)
 @click.option("--target", metavar="NAME|MODULE:FACTORY", help="TRACE: play it on this target, not on the one it names.")
 @options(trust_option, config_option)
-def report_command(source: Path, output: Path, target: str | None, trust: bool, config: str) -> None:
+def report_command(source: Path, output: Path, target: str | None, trust: bool, config: Path | None) -> None:
     """One self-contained HTML page of a finding, a campaign or a score.
 
     TRACE is a file that check or fuzz wrote, DIR the directory it was written to, SCORE the output of `score --json`;
@@ -50,8 +50,8 @@ def report_command(source: Path, output: Path, target: str | None, trust: bool, 
     stdout().print(f"{output}: {what}, {len(text.encode()) / 1000:,.0f} kB", markup=False)
 
 
-def _target_of(source: Path, spec: str | None, config: str, trust: bool, trace: Trace) -> Target:
-    return target_of(trace, source, spec, load_config(Path(config)).targets.get(trace.contract, ()), trust)
+def _target_of(source: Path, spec: str | None, config: Path | None, trust: bool, trace: Trace) -> Target:
+    return target_of(trace, source, spec, load_config(config).targets.get(trace.contract, ()), trust)
 
 
 def _made(source: Path, output: Path, target: Callable[[Trace], Target], spec: str | None) -> tuple[str, str]:

@@ -147,5 +147,13 @@ def lost_trace(model_type: type[Model[Any]], scope: Scope, ops: tuple[Op, ...], 
 
 
 def ends_processes(trace: Trace) -> bool:
-    """Whether a child had to be lost to see the failure; such a trace has no answers."""
-    return not trace.answers and trace.message.startswith(("the process ", "no step for "))
+    """Whether a child had to be lost to see the failure."""
+    return trace.message.startswith(("the process ", "no step for "))
+
+
+def with_answers(model_type: type[Model[Any]], factory: Factory, trace: Trace, watchdog: Watchdog) -> Trace:
+    """The trace of a lost child with the answers before its last operation, which that child took with it."""
+    before = play_ops_supervised(model_type, factory, trace.scope, trace.ops[:-1], watchdog)
+    if before.failure is not None or before.skipped:
+        return trace
+    return trace.but(answers=before.answers)

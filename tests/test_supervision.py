@@ -273,3 +273,8 @@ def test_without_docstrings_it_says_so(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "-OO" in done.stderr
+
+
+def test_the_trace_of_a_process_that_ended_has_the_answers_before(tmp_path):
+    (run,) = checked(Exits, "quick", "random", tmp_path).failures
+    assert run.failure.answers[0] == "cached 0"

@@ -117,6 +117,9 @@ def shrink(
     if hangs and repeats is None:
         best = trace
         repeats = run(model_type, factory, best.scope, best.ops, watchdog)
+    if repeats is not None and repeats.law == best.law:
+        # While a hang is made short its calls are cut off early; the message is that of the full limit.
+        best = repeats
     return best.but(
         target=trace.target,
         driver=trace.driver,
