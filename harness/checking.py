@@ -243,15 +243,14 @@ def _hangs_no_more(target: Target, trace: Trace, profile: Profile) -> Retry | No
     """Why a call that was cut off is not the target's fault; None if it is, or if none was cut off."""
     if trace.law != TERMINATION.id:
         return None
-    if replay_trace(target, trace, profile) is None:
-        return Retry("did when repeated")
-    if not supervises(target) or ends_processes(trace):
-        return None
     patient = replace(profile, step_seconds=PATIENCE * profile.step_seconds)
     if replay_trace(target, trace, patient) is None:
-        # Every child is new, and pays for the first call again, until this process has paid for it.
-        _play_here(target, trace, patient)
-        return Retry("did with more time, and what its first call made is there now")
+        if supervises(target) and not ends_processes(trace):
+            # Every child is new, and pays for its first call again, until this process has paid for it.
+            _play_here(target, trace, patient)
+        return Retry("did when repeated with more time")
+    if not supervises(target) or ends_processes(trace):
+        return None
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
     # A forked child has none of its parent's threads: what waits for one of them hangs there and nowhere else.
     if threads and _play_here(target, trace, profile) is None:

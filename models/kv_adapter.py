@@ -11,7 +11,7 @@ from kvlockstep.models.known_table import KnownTable
 from kvlockstep.models.kv_traits import as_number, taken_traits
 from kvlockstep.models.model import Divergence, Factory, guarded
 from kvlockstep.models.safe_text import safe_text
-from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, Law, Refused
+from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -112,10 +112,15 @@ def _name(method: Callable[..., Any]) -> str:
 
 
 def as_state(look: Callable[..., Any], *args: Any) -> Any:
-    """What a look answers, or the law that it breaks: in a state that is told from others, nothing is judged."""
+    """What a look answers, or the law that it breaks: in a state that is told from others, nothing is judged.
+
+    Raises the Divergence of a look that does not return, since every further one would take as long.
+    """
     try:
         return answered(look, *args)
     except Divergence as divergence:
+        if divergence.law == TERMINATION.id:
+            raise
         return divergence.law
 
 

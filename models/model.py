@@ -242,7 +242,12 @@ def let_interrupt_out(error: BaseException) -> None:
 
 
 def unexpected(error: BaseException, call: str) -> Divergence:
-    """What a call did that is in no contract: it took too long, or raised some other error."""
+    """What a call did that is in no contract: it took too long, or raised some other error.
+
+    A Divergence is one already, of a call inside this one.
+    """
+    if isinstance(error, Divergence):
+        return error
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
     return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", _innermost(error))

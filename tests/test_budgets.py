@@ -50,7 +50,6 @@ def checked(directory, *arguments):
     ("arguments", "code"),
     [
         ("slot_pool --target pool", 0),
-        ("block_pool --target pool --driver explore", 3),
         ("kv_manager --target fault:kv-publishes-drafts --driver random", 1),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_call_that_was_slow_for_once_is_not_blamed(tmp_path):
         Target("slot_pool", "builds", BuildsAtFirst), profile, directory=tmp_path, drivers=("explore",)
     )
     assert not report.failures
-    why = "did with more time, and what its first call made is there now"
+    why = "did when repeated with more time"
     assert f"explore runs again: alloc did not return within the time limit, but {why}" in report.notes
 
 

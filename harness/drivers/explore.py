@@ -87,23 +87,29 @@ def proposals(model: Model[Any], commands: Sequence[Command]) -> Iterator[Op]:
 
 @dataclass
 class Budget:
-    """How many steps several explorations may play together. After `seconds` they are cut off, and it says so."""
+    """How many steps several explorations may play together. After `seconds` they are cut off, and it says so.
+
+    `stuck` says in which state a look did not return; no further step is played then.
+    """
 
     steps: float = math.inf
     seconds: float = math.inf
     played: int = 0
     cut: bool = False
+    stuck: str = ""
     _began: float = field(default_factory=time.perf_counter)
 
     def spent(self) -> bool:
         """Whether no further step may be played."""
-        if self.played >= self.steps:
+        if self.stuck or self.played >= self.steps:
             return True
         self.cut = self.cut or time.perf_counter() - self._began >= self.seconds
         return self.cut
 
     def cut_text(self) -> str:
-        """A sentence on where the time ran out; nothing if it did not."""
+        """A sentence on where the time ran out, or on what did not return; nothing if neither is so."""
+        if self.stuck:
+            return f"explore stopped: {self.stuck}"
         wanted = "" if math.isinf(self.steps) else f" of {self.steps:,}"
         limit = f"explore stopped at its limit of {self.seconds:,g} s after {self.played:,}{wanted} steps"
         return limit if self.cut else ""
@@ -182,7 +188,15 @@ class Exploration:
         return model
 
     def _arrive(self, model: Model[Any], node: Node) -> None:
-        state = model.fingerprint()
+        try:
+            state = model.fingerprint()
+        except Divergence as divergence:
+            # The judge has not asked for that yet, so that a replay of these operations holds: the other drivers find
+            # the operation that shows it. Here every state would take as long.
+            where = f"after {node.op.name}" if node.op is not None else "of a new target"
+            self.budget.stuck = f"in the state {where}, {divergence.message}"
+            self.outcome.exhausted = False
+            return
         self.outcome.absorb(model)
         if state not in self.seen:
             self.seen.add(state)
