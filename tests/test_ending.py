@@ -72,7 +72,7 @@ def test_a_thread_that_stays_is_cut_off(tmp_path, factory, code):
     done = run(tmp_path, f"leaving:{factory}", "--junit", "junit.xml")
     assert done.returncode == code
     assert done.stderr == f"{CUT_OFF}stays-on\n"
-    assert done.stdout.rstrip().splitlines()[-1].startswith(("HOLDS: 1 targets", "VIOLATED: 1 targets"))
+    assert done.stdout.rstrip().splitlines()[-1].startswith(("HOLDS: 1 target,", "VIOLATED: 1 target,"))
     assert (tmp_path / "junit.xml").read_text().rstrip().endswith("</testsuites>")
 
 

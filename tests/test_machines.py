@@ -17,7 +17,7 @@ from kvlockstep.page import FLAKY_SAYS
 from kvlockstep.profiles import profile_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import from_factory
-from kvlockstep.trace import load_trace
+from kvlockstep.trace import load_trace, replay_line
 
 Broken = FAULTS["pool-occupy-toggles"].make
 
@@ -51,7 +51,7 @@ def test_a_failure_is_shrunk_and_saved(fault, tmp_path):
     assert replay_trace(target, trace, profile_of("quick")).law == trace.law
     page = str(failed.value)
     assert page.startswith(f"{fault.contract} on {target.name} - VIOLATED {trace.law} at step {len(trace.ops)}")
-    assert page.endswith(f"replay: kvlockstep replay {path.relative_to(tmp_path)}")
+    assert page.endswith(f"replay: {replay_line(target.name, path.relative_to(tmp_path))}")
 
 
 def test_the_saved_trace_is_one_that_replay_plays(tmp_path, capsys):
@@ -61,7 +61,7 @@ def test_the_saved_trace_is_one_that_replay_plays(tmp_path, capsys):
     with pytest.raises(CheckFailed):
         run(Mine)
     with pytest.raises(SystemExit, match="1"):
-        main(["replay", str(saved(tmp_path)[0])])
+        main(["replay", str(saved(tmp_path)[0]), "--trust"])
     assert "VIOLATED no_aliasing" in capsys.readouterr().out
 
 

@@ -90,7 +90,7 @@ def test_the_commands_that_it_prints_work_from_here(run_cli, tmp_path, folder):
     file = tmp_path / folder / "my_pool.py"
     file.write_text(filled_in("slot_pool").replace("class Mine", "class MyPool"))
     test, check = out.partition("`")[2].partition("`")[0], out.splitlines()[-1]
-    for command, holds in ((test, "1 passed"), (check, "HOLDS: 1 targets")):
+    for command, holds in ((test, "1 passed"), (check, "HOLDS: 1 target,")):
         words = shlex.split(command)
         words[:1] = [sys.executable, "-m", words[0]]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)

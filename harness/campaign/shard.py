@@ -37,13 +37,13 @@ class ShardReport:
     episodes: int = 0
     failures: int = 0
     reach: Counter[str] = field(default_factory=Counter)
-    evaluated: Counter[str] = field(default_factory=Counter)
     not_checked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] | None = None
     first: dict[str, tuple[int, Trace]] = field(default_factory=dict)
     shortest: dict[str, tuple[int, int]] = field(default_factory=dict)
     states: set[int] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)
+    evaluated: Counter[str] = field(default_factory=Counter)
 
     def absorb(self, episode: int, outcome: Outcome) -> None:
         """Takes over one episode."""
