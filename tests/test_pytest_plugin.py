@@ -149,7 +149,8 @@ def test_subclassed_machine(project):
     )
     result = project.runpytest_subprocess("--hypothesis-profile", "kvlockstep-quick")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*VIOLATED no_aliasing at step 2 of 2*", "*replay: kvlockstep replay *.jsonl --target *"])
+    shown = ["*VIOLATED no_aliasing at step 2 of 2*", "*replay: kvlockstep replay *.jsonl --target *"]
+    result.stdout.fnmatch_lines(shown)
     result.stdout.no_re_match_line(r".*\.py:\d+: .*")
     assert len(list(project.path.glob(".kvlockstep/failures/*.jsonl"))) == 1
 
