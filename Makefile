@@ -3,9 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# An editable install in strict mode lists the files, so it is repeated when a directory gains or loses one.
-PACKAGES := harness harness/campaign harness/drivers harness/templates reference properties models impl impl/engines \
-	impl/engines/known impl/faulty
+# Where mypy and import-linter find kvlockstep, which for them has to be one folder: links to ours.
+LINKS := build/lint
 
 .PHONY: check test lint tests cluster gate bench gpu score mutation engines symbolic clean
 
@@ -21,16 +20,17 @@ gate: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p kvlockstep
-	$(BIN)/lint-imports
+	rm -rf $(LINKS) && mkdir -p $(LINKS)/kvlockstep
+	ln -s $(CURDIR)/harness/* $(addprefix $(CURDIR)/,reference properties models impl) $(LINKS)/kvlockstep
+	MYPYPATH=$(LINKS) $(BIN)/mypy -p kvlockstep
+	PYTHONPATH=$(LINKS) $(BIN)/lint-imports
 
 tests: $(READY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # Campaigns on a Ray cluster of two nodes and a Redis server, both started by the tests: under a minute with installing.
 cluster: $(READY)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation \
-		--config-settings editable_mode=strict --editable '.[cluster,cluster-test]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[cluster,cluster-test]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/cluster
 
 bench: $(READY)
@@ -41,7 +41,7 @@ bench: $(READY)
 gpu:
 	$(PYTHON) -m pip install -qq --no-deps --no-build-isolation --upgrade --target build/gpu .
 	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -lE 'mark\.gpu|[(, ]device\)' tests/test_*.py)
-	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.gpu_report
+	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_report
 
 # Clean twins at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes about five and a half minutes.
 score: $(READY)
@@ -60,7 +60,7 @@ engines: $(READY) .engines/.ready
 
 .engines/.ready:
 	mkdir -p .engines
-	$(BIN)/python -m pip install -qq --constraint constraints.txt '.[engine-sources]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[engine-sources]'
 	VLLM_VERSION_OVERRIDE=0.33.0 VLLM_TARGET_DEVICE=empty $(BIN)/python -m pip download -qq --no-deps \
 		--no-build-isolation --no-binary vllm --dest .engines vllm==0.33.0
 	tar -xzf .engines/vllm-0.33.0.tar.gz -C .engines
@@ -70,18 +70,13 @@ engines: $(READY) .engines/.ready
 
 # Hypothesis with CrossHair's symbolic values as its backend; it gates nothing.
 symbolic: $(READY)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation \
-		--config-settings editable_mode=strict --editable '.[symbolic]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[symbolic]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib --hypothesis-profile kvlockstep-symbolic tests/symbolic
 
-$(READY): $(VENV)/.dependencies $(PACKAGES)
-	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --config-settings editable_mode=strict --editable .
-	touch $@
-
-$(VENV)/.dependencies: pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --constraint constraints.txt torch setuptools
-	$(BIN)/python -m pip install -qq --constraint constraints.txt '.[test,engines]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[test,engines]'
 	touch $@
 
 clean:

@@ -12,23 +12,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvlockstep.checking import CheckFailed as CheckFailed
-    from kvlockstep.checking import check as check
-    from kvlockstep.errors import UsageError as UsageError
+    from kvlockstep.core.errors import UsageError as UsageError
     from kvlockstep.machines import machine as machine
-    from kvlockstep.recording import Recorder as Recorder
-    from kvlockstep.recording import record as record
+    from kvlockstep.runs.check import CheckFailed as CheckFailed
+    from kvlockstep.runs.check import check as check
+    from kvlockstep.runs.record import Recorder as Recorder
+    from kvlockstep.runs.record import record as record
 
 __version__ = "0.1.0"
 __all__ = ["CheckFailed", "Recorder", "UsageError", "check", "machine", "record"]
 
 _HOME = {
-    "CheckFailed": "checking",
-    "Recorder": "recording",
-    "UsageError": "errors",
-    "check": "checking",
+    "CheckFailed": "runs.check",
+    "Recorder": "runs.record",
+    "UsageError": "core.errors",
+    "check": "runs.check",
     "machine": "machines",
-    "record": "recording",
+    "record": "runs.record",
 }
 
 

@@ -13,10 +13,10 @@ if sys.flags.optimize > 1:
     print("kvlockstep: python -OO drops docstrings, and the laws have their statements there: use -O", file=sys.stderr)
     sys.exit(2)
 
-from kvlockstep.cli import main
-from kvlockstep.isolation import CAN_FORK
-from kvlockstep.options import IN_PROCESS
-from kvlockstep.parent import waited_for
+from kvlockstep.commands.cli import main
+from kvlockstep.commands.options import IN_PROCESS
+from kvlockstep.core.isolation import CAN_FORK
+from kvlockstep.core.parent import waited_for
 
 # For threads that a target has left to end when the command is through; those of an idle executor do at once.
 WAIT_SECONDS = 5.0

@@ -22,18 +22,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvlockstep.checking import FAILURES, CheckFailed, replay_trace, shrink_failure
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import Profile, profile_of
+from kvlockstep.core.trace import Trace, save_trace
 from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.hypothesis_machine import LockstepMachine, machine_for
 from kvlockstep.drivers.shrink import same_kind
-from kvlockstep.drivers.stateful import LockstepMachine, machine_for
-from kvlockstep.errors import UsageError
-from kvlockstep.models.model import Divergence, Factory
+from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.registry import model_of
-from kvlockstep.profiles import Profile, profile_of
 from kvlockstep.properties.law import TERMINATION
-from kvlockstep.report import Report, TargetReport, run_of
-from kvlockstep.targets import Target, check_contract, from_factory
-from kvlockstep.trace import Trace, save_trace
+from kvlockstep.runs.check import FAILURES, CheckFailed, replay_trace, shrink_failure
+from kvlockstep.runs.results import Report, TargetReport, run_of
+from kvlockstep.targets.registry import Target, check_contract, from_factory
 
 MARKERS = RULE_MARKER, INITIALIZE_RULE_MARKER, INVARIANT_MARKER
 NOT_ALONE = (

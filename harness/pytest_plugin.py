@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     from hypothesis import settings  # noqa: PLC0415
 
-    from kvlockstep.profiles import PROFILES  # noqa: PLC0415
+    from kvlockstep.core.profiles import PROFILES  # noqa: PLC0415
 
     for profile in PROFILES.values():
         settings.register_profile(
@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _prepare(config: pytest.Config) -> None:
     """Resolves the profile and every target, so that a mistake is one usage error before anything runs."""
-    from kvlockstep.errors import UsageError  # noqa: PLC0415
-    from kvlockstep.profiles import profile_of  # noqa: PLC0415
+    from kvlockstep.core.errors import UsageError  # noqa: PLC0415
+    from kvlockstep.core.profiles import profile_of  # noqa: PLC0415
 
     ids = {arg: _unescaped(arg.removeprefix(PREFIX)) for arg in config.args if arg.startswith(PREFIX)}
     options = {f"--kvlockstep-target {value!r}": value for value in config.getoption("--kvlockstep-target")}
@@ -74,7 +74,7 @@ def _prepare(config: pytest.Config) -> None:
 
 
 def _resolved(said: str, value: str) -> Any:
-    from kvlockstep.errors import UsageError  # noqa: PLC0415
+    from kvlockstep.core.errors import UsageError  # noqa: PLC0415
     from kvlockstep.targets import resolve  # noqa: PLC0415
 
     contract, equals, spec = value.partition("=")
@@ -123,8 +123,8 @@ class CheckItem(pytest.Item):
         self.target = target
 
     def runtest(self) -> None:
-        from kvlockstep.checking import CheckFailed, check_target  # noqa: PLC0415
-        from kvlockstep.report import Report  # noqa: PLC0415
+        from kvlockstep.runs.check import CheckFailed, check_target  # noqa: PLC0415
+        from kvlockstep.runs.results import Report  # noqa: PLC0415
 
         seed = self.config.getoption("--kvlockstep-seed")
         report = Report([check_target(self.target, self.config.stash[_PROFILE], seed=seed)])
@@ -132,8 +132,8 @@ class CheckItem(pytest.Item):
             raise CheckFailed(report)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        from kvlockstep.checking import CheckFailed  # noqa: PLC0415
-        from kvlockstep.errors import UsageError  # noqa: PLC0415
+        from kvlockstep.core.errors import UsageError  # noqa: PLC0415
+        from kvlockstep.runs.check import CheckFailed  # noqa: PLC0415
 
         if isinstance(excinfo.value, CheckFailed | UsageError):
             return str(excinfo.value)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
+from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
 
 
 class _Issued(NamedTuple):
@@ -95,7 +95,7 @@ class BlockStack:
         the blocks are taken, whenever it runs: after each replay call `replayed`.
         """
         if self.stack.is_cuda:
-            from kvlockstep.impl.kv_kernels import acquire  # noqa: PLC0415
+            from kvlockstep.impl.kernels import acquire  # noqa: PLC0415
 
             if not (wanted.is_contiguous() and taken.is_contiguous() and status.is_contiguous()):
                 raise InvalidArgument("acquire_captured: wanted, taken and status must be contiguous")

@@ -6,7 +6,7 @@ take one level of summary, so the cost is the same at 64 and at 1,000,000 slots.
 
 from __future__ import annotations
 
-from kvlockstep.reference.contracts import InvalidArgument, NotFree, NotHeld, OutOfSlots, UnknownSlot
+from kvlockstep.reference.errors import InvalidArgument, NotFree, NotHeld, OutOfSlots, UnknownSlot
 
 _SHIFT = 10
 _BITS = 1 << _SHIFT

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.model import Goal, LockstepModel, Scope
-from kvlockstep.models.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.lockstep import LockstepModel
+from kvlockstep.models.core.model import Goal, Scope
+from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.properties import block_stack as laws
 from kvlockstep.properties.block_stack import Held, View
 from kvlockstep.properties.law import Refused, Step

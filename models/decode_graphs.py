@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.model import Goal, LockstepModel, Scope
-from kvlockstep.models.op import Op, Pick, command, sample
+from kvlockstep.models.core.lockstep import LockstepModel
+from kvlockstep.models.core.model import Goal, Scope
+from kvlockstep.models.core.op import Op, Pick, command, sample
 from kvlockstep.properties import decode_graphs as laws
 from kvlockstep.properties.decode_graphs import Held, View
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.reference.contracts import ContractError
 from kvlockstep.reference.decode_graphs import DecodeGraphs
-from kvlockstep.reference.gpu_contract import FULL, REFUSED, Lane
+from kvlockstep.reference.decode_graphs.contract import FULL, REFUSED, Lane
+from kvlockstep.reference.errors import ContractError
 
 STAMPS = tuple(range(1, 40))
 WIDEST = 4

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlockstep.models.model import Goal, LockstepModel, Scope, simpler_args
-from kvlockstep.models.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.lockstep import LockstepModel
+from kvlockstep.models.core.model import Goal, Scope, simpler_args
+from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.properties import kv_streams as laws
 from kvlockstep.properties.kv_streams import Held, View, moved
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.reference.contracts import InvalidArgument
-from kvlockstep.reference.gpu_contract import MOST_STAMPS, STREAMS
+from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_streams import KVStreams
+from kvlockstep.reference.kv_streams.contract import MOST_STAMPS, STREAMS
 
 MOST_PAIRS = 3
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from kvlockstep.models.block_pool import BlockPoolModel
 from kvlockstep.models.block_stack import BlockStackModel
+from kvlockstep.models.core.model import Model
 from kvlockstep.models.decode_graphs import DecodeGraphsModel
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.models.kv_streams import KVStreamsModel
-from kvlockstep.models.model import Model
 from kvlockstep.models.paged_cache import PagedCacheModel
 from kvlockstep.models.radix_cache import RadixCacheModel
 from kvlockstep.models.slot_pool import SlotPoolModel

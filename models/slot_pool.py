@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from kvlockstep.models.model import Goal, LockstepModel, Scope
-from kvlockstep.models.op import Op, Pick, command
+from kvlockstep.models.core.lockstep import LockstepModel
+from kvlockstep.models.core.model import Goal, Scope
+from kvlockstep.models.core.op import Op, Pick, command
 from kvlockstep.properties import slot_pool as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.slot_pool import SlotPool

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.reference.block_pool_contract import ExtraKey, Prefix
+from kvlockstep.reference.block_pool.contract import ExtraKey, Prefix
 
 
 class View(NamedTuple):

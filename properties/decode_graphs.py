@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.reference.gpu_contract import DONE, FULL, NO_BLOCK, REFUSED
+from kvlockstep.reference.decode_graphs.contract import DONE, FULL, NO_BLOCK, REFUSED
 
 
 class View(NamedTuple):

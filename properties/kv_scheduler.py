@@ -1,6 +1,6 @@
 """Laws of kv_scheduler: those of the KV memory, taken over from kv_manager, and those of a schedule.
 
-Each looks at plain values; the judge in models/kv_scheduler_judge.py calls it at the point that its statement names.
+Each looks at plain values; the judge in models/kv_scheduler/judge.py calls it at the point that its statement names.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from kvlockstep.properties import kv_manager
+from kvlockstep.properties.kv_manager import laws as kv_manager
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 
 CONTRACT = "kv_scheduler"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.reference.paged_contract import PAD_SLOT, KVShape
+from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_store import PAD_SLOT
 
 Row = list[int]
 Rows = list[Row]

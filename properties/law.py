@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Generic, NamedTuple, ParamSpec
 
-from kvlockstep.reference.contracts import Traits
-from kvlockstep.reference.scheduler_contract import SchedulerTraits
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 
 # `needs` of a law can name a trait, or this optional answer.
 FREE_SLOTS = "free_slots"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 
 from kvlockstep.reference.block_stack import BlockStack
-from kvlockstep.reference.contracts import ContractError
+from kvlockstep.reference.errors import ContractError
+from kvlockstep.reference.kv.memory import Provenance
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_memory import Provenance
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache, common_length
 

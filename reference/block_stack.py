@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
+from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
+
+
+@runtime_checkable
+class BlockStackTarget(Protocol):
+    """Factory `make(blocks)`. Source: seed 003, BlockAllocator. Block ids may come as a list or a tensor."""
+
+    @property
+    def num_free(self) -> int: ...
+    def acquire(self, n: int) -> Sequence[int]: ...
+    def release(self, blocks: Sequence[int]) -> None: ...
+    def begin_capture(self) -> None: ...
+    def end_capture(self) -> None: ...
+    def free_blocks(self) -> Sequence[int]: ...
 
 
 class BlockStack:

@@ -6,26 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvlockstep.reference.block_pool_contract import BlockPoolTarget
-from kvlockstep.reference.contracts import (
-    KV_OPTIONAL,
-    BlockStackTarget,
-    KVManagerOptional,
-    KVManagerTarget,
-    SlotPoolTarget,
-    SlotPrefixCacheTarget,
-    Traits,
-)
-from kvlockstep.reference.gpu_contract import DecodeGraphsTarget, KVStreamsTarget
-from kvlockstep.reference.paged_contract import KVShape, KVStoreTarget, PagedCacheTarget
-from kvlockstep.reference.radix_contract import RadixCacheTarget
-from kvlockstep.reference.scheduler_contract import (
+from kvlockstep.reference.block_pool.contract import BlockPoolTarget
+from kvlockstep.reference.block_stack import BlockStackTarget
+from kvlockstep.reference.decode_graphs.contract import DecodeGraphsTarget
+from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerOptional, KVManagerTarget, Traits
+from kvlockstep.reference.kv_scheduler.contract import (
     SCHEDULER_OPTIONAL,
     KVSchedulerOptional,
     KVSchedulerTarget,
     SchedulerTraits,
     drafting_target,
 )
+from kvlockstep.reference.kv_store import KVStoreTarget
+from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
+from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
+from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
+from kvlockstep.reference.slot_pool import SlotPoolTarget
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
 
 SHAPE = KVShape(2, 1, 2, "int8")
 

@@ -1,247 +1,53 @@
-"""The vocabulary every contract shares: errors, and what a target of each contract must offer.
-
-A refused operation raises one of these errors and changes nothing observable.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
-
-
-class ContractError(Exception):
-    """Base of every error that a contract names. Anything else a target raises is a violation."""
-
-
-class InvalidArgument(ContractError, ValueError):
-    """An argument is malformed: negative, too long, of the wrong type."""
-
-
-class UnknownSlot(ContractError, ValueError):
-    """The slot or block number does not belong to this pool."""
-
-
-class NotHeld(ContractError, ValueError):
-    """The slot or block is free, so it cannot be freed or released."""
-
-
-class NotFree(ContractError, ValueError):
-    """The slot is held, so it cannot be occupied."""
-
-
-class NotCached(ContractError, ValueError):
-    """The prefix is not an entry of the cache."""
-
-
-class NotPinned(ContractError, ValueError):
-    """The prefix has no pin left to release."""
-
-
-class Pinned(ContractError, RuntimeError):
-    """A pinned entry would be lost."""
-
-
-class OutOfSlots(ContractError, RuntimeError):
-    """Fewer slots or blocks are free than were asked for."""
-
-
-class CaptureActive(ContractError, RuntimeError):
-    """The operation is not allowed while a graph is being captured."""
-
-
-class Match(NamedTuple):
-    """A prefix hit: `length` tokens, whose KV lies in `slot` as of `version`. A miss is `Match(0, -1, 0)`."""
-
-    length: int
-    slot: int
-    version: int
-
-
-MISS = Match(0, -1, 0)
-
-
-@runtime_checkable
-class SlotPoolTarget(Protocol):
-    """Factory `make(slots)`. Source: seed 000, SlotAllocator."""
-
-    @property
-    def free_count(self) -> int: ...
-    def alloc(self) -> int: ...
-    def free(self, slot: int) -> None: ...
-    def occupy(self, slot: int) -> None: ...
-    def is_free(self, slot: int) -> bool: ...
-    def version(self, slot: int) -> int: ...
-
-
-@runtime_checkable
-class SlotPrefixCacheTarget(Protocol):
-    """Factory `make(capacity, slots, positions)`. Source: seed 000, PrefixCacheManager."""
-
-    def insert(self, tokens: Sequence[int], slot: int, version: int, pinned: bool = False) -> None: ...
-    def find(self, tokens: Sequence[int]) -> Match: ...
-    def pin(self, tokens: Sequence[int]) -> None: ...
-    def release(self, tokens: Sequence[int]) -> None: ...
-    def reuse(self, slot: int, length: int) -> None: ...
-    def copy_kv(self, tokens: Sequence[int], target: int) -> int: ...
-    def write_kv(self, slot: int, start: int, stamps: Sequence[int]) -> None: ...
-    def read_kv(self, slot: int, length: int) -> list[int]: ...
-    def entries(self) -> dict[tuple[int, ...], tuple[int, int]]: ...
-
-
-@runtime_checkable
-class BlockStackTarget(Protocol):
-    """Factory `make(blocks)`. Source: seed 003, BlockAllocator. Block ids may come as a list or a tensor."""
-
-    @property
-    def num_free(self) -> int: ...
-    def acquire(self, n: int) -> Sequence[int]: ...
-    def release(self, blocks: Sequence[int]) -> None: ...
-    def begin_capture(self) -> None: ...
-    def end_capture(self) -> None: ...
-    def free_blocks(self) -> Sequence[int]: ...
-
-
-@runtime_checkable
-class KVManagerTarget(Protocol):
-    """Factory `make(blocks, block_size)`. A whole engine as its scheduler sees it.
-
-    Optional methods are those of `KVManagerOptional`, each announced by its trait in `KV_OPTIONAL`; the traits are the
-    attributes of `Traits`.
-    """
-
-    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
-        """Finds and pins the cached prefix, takes slots for the next `n` tokens of the prompt.
-        Answers how many tokens are cached, less than all of them; None to refuse, and then nothing is held.
-        After `preempt` the same id comes back with all the tokens known so far.
-        """
-
-    def append(self, rid: str, token: int) -> None:
-        """One more token of the request is known; its KV is not computed yet."""
-
-    def reserve(self, rid: str, n: int) -> bool:
-        """Takes slots for the next `n` tokens. False to refuse, and then nothing has changed."""
-
-    def copies(self) -> list[tuple[int, int]]:
-        """The slot copies (source, target) that this step needs; asked once, before launch."""
-
-    def launch(self) -> None:
-        """Allocation for the whole batch, if there is any."""
-
-    def slots(self, rid: str) -> list[int]:
-        """The slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset.
-        Changes nothing.
-        """
-
-    def commit(self, rid: str, n: int) -> None:
-        """`n` reserved tokens are written and accepted. Full blocks may be published now."""
-
-    def finish(self, rid: str) -> None:
-        """The request ends and gives its slots back. What stays cached is your business."""
-
-    def abort(self, rid: str) -> None:
-        """The request ends in whatever phase it is."""
-
-    def preempt(self, rid: str) -> None:
-        """The request gives its slots back, to be admitted again under the same id."""
-
-    def avail(self) -> int:
-        """Free and evictable slots. Changes nothing."""
-
-    def free_now(self) -> int:
-        """Free slots, without evicting anything. Changes nothing."""
-
-    def free_slots(self) -> Iterable[int] | None:
-        """The slots that are free and cannot be hit any more; None if nobody knows. Makes traces much shorter."""
-
-
-class KVManagerOptional(Protocol):
-    """Methods of a kv_manager that may be left out. A target that has one says so with its trait in `KV_OPTIONAL`."""
-
-    def withdraw(self, rid: str) -> None:
-        """Takes back what this step scheduled for the request; of an admission that is the end of the request."""
-
-    def fork(self, rid: str, child: str) -> Iterable[tuple[int, int]] | None:
-        """The child starts with everything its parent knows and has computed. Answers the slot copies (source, target)
-        that are made at once; None to refuse, and then nothing has changed.
-        """
-
-    def reset(self) -> None:
-        """Everything is forgotten, live and preempted requests too."""
-
-    def evict_all(self) -> None:
-        """What is cached for nobody is dropped."""
-
-    def events(self) -> Iterable[Event]:
-        """What can be hit and what cannot any more, since the last call, in order."""
-
-
-class BlockStored(NamedTuple):
-    """Blocks can be hit from now on, named by `keys`, in the order of the sequence.
-
-    `tokens` are those of all these blocks, `block_size` to a block. `parent` is the key of the block before the first,
-    None at the start of a sequence. `extra_key` is the sequence's; behind a parent it may be left out.
-    """
-
-    keys: tuple[Hashable, ...]
-    parent: Hashable | None
-    tokens: tuple[int, ...]
-    block_size: int
-    extra_key: int | None = None
-
-
-class BlockRemoved(NamedTuple):
-    """Blocks cannot be hit any more; with a counting listener, one copy of each."""
-
-    keys: tuple[Hashable, ...]
-
-
-class AllBlocksCleared(NamedTuple):
-    """No block can be hit any more."""
-
-
-Event = BlockStored | BlockRemoved | AllBlocksCleared
-
-KV_OPTIONAL = {
-    "withdraw": "can_withdraw",
-    "fork": "can_fork",
-    "reset": "can_reset",
-    "evict_all": "can_evict_all",
-    "events": "event_listener",
-}
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What a kv_manager target declares of itself; read from attributes of the same names.
-
-    `total` counts slots and excludes null blocks. `max_length`: longest request in tokens, None without
-    a limit; no table has more blocks than that takes, and `lookahead_blocks` more. `chunk`: prefill may be
-    split, at multiples of `chunk_align`. `tokens_per_decode`: most tokens one reserve of a decode may ask
-    for, None for any. `whole_prompt`: admit owns the whole prompt.
-    `output_reserve`: slots kept for the output at admission, for each request admitted in the step.
-    `prefix_cache`: False for an engine that never shares prefixes, so that a run without a hit is not
-    inconclusive. `event_listener`: whom the events of `events` are for: "set", whoever keeps a set of keys, in which
-    equal blocks are one; "counting", whoever counts a store and a removal for each copy of a block.
-    """
-
-    block_size: int
-    total: int
-    max_length: int | None = None
-    chunk: bool = False
-    chunk_align: int = 1
-    tokens_per_decode: int | None = None
-    extra_key: bool = False
-    whole_prompt: bool = False
-    early_publish: bool = False
-    output_reserve: int = 0
-    lookahead_blocks: int = 0
-    can_withdraw: bool = False
-    can_fork: bool = False
-    can_reset: bool = False
-    can_evict_all: bool = False
-    hash_trust: str = "none"
-    copies_at_admit: bool = False
-    copies_at_reserve: bool = False
-    prefix_cache: bool = True
-    event_listener: Literal["set", "counting"] | None = None
+"""The names that adapters import, in one place: errors, protocols, events, traits."""
+
+from kvlockstep.reference.block_stack import BlockStackTarget
+from kvlockstep.reference.errors import (
+    CaptureActive,
+    ContractError,
+    InvalidArgument,
+    NotCached,
+    NotFree,
+    NotHeld,
+    NotPinned,
+    OutOfSlots,
+    Pinned,
+    UnknownSlot,
+)
+from kvlockstep.reference.kv_manager.contract import (
+    KV_OPTIONAL,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    KVManagerOptional,
+    KVManagerTarget,
+    Traits,
+)
+from kvlockstep.reference.slot_pool import SlotPoolTarget
+from kvlockstep.reference.slot_prefix_cache import MISS, Match, SlotPrefixCacheTarget
+
+__all__ = [
+    "KV_OPTIONAL",
+    "MISS",
+    "AllBlocksCleared",
+    "BlockRemoved",
+    "BlockStackTarget",
+    "BlockStored",
+    "CaptureActive",
+    "ContractError",
+    "Event",
+    "InvalidArgument",
+    "KVManagerOptional",
+    "KVManagerTarget",
+    "Match",
+    "NotCached",
+    "NotFree",
+    "NotHeld",
+    "NotPinned",
+    "OutOfSlots",
+    "Pinned",
+    "SlotPoolTarget",
+    "SlotPrefixCacheTarget",
+    "Traits",
+    "UnknownSlot",
+]

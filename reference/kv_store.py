@@ -6,9 +6,36 @@ Content is compared and moved as bits, never as floats: NaNs keep their payload 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
-from kvlockstep.reference.paged_contract import LAYOUTS, PAD_SLOT, KVShape, Rows, blocks_within
+from kvlockstep.reference.errors import InvalidArgument, UnknownSlot
+from kvlockstep.reference.kv.shape import KVShape, blocks_within
+
+LAYOUTS = ("layer_major", "slot_major")
+PAD_SLOT = -1
+
+Rows = Sequence[Sequence[int]]
+
+
+@runtime_checkable
+class KVStoreTarget(Protocol):
+    """Factory `make(blocks, block_size, host_blocks, shape, layout)`, `layout` one of LAYOUTS.
+
+    Elements are bit patterns, unsigned numbers as wide as the dtype; a row is one token's `heads` x `head_dim`
+    elements of K or of V in one layer, and slot = block * block_size + offset.
+    """
+
+    @property
+    def memory_bytes(self) -> int: ...
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None: ...
+    def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]: ...
+    def gather_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]: ...
+    def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None: ...
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+    def blocks_within(self, budget: int) -> int: ...
+
 
 Slot = list[list[list[int]]]
 

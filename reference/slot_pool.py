@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from kvlockstep.reference.contracts import InvalidArgument, NotFree, NotHeld, OutOfSlots, UnknownSlot
+from typing import Protocol, runtime_checkable
+
+from kvlockstep.reference.errors import InvalidArgument, NotFree, NotHeld, OutOfSlots, UnknownSlot
+
+
+@runtime_checkable
+class SlotPoolTarget(Protocol):
+    """Factory `make(slots)`. Source: seed 000, SlotAllocator."""
+
+    @property
+    def free_count(self) -> int: ...
+    def alloc(self) -> int: ...
+    def free(self, slot: int) -> None: ...
+    def occupy(self, slot: int) -> None: ...
+    def is_free(self, slot: int) -> bool: ...
+    def version(self, slot: int) -> int: ...
 
 
 class SlotPool:

@@ -6,7 +6,7 @@ import json
 
 from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.store import DirectoryStore
-from kvlockstep.profiles import Profile
+from kvlockstep.core.profiles import Profile
 
 FAST = Profile("test", 0, 0, 0, 0, step_seconds=0.5, shrink_steps=9_000)
 

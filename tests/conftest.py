@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlockstep.cli import main
+from kvlockstep.commands.cli import main
 
 pytest_plugins = ["pytester"]
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from kvlockstep import trying
-from kvlockstep.cli import cli, main
-from kvlockstep.errors import UsageError
-from kvlockstep.targets import from_factory, resolve
+from kvlockstep.commands.cli import cli, main
+from kvlockstep.core.errors import UsageError
+from kvlockstep.targets import trying
+from kvlockstep.targets.registry import from_factory, resolve
 
 MANAGERS = """
 import abc, functools, sys, time

@@ -14,18 +14,19 @@ from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.stateful import machine_for
-from kvlockstep.impl import block_keys, block_pool, free_queue
-from kvlockstep.impl.block_keys import RequestKeys
-from kvlockstep.impl.block_pool import BlockPool
-from kvlockstep.impl.free_queue import FreeQueue
-from kvlockstep.impl.pool_manager import PoolManager
-from kvlockstep.models.block_pool import HASHES, BlockPoolModel, one_bit
+from kvlockstep.impl.block_pool import BlockPool, free_queue
+from kvlockstep.impl.block_pool import keys as block_keys
+from kvlockstep.impl.block_pool import pool as block_pool
+from kvlockstep.impl.block_pool.free_queue import FreeQueue
+from kvlockstep.impl.block_pool.keys import RequestKeys
+from kvlockstep.impl.kv_manager.pool import PoolManager
+from kvlockstep.models.block_pool.model import HASHES, BlockPoolModel, one_bit
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.block_pool import BlockPool as Reference
-from kvlockstep.reference.block_pool_contract import BlockPoolTarget, Prefix
-from kvlockstep.reference.contracts import InvalidArgument, NotCached, OutOfSlots
+from kvlockstep.reference.block_pool.contract import BlockPoolTarget, Prefix
+from kvlockstep.reference.errors import InvalidArgument, NotCached, OutOfSlots
 
 SIZES = [1, 2, 4, 16]
 POOLS = [Reference, BlockPool]

@@ -15,7 +15,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.models.block_stack import BlockStackModel
 from kvlockstep.reference.block_stack import BlockStack as Reference
-from kvlockstep.reference.contracts import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
+from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
 
 
 def test_agrees_with_the_reference(device):

@@ -11,13 +11,13 @@ import sys
 import pytest
 from watched import watched
 
-from kvlockstep import profiles
+from kvlockstep.core import profiles
 from kvlockstep.drivers.explore import explore, explore_all
-from kvlockstep.impl.faulty.harmless import Announces
+from kvlockstep.impl.variants.kv_manager import Announces
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.slot_pool import SlotPoolModel, SlotPoolScope
-from kvlockstep.reference.contracts import BlockStored
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.contract import BlockStored
 from kvlockstep.reference.slot_pool import SlotPool
 
 BUSY = "while True: pass"

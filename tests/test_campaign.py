@@ -18,18 +18,18 @@ from pathlib import Path
 import pytest
 from campaigns import FAST, campaign, is_fork_of_us, sums, traces
 
-from kvlockstep import files
 from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.ledger import FINDINGS_PER_KIND, HISTORY_POINTS, WINDOW, Ledger
-from kvlockstep.campaign.pool import Done
 from kvlockstep.campaign.ranges import Ranges
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.store import DirectoryStore
-from kvlockstep.errors import UsageError
+from kvlockstep.campaign.workers import Done
+from kvlockstep.core import files
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import load_trace
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import Target, resolve
-from kvlockstep.trace import load_trace
 
 # Several laws, and failures rare enough that most shards have none of some kinds.
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"

@@ -11,15 +11,15 @@ import pytest
 from watched import watched
 
 import kvlockstep
-from kvlockstep.checking import check_target
+from kvlockstep.core.failure_page import FLAKY_SAYS, failure_page
+from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers.explore import explore
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.page import FLAKY_SAYS, failure_page
-from kvlockstep.profiles import profile_of
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
+from kvlockstep.runs.check import check_target
 from kvlockstep.targets import Target
 
 

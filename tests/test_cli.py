@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from kvlockstep import console, fuzzing
 from kvlockstep.campaign import running
-from kvlockstep.config import Config, load_config
+from kvlockstep.commands import fuzz as fuzzing
+from kvlockstep.runs.config import Config, load_config
+from kvlockstep.show import console
 
 MANAGER = """
 import time

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kvlockstep.company import ANY_CONTRACT, NEVER_ALONE, Reason, reason_for
+from kvlockstep.core.trace import load_trace
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE
-from kvlockstep.scoring import FaultScore, Score, laws_that_see
+from kvlockstep.properties.overlaps import ANY_CONTRACT, NEVER_ALONE, Reason, reason_for
+from kvlockstep.runs.score import FaultScore, Score, laws_that_see
 from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
 
 TRACES = Path(__file__).parent / "data" / "faults"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.store import DirectoryStore, finding_in
 from kvlockstep.campaign.summary import status_of
-from kvlockstep.errors import UsageError
-from kvlockstep.profiles import profile_of
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import profile_of
 from kvlockstep.targets import resolve
 
 FAULT = "fault:pool-occupy-toggles"

@@ -9,16 +9,16 @@ import torch
 from watched import watched
 
 from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.stateful import machine_for
 from kvlockstep.impl.block_stack import BlockStack
-from kvlockstep.impl.captures import begin
 from kvlockstep.impl.decode_graphs import DecodeGraphs
+from kvlockstep.impl.decode_graphs.captures import begin
 from kvlockstep.impl.faulty.decode_graphs import FAULTS
 from kvlockstep.models.decode_graphs import DecodeGraphsModel
-from kvlockstep.reference.contracts import CaptureActive, InvalidArgument
 from kvlockstep.reference.decode_graphs import DecodeGraphs as Reference
-from kvlockstep.reference.gpu_contract import DONE, FULL, REFUSED, DecodeGraphsTarget, StaleGraph
+from kvlockstep.reference.decode_graphs.contract import DONE, FULL, REFUSED, DecodeGraphsTarget, StaleGraph
+from kvlockstep.reference.errors import CaptureActive, InvalidArgument
 
 BOTH = pytest.mark.parametrize("make", [Reference, DecodeGraphs], ids=["reference", "optimised"])
 

@@ -17,10 +17,10 @@ from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.guided import Guide
 from kvlockstep.drivers.random_walk import run_episode
-from kvlockstep.drivers.stateful import hypothesis_run
+from kvlockstep.drivers.hypothesis_machine import hypothesis_run
 from kvlockstep.models.registry import MODELS
 from kvlockstep.targets import resolve
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.core.watchdog import Watchdog
 
 contract = sys.argv[1]
 base = MODELS[contract]

@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kvlockstep.cli import cli
-from kvlockstep.differing import common_traits, diff
-from kvlockstep.reference.contracts import Traits
+from kvlockstep.commands.cli import cli
+from kvlockstep.commands.diff import common_traits, diff
+from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.targets import resolve
 
 

@@ -7,12 +7,13 @@ import random
 import pytest
 import torch
 
-from kvlockstep.impl.block_manager import BlockManager
+from kvlockstep.impl.kv_manager.blocks import BlockManager
+from kvlockstep.impl.kv_manager.generation import PagedGenerator
+from kvlockstep.impl.kv_manager.paged import PagedManager
+from kvlockstep.impl.kv_manager.pool import PoolManager
 from kvlockstep.impl.kv_store import KVStore
-from kvlockstep.impl.paged_generation import PagedGenerator
-from kvlockstep.impl.paged_manager import PagedManager
-from kvlockstep.impl.pool_manager import PoolManager
-from kvlockstep.reference.paged_contract import LAYOUTS, KVShape
+from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_store import LAYOUTS
 
 transformers = pytest.importorskip("transformers")
 

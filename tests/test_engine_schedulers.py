@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
+from kvlockstep.core.trace import load_trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 KNOWN = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0]) / "known"
 MODEL = model_of("kv_scheduler")
-NANO, MINI, VLLM = "nano_vllm_scheduler", "mini_sglang_scheduler", "vllm_scheduler"
-SGLANG = "sglang_scheduler"
+NANO, MINI, VLLM = "nano_vllm", "mini_sglang", "vllm"
+SGLANG = "sglang"
 
 
 def adapter_of(engine: str) -> Any:
     reason = f"the engine of {engine} is not on this machine: see --engine-path"
-    return pytest.importorskip(f"kvlockstep.impl.engines.{engine}", reason=reason, exc_type=ImportError)
+    return pytest.importorskip(f"kvlockstep.impl.engines.{engine}.scheduler", reason=reason, exc_type=ImportError)
 
 
 def walk(factory: Any, steps: int, seed: int = 1) -> Any:
@@ -297,7 +297,7 @@ def retracts_without_freeing(original: Any, batch: Any, *args: Any, **options: A
         (
             VLLM,
             "make_async_eagle",
-            "kvlockstep.impl.engines.vllm_scheduler:VllmScheduler",
+            "kvlockstep.impl.engines.vllm.scheduler:VllmScheduler",
             "_rejections",
             takes_nothing_off,
             "continuity",

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from kvlockstep.core.trace import load_trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import model_of
-from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 MISSING = "SGLang is not on this machine: see --engine-path"
 target = pytest.importorskip(
-    "kvlockstep.impl.engines.sglang",
+    "kvlockstep.impl.engines.sglang.manager",
     reason=MISSING,
     exc_type=ImportError,
 )
-components = pytest.importorskip("kvlockstep.impl.engines.sglang_components", reason=MISSING, exc_type=ImportError)
+components = pytest.importorskip("kvlockstep.impl.engines.sglang.block_stack", reason=MISSING, exc_type=ImportError)
 
 BLOCKS, SIZE = 6, 2
 MAKES = (target.make_radix, target.make_unified_python, target.make_unified_rust)
@@ -178,7 +178,7 @@ def test_random_episodes_hold_every_law(make: Any, options: dict[str, bool], ste
 
 @pytest.mark.parametrize("known", ["sglang-prompt-near-pool", "sglang-starved-chunk", "sglang-unnamed-extra-key"])
 def test_a_known_divergence_is_still_there(known: str) -> None:
-    folder = Path(target.__file__).parent / "known"
+    folder = Path(target.__file__).parent.parent / "known"
     entries = {entry["id"]: entry for entry in tomllib.loads((folder / "sglang.toml").read_text())["divergence"]}
     make = getattr(target, entries[known]["target"].partition(":")[2])
     trace = load_trace(folder / entries[known]["trace"])

@@ -17,10 +17,10 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 import torch
 from transformers.generation.continuous_batching.cache_allocators import cache_allocator, full_attention
 
-from kvlockstep.impl.engines import transformers as target
+from kvlockstep.impl.engines.transformers import manager as target
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.model import Divergence
-from kvlockstep.models.op import NotEnabled, Op
 
 BLOCKS, SIZE = 4, 2
 make = partial(target.make, BLOCKS, SIZE)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from kvlockstep.core.trace import load_trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 target = pytest.importorskip(
-    "kvlockstep.impl.engines.vllm",
+    "kvlockstep.impl.engines.vllm.manager",
     reason="vLLM is not on this machine: see --engine-path",
     exc_type=ImportError,
 )
@@ -187,7 +187,7 @@ def test_a_broken_manager_is_caught(
     assert failure.law in law.split()
 
 
-components = pytest.importorskip("kvlockstep.impl.engines.vllm_components", exc_type=ImportError)
+components = pytest.importorskip("kvlockstep.impl.engines.vllm.block_pool", exc_type=ImportError)
 
 
 def test_the_block_pool_holds_every_law() -> None:
@@ -225,7 +225,7 @@ def test_a_broken_pool_is_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, na
     assert failure.law in law.split()
 
 
-schedulers = pytest.importorskip("kvlockstep.impl.engines.vllm_scheduler", exc_type=ImportError)
+schedulers = pytest.importorskip("kvlockstep.impl.engines.vllm.scheduler", exc_type=ImportError)
 SCHEDULERS = ("make", "make_priority", "make_async", "make_async_priority", "make_v1", "make_long", "make_uncached")
 
 
@@ -240,7 +240,7 @@ def test_random_episodes_of_the_scheduler_hold_every_law(name: str) -> None:
 
 
 def test_the_known_divergences_are_still_there() -> None:
-    folder = Path(schedulers.__file__).parent / "known"
+    folder = Path(schedulers.__file__).parent.parent / "known"
     for known in tomllib.loads((folder / "vllm.toml").read_text())["divergence"]:
         trace = load_trace(folder / known["trace"])
         with Watchdog(5.0).watching() as watchdog:

@@ -8,14 +8,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kvlockstep import engines
-from kvlockstep.cli import cli
-from kvlockstep.engines import check_engines, markdown, replay_known
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import Op
-from kvlockstep.profiles import profile_of
-from kvlockstep.targets import BUILT_IN, KnownDivergence, known_divergences
-from kvlockstep.trace import Trace, load_trace, save_trace
+from kvlockstep.commands import engines
+from kvlockstep.commands.cli import cli
+from kvlockstep.commands.engines import check_engines, markdown, replay_known
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import Trace, load_trace, save_trace
+from kvlockstep.models.core.op import Op
+from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.targets.registry import BUILT_IN, KnownDivergence, known_divergences
 
 FAULT = "fault:kv-abort-leaks"
 TINY = dataclasses.replace(profile_of("quick"), explore_steps=1_000, examples=2, random_steps=3_000)
@@ -67,7 +67,9 @@ def test_an_engine_that_cannot_be_loaded_is_an_error(only, tmp_path):
 
 
 def test_a_violation_that_is_known_is_told_apart(only, tmp_path, monkeypatch):
-    only(leaks="kvlockstep.impl.faulty.kv_manager:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager")
+    only(
+        leaks="kvlockstep.impl.faulty.kv_manager.basics:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager"
+    )
     (leaks, fine) = check_engines(TINY, 0, tmp_path)
     assert leaks.verdict == "violated"
     assert fine.law == ""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvlockstep.core.trace import load_trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.models.model import Divergence
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.registry import model_of
-from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 KNOWN = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0]) / "known"
 FACTORIES = {"nano_vllm": "make", "mini_sglang": "make_repaired", "lightllm": "make", "lmdeploy": "make"}
@@ -29,7 +29,7 @@ TRIE = "lmdeploy.pytorch.paging.block_trie"
 
 def adapter_of(engine: str) -> Any:
     reason = f"{engine} is not on this machine: see --engine-path"
-    return pytest.importorskip(f"kvlockstep.impl.engines.{engine}", reason=reason, exc_type=ImportError)
+    return pytest.importorskip(f"kvlockstep.impl.engines.{engine}.manager", reason=reason, exc_type=ImportError)
 
 
 @pytest.fixture(params=FACTORIES)

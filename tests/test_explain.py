@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvlockstep import explaining, targets
 from kvlockstep.campaign.playing import SHARD_DRIVERS
-from kvlockstep.checking import DRIVERS
-from kvlockstep.explaining import bugs, explain, names_to_explain
+from kvlockstep.commands import list as listing
+from kvlockstep.commands.explain import bugs, explain, names_to_explain
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS
-from kvlockstep.reasons import WHY
+from kvlockstep.properties.why import WHY
+from kvlockstep.runs.check import DRIVERS
+from kvlockstep.targets import registry as targets
 
 
 def test_everything_is_explained(run_cli):
@@ -130,7 +131,7 @@ def test_targets_of_other_packages(run_cli, monkeypatch):
     ]
     for entry in entries:
         vars(entry)["dist"] = SimpleNamespace(name="my-package")
-    for module in (targets, explaining):
+    for module in (targets, listing):
         monkeypatch.setattr(module, "entry_points", lambda group: entries)
     code, out, _ = run_cli("list")
     assert code == 0
@@ -152,7 +153,7 @@ def test_targets_of_other_packages(run_cli, monkeypatch):
 )
 def test_shell_completion(words, expected):
     asked = {"_KVLOCKSTEP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    code = "import sys; sys.argv = ['kvlockstep']; from kvlockstep.cli import main; main()"
+    code = "import sys; sys.argv = ['kvlockstep']; from kvlockstep.commands.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )

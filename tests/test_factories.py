@@ -7,12 +7,12 @@ import itertools
 
 import pytest
 
-from kvlockstep.models.model import LockstepModel
+from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.reference.contracts import InvalidArgument
-from kvlockstep.reference.kv_memory import UNWRITTEN
-from kvlockstep.targets import BUILT_IN, ENGINES, load
+from kvlockstep.reference.errors import InvalidArgument
+from kvlockstep.reference.kv.memory import UNWRITTEN
+from kvlockstep.targets.registry import BUILT_IN, ENGINES, load
 
 LOCKSTEP = [contract for contract, model in MODELS.items() if issubclass(model, LockstepModel)]
 OWN = [(contract, name) for contract in LOCKSTEP for name in BUILT_IN[contract] if name not in (*ENGINES, "reference")]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from kvlockstep.core.trace import load_trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.impl.faulty import FAULTS, sched_overlap
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty.kv_scheduler import overlap as sched_overlap
 from kvlockstep.models.registry import model_of
-from kvlockstep.scoring import LONGEST, laws_that_see
+from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
-from kvlockstep.watchdog import Watchdog
 
 TRACES = Path(__file__).parent / "data" / "faults"
 

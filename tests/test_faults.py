@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from watched import watched
 
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.explore import explore, explore_all
+from kvlockstep.drivers.hypothesis_machine import hypothesis_run
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import same_kind, shrink
-from kvlockstep.drivers.stateful import hypothesis_run
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS, model_of
-from kvlockstep.profiles import profile_of
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets import resolve
-from kvlockstep.watchdog import Watchdog
 
 MUST_BE_CAUGHT = (
     "pool-occupy-toggles",

@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from kvlockstep import importing
-from kvlockstep.errors import UsageError
-from kvlockstep.importing import import_file, load
-from kvlockstep.targets import resolve
+from kvlockstep.core.errors import UsageError
+from kvlockstep.targets import importing, resolve
+from kvlockstep.targets.importing import import_file, load
 
 POOL = "from kvlockstep.impl.faulty import FAULTS\nbroken = FAULTS['pool-occupy-toggles'].make\n"
 

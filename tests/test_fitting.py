@@ -11,17 +11,17 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from kvlockstep.factories import misfits
-from kvlockstep.impl.faulty.harmless import HARMLESS
-from kvlockstep.models.kv_traits import WRONG, kinds_of
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants.kv_manager import HARMLESS
+from kvlockstep.models.requests.traits import WRONG, kinds_of
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.reference.contracts import KV_OPTIONAL, KVManagerOptional, KVManagerTarget
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerOptional, KVManagerTarget
 from kvlockstep.reference.kv_scheduler import KVScheduler
-from kvlockstep.reference.kv_scheduler_overlap import OverlapScheduler
-from kvlockstep.reference.scheduler_contract import SCHEDULER_OPTIONAL, KVSchedulerOptional, KVSchedulerTarget
+from kvlockstep.reference.kv_scheduler.contract import SCHEDULER_OPTIONAL, KVSchedulerOptional, KVSchedulerTarget
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.targets import BUILT_IN, ENGINES, faults, load
+from kvlockstep.targets.registry import BUILT_IN, ENGINES, faults, load
+from kvlockstep.targets.validation import misfits
 
 WITH_TRAITS = [contract for contract in CONTRACTS.values() if contract.traits is not None]
 TRAITS = [(contract, f.name) for contract in WITH_TRAITS for f in fields(contract.traits)]

@@ -13,10 +13,12 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from kvlockstep import formats
-from kvlockstep.cli import cli
-from kvlockstep.formats import Finding, Results, github_annotations, results_of_json, sarif, source_of
-from kvlockstep.report import HOLDS, VIOLATED, Run
+from kvlockstep.commands.cli import cli
+from kvlockstep.runs.results import HOLDS, VIOLATED, Run
+from kvlockstep.show import junit as formats
+from kvlockstep.show.findings import Finding, Results, results_of_json, source_of
+from kvlockstep.show.github import github_annotations
+from kvlockstep.show.sarif import sarif
 
 # The schema that the npm package @microsoft/jest-sarif 1.0.0-beta.0 (MIT) carries.
 SCHEMA = Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json"

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvlockstep import bench_guided
+from kvlockstep.bench import guided as bench_guided
 from kvlockstep.campaign.playing import Episodes, play_guided
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import guided
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.guided import LONGEST_PAUSE, PATIENCE, Guide, Patience
 from kvlockstep.drivers.random_walk import picker, random_walk, run_episode
-from kvlockstep.models.model import Goal, Model, Scope
-from kvlockstep.models.op import NotEnabled, Op, command
+from kvlockstep.models.core.model import Goal, Model, Scope
+from kvlockstep.models.core.op import NotEnabled, Op, command
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.targets import resolve
-from kvlockstep.watchdog import Watchdog
 
 WATCHDOG = Watchdog(30.0)
 DEPTH = 9

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.faulty.harmless import HARMLESS
+from kvlockstep.impl.variants.kv_manager import HARMLESS
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.page import failure_page
-from kvlockstep.watchdog import Watchdog
 
 
 @pytest.mark.parametrize("manager", HARMLESS.values(), ids=HARMLESS)

@@ -13,9 +13,9 @@ from watched import watched
 
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import Op
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
 
 SCOPE = KVScope(4, 2, 4, 7)
@@ -212,7 +212,7 @@ def test_an_error_that_cannot_be_printed_is_an_error() -> None:
     trace = watched(run_ops, KVManagerModel, Raises, SCOPE, SHARED_COPIES)
     assert trace is not None
     assert trace.message == "launch raised Mute"
-    assert "models/model.py" not in "".join(trace.details)
+    assert "models/core/calls.py" not in "".join(trace.details)
 
 
 def test_a_refusal_cannot_come_where_rows_are_taken_whole() -> None:

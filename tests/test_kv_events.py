@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvlockstep.impl.block_manager import BlockManager
-from kvlockstep.properties.kv_events import Hit, Listener, Room
-from kvlockstep.properties.kv_manager import event_consistency
-from kvlockstep.reference.contracts import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.impl.kv_manager.blocks import BlockManager
+from kvlockstep.properties.kv_manager.laws import event_consistency
+from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
+from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 STORED = BlockStored(("a", "b"), None, (1, 2, 3, 4), 2)
 CHILD = BlockStored(("c",), "b", (5, 6), 2)

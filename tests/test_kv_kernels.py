@@ -11,15 +11,16 @@ import torch
 from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.kv_far import FarStore
 from kvlockstep.impl.kv_store import KVStore
+from kvlockstep.impl.kv_store.far_apart import FarStore
 from kvlockstep.models.kv_store import KVStoreModel
-from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, KVShape
+from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape
+from kvlockstep.reference.kv_store import LAYOUTS
 
 pytest.importorskip("triton")
 
-from kvlockstep.impl import kv_kernels
-from kvlockstep.impl.faulty.narrow_offsets import NarrowOffsets
+from kvlockstep.impl import kernels as kv_kernels
+from kvlockstep.impl.faulty.kv_store.narrow_offsets import NarrowOffsets
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [pytest.mark.gpu] * (DEVICE == "cuda")

@@ -17,20 +17,21 @@ from watched import watched
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.block_manager import BlockManager, CachedBlock
-from kvlockstep.impl.faulty import FAULTS, kv_keys
-from kvlockstep.impl.kv_tensors import POISON, TORN, KVTensors
-from kvlockstep.impl.slot_manager import SlotManager
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty.kv_manager import keys as kv_keys
+from kvlockstep.impl.kv_manager.blocks import BlockManager, CachedBlock
+from kvlockstep.impl.kv_manager.slots import SlotManager
+from kvlockstep.impl.kv_manager.tensors import POISON, TORN, KVTensors
 from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
-from kvlockstep.models import kv_manager
-from kvlockstep.models.kv_cells import BlockMemory
-from kvlockstep.models.kv_judge import KVJudge
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_request import Request
-from kvlockstep.models.model import Divergence
-from kvlockstep.reference.contracts import KV_OPTIONAL, KVManagerTarget, Traits
+from kvlockstep.models.kv_manager import model as kv_manager
+from kvlockstep.models.kv_manager.judge import KVJudge
+from kvlockstep.models.requests.block_memory import BlockMemory
+from kvlockstep.models.requests.request import Request
+from kvlockstep.reference.kv.memory import UNWRITTEN, KVMemory, Provenance
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_memory import UNWRITTEN, KVMemory, Provenance
+from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerTarget, Traits
 
 ROW_ONLY = {"full_prompt_hit", "refused_reserve", "decode_at_block_start", "long_request"}
 WITH_EVENTS = {"announced_hit", "announced_removal"}

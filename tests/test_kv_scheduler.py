@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import same_kind, shrink
-from kvlockstep.impl.faulty import FAULTS, kv_scheduler, sched_overlap
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty.kv_scheduler import basics as kv_scheduler
+from kvlockstep.impl.faulty.kv_scheduler import overlap as sched_overlap
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
-from kvlockstep.models.kv_scheduler_judge import SchedulerJudge
-from kvlockstep.models.model import Divergence
-from kvlockstep.models.op import NotEnabled
+from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.reference.kv_scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler_overlap import OverlapScheduler
-from kvlockstep.reference.scheduler_contract import Batch, Item, SchedulerTraits
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.reference.kv_scheduler.contract import Batch, Item, SchedulerTraits
+from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 
 
 def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:

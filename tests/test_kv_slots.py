@@ -9,15 +9,16 @@ import pytest
 from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.models import kv_manager, kv_slots
-from kvlockstep.models.known_table import KnownTable
-from kvlockstep.models.kv_cells import SlotMemory
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_request import Request
-from kvlockstep.models.kv_slots import LongSlotMemory
-from kvlockstep.reference.contracts import Traits
+from kvlockstep.models.kv_manager import model as kv_manager
+from kvlockstep.models.requests import long_memory as kv_slots
+from kvlockstep.models.requests.known_table import KnownTable
+from kvlockstep.models.requests.long_memory import LongSlotMemory
+from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.targets import faults
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.targets.registry import faults
 
 CONTENT_LAWS = ("prefix_soundness", "write_isolation", "content_equality")
 WRONG_CONTENT = [f for f in faults().values() if f.contract == "kv_manager" and f.law in CONTENT_LAWS]

@@ -10,15 +10,16 @@ import torch
 from watched import watched
 
 from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.stateful import machine_for
-from kvlockstep.impl.faulty.kv_store import FAULTS
-from kvlockstep.impl.kv_store import DTYPES, KVStore, runs
+from kvlockstep.impl.faulty.kv_store.basics import FAULTS
+from kvlockstep.impl.kv_store.store import DTYPES, KVStore, runs
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.properties.kv_store import SPECIAL_BITS
-from kvlockstep.reference.contracts import InvalidArgument, UnknownSlot
+from kvlockstep.reference.errors import InvalidArgument, UnknownSlot
+from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape, blocks_within
+from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, KVStoreTarget
 from kvlockstep.reference.kv_store import KVStore as Reference
-from kvlockstep.reference.paged_contract import ITEM_BYTES, LAYOUTS, PAD_SLOT, KVShape, KVStoreTarget, blocks_within
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStore], ids=["reference", "optimised"])
 

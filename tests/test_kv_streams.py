@@ -7,17 +7,17 @@ from functools import partial
 import pytest
 from watched import watched
 
+from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.stateful import machine_for
 from kvlockstep.impl.faulty.kv_streams import FAULTS
 from kvlockstep.impl.kv_streams import KVStreams
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_streams import KVStreamsModel, KVStreamsScope
-from kvlockstep.models.model import Divergence
-from kvlockstep.models.op import Op
-from kvlockstep.reference.contracts import InvalidArgument
-from kvlockstep.reference.gpu_contract import KVStreamsTarget
+from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_streams import KVStreams as Reference
-from kvlockstep.reference.streams import Streams
+from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
+from kvlockstep.reference.kv_streams.streams import Streams
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStreams], ids=["reference", "optimised"])
 

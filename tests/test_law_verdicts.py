@@ -9,14 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvlockstep.checking import check
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_request import Request, require_right
-from kvlockstep.properties import kv_manager, slot_pool
+from kvlockstep.models.requests.request import Request, require_right
+from kvlockstep.properties import slot_pool
+from kvlockstep.properties.kv_manager import laws as kv_manager
 from kvlockstep.properties.law import Law, LawError, Refused, checked_by
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.report import law_verdicts
+from kvlockstep.runs.check import check
+from kvlockstep.runs.results import law_verdicts
 
 
 def cannot_judge(*_observed):

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.models.model import LockstepModel
-from kvlockstep.models.op import Op
+from kvlockstep.models.core.lockstep import LockstepModel
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS, model_of
-from kvlockstep.properties import kv_manager, kv_scheduler
+from kvlockstep.properties import kv_scheduler
+from kvlockstep.properties.kv_manager import laws as kv_manager
 from kvlockstep.properties.law import Refused
-from kvlockstep.reference.paged_contract import PagedStatistics
+from kvlockstep.reference.paged_cache.contract import PagedStatistics
 
 # What a law knows exactly of a view or an answer: it blames every number there that is one too high or too low, and
 # every list that has an element less, or its last one twice.

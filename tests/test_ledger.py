@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.impl.faulty.ledger import INEXPRESSIBLE, SOURCES
+from kvlockstep.impl.faulty.reports import INEXPRESSIBLE, SOURCES
 
 FIELD_BUGS = [line.split("\t") for line in (Path(__file__).parent / "data/field_bugs.txt").read_text().splitlines()]
 EXPECTED = {ids[0]: ids for fit, *ids in FIELD_BUGS if fit == "D"}

@@ -7,17 +7,17 @@ from hypothesis import seed, settings
 from hypothesis.database import InMemoryExampleDatabase
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
-from kvlockstep.checking import CheckFailed, replay_trace
-from kvlockstep.cli import main
-from kvlockstep.errors import UsageError
+from kvlockstep.commands.cli import main
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import FLAKY_SAYS
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import load_trace, replay_line
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.machines import SlotPoolMachine, machine
-from kvlockstep.models.model import Divergence
-from kvlockstep.page import FLAKY_SAYS
-from kvlockstep.profiles import profile_of
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.targets import from_factory
-from kvlockstep.trace import load_trace, replay_line
+from kvlockstep.runs.check import CheckFailed, replay_trace
+from kvlockstep.targets.registry import from_factory
 
 Broken = FAULTS["pool-occupy-toggles"].make
 

@@ -10,26 +10,28 @@ from typing import Any
 import pytest
 from watched import watched
 
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.finding_page import finding_page
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.models.kv_answers import batch_text, copies_text, freed_text
-from kvlockstep.models.kv_cells import BlockMemory, SlotMemory
-from kvlockstep.models.kv_judge import ASK_ORDERS, KVJudge
+from kvlockstep.models.core.calls import TRACEBACK_LINES, unexpected
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_manager.judge import ASK_ORDERS, KVJudge
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.model import TRACEBACK_LINES, Divergence, unexpected
-from kvlockstep.models.op import Op
-from kvlockstep.page import failure_page
-from kvlockstep.properties import kv_manager as laws
+from kvlockstep.models.requests.answers import batch_text, copies_text, freed_text
+from kvlockstep.models.requests.block_memory import BlockMemory
+from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
-from kvlockstep.reference.scheduler_contract import Batch
+from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.show.finding_page import finding_page
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace, load_trace, save_trace
 
 FORWARD = Op("forward", accept=None, abort=[], reverse=None)
 

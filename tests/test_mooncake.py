@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from kvlockstep import replaying
-from kvlockstep.errors import UsageError
-from kvlockstep.impl.block_manager import BlockManager, CachedBlock
-from kvlockstep.impl.slot_manager import SlotManager
-from kvlockstep.models import kv_slots
-from kvlockstep.mooncake import MalformedTrace, MooncakeRequest, prompt_tokens, read_mooncake
+from kvlockstep.commands import replay as replaying
+from kvlockstep.core.errors import UsageError
+from kvlockstep.impl.kv_manager.blocks import BlockManager, CachedBlock
+from kvlockstep.impl.kv_manager.slots import SlotManager
+from kvlockstep.models.requests import long_memory as kv_slots
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.request_playing import TAIL, Event, ReplayDivergence, Summary, play
+from kvlockstep.runs.mooncake import MalformedTrace, MooncakeRequest, prompt_tokens, read_mooncake
+from kvlockstep.runs.request_player import TAIL, Event, ReplayDivergence, Summary, play
 
 GOOD = {"timestamp": 10, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
 SIZE = 64
@@ -416,7 +416,7 @@ class TestPlaying:
 
 
 MANAGERS = """
-from kvlockstep.impl.block_manager import BlockManager
+from kvlockstep.impl.kv_manager.blocks import BlockManager
 
 
 class Named:

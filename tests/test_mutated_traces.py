@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from watched import watched
 
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import load_trace
 from kvlockstep.drivers.episode import Replayed, play_ops
-from kvlockstep.errors import UsageError
-from kvlockstep.models.op import Unplayable
+from kvlockstep.models.core.op import Unplayable
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
 
 FAULTS = Path(__file__).with_name("data") / "faults"
 SAVED = {contract: [] for contract in MODELS}

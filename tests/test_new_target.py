@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
+from kvlockstep.commands.new_target import adapter_source, class_name
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.scaffolding import adapter_source, class_name
-from kvlockstep.targets import BUILT_IN, Target, validate
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.targets.registry import BUILT_IN, Target, validate
 
 REFERENCES = [contract for contract in MODELS if "reference" in BUILT_IN.get(contract, {})]
 

@@ -9,30 +9,30 @@ from functools import partial
 import pytest
 from watched import watched
 
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.stateful import machine_for
 from kvlockstep.impl.faulty.paged_cache import FAULTS
+from kvlockstep.impl.kv_manager.paged import PagedManager
+from kvlockstep.impl.kv_store.oracle_memory import POISON, TORN, StoreMemory
 from kvlockstep.impl.paged_cache import PagedCache
-from kvlockstep.impl.paged_manager import PagedManager
-from kvlockstep.impl.paged_queues import RankQueue, RecencyQueue
-from kvlockstep.impl.store_memory import POISON, TORN, StoreMemory
+from kvlockstep.impl.paged_cache.queues import RankQueue, RecencyQueue
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.paged_cache import PagedCacheModel
 from kvlockstep.properties.law import Refused
-from kvlockstep.reference.contracts import ContractError, InvalidArgument, OutOfSlots, UnknownSlot
+from kvlockstep.reference.errors import ContractError, InvalidArgument, OutOfSlots, UnknownSlot
+from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_store import LAYOUTS
 from kvlockstep.reference.paged_cache import PagedCache as Reference
-from kvlockstep.reference.paged_contract import (
-    LAYOUTS,
+from kvlockstep.reference.paged_cache.contract import (
     POLICIES,
     Allocation,
     Growth,
-    KVShape,
     PagedCacheTarget,
     SequenceLive,
     UnknownSequence,
 )
-from kvlockstep.watchdog import Watchdog
 
 SHAPE = KVShape(2, 2, 4, "bfloat16")
 BOTH = pytest.mark.parametrize("make", [Reference, PagedCache], ids=["reference", "optimised"])

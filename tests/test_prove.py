@@ -13,7 +13,7 @@ from kvlockstep.properties.proofs import PROOFS
 
 CLAIMS = '''
 import json
-from kvlockstep.proving import prove
+from kvlockstep.commands.prove import prove
 
 def floor_division_suffices(tokens: int) -> None:
     """A false claim: whole blocks rounded down hold every length."""

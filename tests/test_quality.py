@@ -8,9 +8,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kvlockstep.cli import cli
-from kvlockstep.errors import UsageError
-from kvlockstep.quality import ChatWorkload, chat_turns, compare, measure
+from kvlockstep.commands.cli import cli
+from kvlockstep.commands.quality import ChatWorkload, chat_turns, compare, measure
+from kvlockstep.core.errors import UsageError
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.targets import Target, resolve
 

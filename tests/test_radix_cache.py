@@ -11,15 +11,15 @@ import pytest
 import torch
 from watched import watched
 
+from kvlockstep.core.failure_page import failure_page
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.impl.kv_manager.radix import RadixManager
 from kvlockstep.impl.radix_cache import RadixCache
-from kvlockstep.impl.radix_manager import RadixManager
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.radix_cache import RadixCacheModel
-from kvlockstep.page import failure_page
-from kvlockstep.reference.contracts import InvalidArgument, NotHeld, UnknownSlot
-from kvlockstep.reference.radix_contract import NotLocked
+from kvlockstep.reference.errors import InvalidArgument, NotHeld, UnknownSlot
+from kvlockstep.reference.radix_cache.contract import NotLocked
 
 
 @pytest.mark.parametrize("seed", range(3))

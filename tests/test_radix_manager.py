@@ -10,15 +10,15 @@ import pytest
 import torch
 from watched import watched
 
+from kvlockstep.core.failure_page import failure_page
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl import page_table
-from kvlockstep.impl.page_table import PageTable
-from kvlockstep.impl.radix_manager import RadixManager
+from kvlockstep.impl.kv_manager import page_table
+from kvlockstep.impl.kv_manager.page_table import PageTable
+from kvlockstep.impl.kv_manager.radix import RadixManager
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.page import failure_page
-from kvlockstep.reference import kv_sizing
-from kvlockstep.reference.contracts import InvalidArgument, OutOfSlots
+from kvlockstep.reference.errors import InvalidArgument, OutOfSlots
+from kvlockstep.reference.kv import shape as kv_sizing
 
 
 class Tabulating(RadixManager):

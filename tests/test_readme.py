@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlockstep.models.registry import MODELS
-from kvlockstep.targets import known_divergences
+from kvlockstep.targets.registry import known_divergences
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

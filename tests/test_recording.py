@@ -6,14 +6,14 @@ import pytest
 from watched import watched
 
 import kvlockstep
-from kvlockstep.bench_record import Load, bench_record
-from kvlockstep.bench_record import serve as serve_load
+from kvlockstep.bench.record import Load, bench_record
+from kvlockstep.bench.record import serve as serve_load
+from kvlockstep.core.trace import load_trace
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.targets import resolve
-from kvlockstep.trace import load_trace
 
 
 def serve(manager):
@@ -86,7 +86,7 @@ def test_the_load_of_the_bench_is_what_the_recording_says(tmp_path):
 
 def test_a_run_of_vllm_replays_under_the_oracle(tmp_path):
     reason = "vLLM is not on this machine: see --engine-path"
-    vllm = pytest.importorskip("kvlockstep.impl.engines.vllm", reason=reason, exc_type=ImportError)
+    vllm = pytest.importorskip("kvlockstep.impl.engines.vllm.manager", reason=reason, exc_type=ImportError)
     path, load = tmp_path / "run.jsonl", Load(requests=40, running=6, prompt=23, shared=12, output=9)
     with kvlockstep.record(vllm.make(96, 4), path) as manager:
         serve_load(manager, load)

@@ -10,15 +10,15 @@ from collections import Counter
 import pytest
 from watched import watched
 
+from kvlockstep.core.trace import Trace, replay_line, save_trace, trace_text
 from kvlockstep.drivers.episode import Replayed, play_ops, unapplied
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.decode_graphs import DecodeGraphsScope
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import Op
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
 from kvlockstep.models.slot_pool import SlotPoolScope
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace, replay_line, save_trace, trace_text
-from kvlockstep.trusting import is_known
+from kvlockstep.targets.trusting import is_known
 
 ALLOC = Op("alloc")
 FAULT = "fault:pool-occupy-toggles"
@@ -185,7 +185,7 @@ def test_a_configured_target_is_trusted(run_cli, modules, tmp_path):
         ("reference", True),
         ("kvlockstep.impl.slot_pool:SlotPool", True),
         (FAULT, True),
-        ("kvlockstep.files:os.kill", False),
+        ("kvlockstep.core.files:os.kill", False),
         ("kvlockstep.impl.slot_pool:np.fromfile", False),
         ("pool.py:SlotPool", False),
         ("os:kill", False),
@@ -197,7 +197,7 @@ def test_ours_are_the_targets_that_are_listed_and_not_all_that_our_modules_impor
 
 
 def test_a_registered_target_is_known(monkeypatch):
-    monkeypatch.setattr("kvlockstep.trusting.known_targets", lambda _contract: {"mine": "my_package:make"})
+    monkeypatch.setattr("kvlockstep.targets.trusting.known_targets", lambda _contract: {"mine": "my_package:make"})
     assert is_known("slot_pool", "mine")
     assert is_known("slot_pool", "my_package:make")
     assert is_known("slot_pool", "mine@cuda")

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from watched import watched
 
+from kvlockstep.core.trace import Trace, load_trace, save_trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import run_episode
-from kvlockstep.finding_page import finding_page
-from kvlockstep.models.op import Op
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS, model_of
-from kvlockstep.observing import observe, sides_of_law
-from kvlockstep.properties import kv_manager as laws
-from kvlockstep.scripting import script_of
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.show.finding_page import finding_page
+from kvlockstep.show.observe import observe, sides_of_law
+from kvlockstep.show.script import script_of
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace, load_trace, save_trace
-from kvlockstep.watchdog import Watchdog
 
 TEMPLATES = Path(__file__).parent.parent / "harness" / "templates"
 FAULTS = {
@@ -129,7 +129,7 @@ class Page(HTMLParser):
 
 
 def fault_of(contract: str) -> str:
-    from kvlockstep.targets import known_faults  # noqa: PLC0415
+    from kvlockstep.targets.registry import known_faults  # noqa: PLC0415
 
     known = known_faults(contract)
     return FAULTS[contract] if FAULTS.get(contract) in known else next(iter(known))

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlockstep.models.model import Divergence, said
-from kvlockstep.models.safe_text import safe_text
+from kvlockstep.models.core.calls import said
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.safe_text import safe_text
 
 HOSTILE = "<script>alert(1)</script></pre>``` ]]> \x1b[2J\x00\r\x9b31m\u202e\ud800\uffff größe 日本語 🙂"
 SAFE = "<script>alert(1)</script></pre>``` ]]> \\x1b[2J\\x00\\x0d\\x9b31m\\u202e\\ud800\\uffff größe 日本語 🙂"

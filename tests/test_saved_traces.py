@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kvlockstep.checking import check_target
-from kvlockstep.errors import UsageError
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import Op
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import Trace, save_trace
+from kvlockstep.models.core.op import Op
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.slot_pool import SlotPoolScope
-from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.saved_traces import named_by_us
+from kvlockstep.runs.check import check_target
+from kvlockstep.runs.saved_traces import named_by_us
 from kvlockstep.targets import Target, resolve
-from kvlockstep.trace import Trace, save_trace
 
 FAULT = "fault:pool-occupy-toggles"
 BROKEN = (Op("alloc"), Op("occupy", slot=0))

@@ -7,13 +7,13 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kvlockstep.cli import cli
+from kvlockstep.commands.cli import cli
+from kvlockstep.core.profiles import profile_of
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.faulty.fault import Fault
-from kvlockstep.profiles import profile_of
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.scoring import FaultScore, Score, Sighting, score
-from kvlockstep.targets import BUILT_IN, resolve
+from kvlockstep.runs.score import FaultScore, Score, Sighting, score
+from kvlockstep.targets.registry import BUILT_IN, resolve
 
 QUICK = profile_of("quick")
 

@@ -9,20 +9,20 @@ import pytest
 
 from kvlockstep.campaign.plan import plan_of
 from kvlockstep.campaign.tasks import SHRINK, Task, do_task
-from kvlockstep.checking import shrink_failure
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import Trace, parse_trace, trace_text
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import Op
+from kvlockstep.models.core.op import Op
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
-from kvlockstep.page import failure_page
-from kvlockstep.profiles import profile_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
+from kvlockstep.runs.check import shrink_failure
 from kvlockstep.targets import Target, resolve
-from kvlockstep.trace import Trace, parse_trace, trace_text
-from kvlockstep.watchdog import Watchdog
 
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"
 QUICK = replace(profile_of("quick"), step_seconds=2.0)

@@ -14,7 +14,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl import slot_pool
 from kvlockstep.impl.slot_pool import SlotPool
 from kvlockstep.models.slot_pool import SlotPoolModel
-from kvlockstep.reference.contracts import ContractError, InvalidArgument
+from kvlockstep.reference.errors import ContractError, InvalidArgument
 from kvlockstep.reference.slot_pool import SlotPool as Reference
 
 

@@ -17,11 +17,13 @@ from watched import watched
 
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl import packed_tokens, slot_prefix_cache
-from kvlockstep.impl.packed_tokens import common, packed
-from kvlockstep.impl.slot_prefix_cache import TORN, SlotPrefixCache
+from kvlockstep.impl.slot_prefix_cache import cache as slot_prefix_cache
+from kvlockstep.impl.slot_prefix_cache import packed_tokens
+from kvlockstep.impl.slot_prefix_cache.cache import TORN, SlotPrefixCache
+from kvlockstep.impl.slot_prefix_cache.packed_tokens import common, packed
 from kvlockstep.models.slot_prefix_cache import SlotPrefixCacheModel
-from kvlockstep.reference.contracts import MISS, ContractError, InvalidArgument, Match, NotPinned, Pinned
+from kvlockstep.reference.errors import ContractError, InvalidArgument, NotPinned, Pinned
+from kvlockstep.reference.slot_prefix_cache import MISS, Match
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache as Reference
 
 

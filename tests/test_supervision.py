@@ -12,17 +12,17 @@ from dataclasses import replace
 
 import pytest
 
-from kvlockstep.checking import DRIVERS, check_target
+from kvlockstep.core.isolation import ChildLost, in_child
+from kvlockstep.core.profiles import PROFILES
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import shrink
-from kvlockstep.isolation import ChildLost, in_child
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import Op
-from kvlockstep.profiles import PROFILES
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.supervising import Journal, run_ops_supervised
+from kvlockstep.runs.check import DRIVERS, check_target
+from kvlockstep.runs.supervising import Journal, run_ops_supervised
 from kvlockstep.targets import Target
-from kvlockstep.watchdog import Watchdog
 
 
 class Exits(KVManager):

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlockstep.errors import UsageError
-from kvlockstep.formats import NOT_IN_XML
-from kvlockstep.models.fitting import MOST
-from kvlockstep.models.kv_scope import KVScope
-from kvlockstep.models.op import NotEnabled, Op
-from kvlockstep.models.operations import MOST_MADE, OPERATIONS, Size
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import Trace, load_trace, parse_trace, save_trace, trace_text
+from kvlockstep.models.core.fitting import MOST
+from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.operations import MOST_MADE, OPERATIONS, Size
+from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.show.junit import NOT_IN_XML
 from kvlockstep.targets import resolve
-from kvlockstep.trace import Trace, load_trace, parse_trace, save_trace, trace_text
 
 
 def values(kind):
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_what_was_there(saved, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = saved.read_text()
-    monkeypatch.setattr("kvlockstep.files.os.write", full)
+    monkeypatch.setattr("kvlockstep.core.files.os.write", full)
     with pytest.raises(UsageError, match="No space left on device"):
         save_trace(load_trace(saved).but(details=("other",)), saved.parent)
     assert list(saved.parent.iterdir()) == [saved]

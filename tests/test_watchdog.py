@@ -8,13 +8,13 @@ import time
 import pytest
 from hypothesis import Phase, settings
 
-from kvlockstep.checking import CheckFailed
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.machines import machine
-from kvlockstep.models.model import Divergence
-from kvlockstep.models.op import Op
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.runs.check import CheckFailed
 
 
 class Slow(SlotPool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.core.watchdog import Watchdog
 
 R = TypeVar("R")
 

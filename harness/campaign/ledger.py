@@ -14,8 +14,8 @@ from kvlockstep.campaign.distinct import Distinct
 from kvlockstep.campaign.ranges import Ranges
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import RECORD, SHARD, SHRINK, Task
+from kvlockstep.core.trace import Trace, parse_trace, trace_text
 from kvlockstep.drivers.episode import common
-from kvlockstep.trace import Trace, parse_trace, trace_text
 
 # Of each kind of failure so many are shrunk; the others are counted.
 FINDINGS_PER_KIND = 4

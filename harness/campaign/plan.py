@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from kvlockstep.errors import UsageError
-from kvlockstep.profiles import Profile
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import Profile
 from kvlockstep.targets import Target
 
 SHARD_EPISODES = 64

@@ -11,14 +11,14 @@ from hypothesis import Phase
 
 from kvlockstep.campaign.distinct import state_hash
 from kvlockstep.campaign.examples import example_database
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome
 from kvlockstep.drivers.guided import Guide
+from kvlockstep.drivers.hypothesis_machine import hypothesis_run
 from kvlockstep.drivers.random_walk import run_episode
-from kvlockstep.drivers.stateful import hypothesis_run
-from kvlockstep.errors import UsageError
-from kvlockstep.models.model import Factory, Model
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.models.core.model import Factory, Model
 
 HYPOTHESIS_STEPS = 50
 MOST_REUSED = 1_000

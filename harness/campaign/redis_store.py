@@ -16,9 +16,9 @@ from kvlockstep.campaign.damage import checked_ledger, checked_plan, checked_rec
 from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.store import CHECKPOINT_BYTES, FORMAT, DirectoryStore, Saved
-from kvlockstep.errors import UsageError
-from kvlockstep.files import write_whole
-from kvlockstep.trace import Trace, trace_text
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.files import write_whole
+from kvlockstep.core.trace import Trace, trace_text
 
 try:
     import redis

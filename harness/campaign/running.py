@@ -16,17 +16,17 @@ from types import FrameType
 
 from kvlockstep.campaign.ledger import KNOWN_EXAMPLE, Failure, Ledger, Record
 from kvlockstep.campaign.plan import SHARD_EPISODES, Plan, plan_of, require_same
-from kvlockstep.campaign.pool import Done, Engine, LocalPool
 from kvlockstep.campaign.shard import ShardReport, kind_of
 from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, DirectoryStore, Store, finding_in
 from kvlockstep.campaign.summary import Campaign, status_of
 from kvlockstep.campaign.tasks import RECORD, REUSE, SHARD, SHRINK, Task
-from kvlockstep.checking import play_trace
+from kvlockstep.campaign.workers import Done, Engine, LocalPool
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import Profile
+from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import unapplied
-from kvlockstep.errors import UsageError
-from kvlockstep.profiles import Profile
+from kvlockstep.runs.check import play_trace
 from kvlockstep.targets import Target
-from kvlockstep.trace import Trace
 
 COMMIT_SECONDS = 0.25
 STATUS_SECONDS = 2.0

@@ -12,13 +12,13 @@ from typing import Any
 
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.playing import Episodes, shard_driver
+from kvlockstep.core.trace import Trace, parse_trace, trace_text
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, common, run_ops
-from kvlockstep.models.model import Factory, Model, Scope
-from kvlockstep.models.op import Op
+from kvlockstep.models.core.model import Factory, Model, Scope
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import TERMINATION
-from kvlockstep.trace import Trace, parse_trace, trace_text
-from kvlockstep.watchdog import Watchdog
 
 Began = Callable[[int], None]
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 from kvlockstep.campaign.damage import checked_ledger, checked_plan, checked_record, read_from
 from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
-from kvlockstep.errors import UsageError
-from kvlockstep.files import Journal, require_writable, whole_lines, write_whole
-from kvlockstep.models.fitting import require_kind
-from kvlockstep.trace import Trace, load_trace, trace_text
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.files import Journal, require_writable, whole_lines, write_whole
+from kvlockstep.core.trace import Trace, load_trace, trace_text
+from kvlockstep.models.core.fitting import require_kind
 
 # The last begins with a dot so that nothing takes it for failing.
 FINDINGS, CORPUS, FIXED = "findings", "corpus", ".fixed"

@@ -8,11 +8,11 @@ from typing import Any
 
 from kvlockstep.campaign.ledger import Ledger
 from kvlockstep.campaign.plan import Plan
+from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.models.registry import model_of
-from kvlockstep.report import HOLDS, INCONCLUSIVE, VIOLATED, gaps, law_verdicts
+from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, gaps, law_verdicts
 from kvlockstep.targets import Target
-from kvlockstep.trace import Trace
 
 YARDSTICK_STEPS = 1_000_000_000
 YARDSTICK_HOURS = 6

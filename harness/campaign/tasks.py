@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.playing import reuse_examples, shard_driver
 from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.shrink import shrink
-from kvlockstep.models.model import Factory, Model
+from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import TERMINATION
-from kvlockstep.supervising import ends_processes, run_ops_supervised, supervised
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.runs.supervising import ends_processes, run_ops_supervised, supervised
 
 SHARD, SHRINK, RECORD, REUSE = "shard", "shrink", "record", "reuse"
 ISOLATED_STEP_SECONDS = 1.0

@@ -7,12 +7,12 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvlockstep.models.model import Divergence, Factory, Model, Scope
-from kvlockstep.models.op import NotEnabled, Op, Unplayable
-from kvlockstep.models.safe_text import safe_text
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
+from kvlockstep.models.core.op import NotEnabled, Op, Unplayable
+from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import EVERYWHERE
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
 
 SAMPLED_STEPS = 5_000
 # So many of the operations that did not apply are named.

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, common, failed, run_ops
-from kvlockstep.models.model import Divergence, Factory, Model, Scope
-from kvlockstep.models.op import Command, NotEnabled, Op
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
+from kvlockstep.models.core.op import Command, NotEnabled, Op
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import EPISODE_LENGTHS, picker, walk
-from kvlockstep.models.model import Factory, Model
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.models.core.model import Factory, Model
 
 PATIENCE = 6
 LONGEST_PAUSE = 15

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
-from kvlockstep.models.model import Divergence, Factory, Model, Scope
-from kvlockstep.models.op import NotEnabled, Op, Pick
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
+from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
+from kvlockstep.models.core.op import NotEnabled, Op, Pick
 
 T = TypeVar("T")
 

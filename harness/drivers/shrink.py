@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import picker, walk
-from kvlockstep.models.kv_shrinking import by_request, without_forks
-from kvlockstep.models.model import Factory, Model, Scope
-from kvlockstep.models.op import Op, Pick
+from kvlockstep.models.core.model import Factory, Model, Scope
+from kvlockstep.models.core.op import Op, Pick
+from kvlockstep.models.requests.shrinking import by_request, without_forks
 from kvlockstep.properties.law import TERMINATION
-from kvlockstep.trace import Trace
-from kvlockstep.watchdog import Watchdog
 
 PAIRS_UP_TO = 24
 LONG, TOO_LONG = 60, 120

@@ -6,27 +6,27 @@ from kvlockstep.impl.faulty import (
     block_pool,
     block_stack,
     decode_graphs,
-    kv_admission,
-    kv_events,
-    kv_keys,
-    kv_lifecycle,
-    kv_manager,
-    kv_rare,
-    kv_release,
-    kv_scheduler,
-    kv_sharing,
-    kv_store,
     kv_streams,
-    kv_tables,
     paged_cache,
     radix_cache,
-    sched_batches,
-    sched_memory,
-    sched_overlap,
     slot_pool,
     slot_prefix_cache,
 )
 from kvlockstep.impl.faulty.fault import Fault
+from kvlockstep.impl.faulty.kv_manager import admission as kv_admission
+from kvlockstep.impl.faulty.kv_manager import basics as kv_manager
+from kvlockstep.impl.faulty.kv_manager import events as kv_events
+from kvlockstep.impl.faulty.kv_manager import keys as kv_keys
+from kvlockstep.impl.faulty.kv_manager import lifecycle as kv_lifecycle
+from kvlockstep.impl.faulty.kv_manager import rare as kv_rare
+from kvlockstep.impl.faulty.kv_manager import release as kv_release
+from kvlockstep.impl.faulty.kv_manager import sharing as kv_sharing
+from kvlockstep.impl.faulty.kv_manager import tables as kv_tables
+from kvlockstep.impl.faulty.kv_scheduler import basics as kv_scheduler
+from kvlockstep.impl.faulty.kv_scheduler import batches as sched_batches
+from kvlockstep.impl.faulty.kv_scheduler import memory as sched_memory
+from kvlockstep.impl.faulty.kv_scheduler import overlap as sched_overlap
+from kvlockstep.impl.faulty.kv_store import basics as kv_store
 
 MODULES = (
     slot_pool,

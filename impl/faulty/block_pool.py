@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.block_keys import BlockKey, RequestKeys
 from kvlockstep.reference.block_pool import BlockPool
-from kvlockstep.reference.block_pool_contract import ExtraKey, HashFunction, InUse
-from kvlockstep.reference.contracts import ContractError, OutOfSlots
+from kvlockstep.reference.block_pool.contract import ExtraKey, HashFunction, InUse
+from kvlockstep.reference.block_pool.keys import BlockKey, RequestKeys
+from kvlockstep.reference.errors import ContractError, OutOfSlots
 
 
 def _own_tokens(pool: BlockPool, key: BlockKey) -> tuple[int, ...]:

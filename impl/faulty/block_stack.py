@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
 from kvlockstep.reference.block_stack import BlockStack
-from kvlockstep.reference.contracts import OutOfSlots
+from kvlockstep.reference.errors import OutOfSlots
 
 
 class NegativeAcquire(BlockStack):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import NotHeld, OutOfSlots
-from kvlockstep.reference.decode_graphs import DecodeGraphs, Graph
-from kvlockstep.reference.gpu_contract import NO_BLOCK, StaleGraph
+from kvlockstep.reference.decode_graphs.contract import NO_BLOCK, StaleGraph
+from kvlockstep.reference.decode_graphs.graphs import DecodeGraphs, Graph
+from kvlockstep.reference.errors import NotHeld, OutOfSlots
 
 
 class TableByValue(DecodeGraphs):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import OutOfSlots
-from kvlockstep.reference.kv_streams import KVStreams, Pairs, Place
-from kvlockstep.reference.streams import Event, Work
+from kvlockstep.reference.errors import OutOfSlots
+from kvlockstep.reference.kv_streams.store import KVStreams, Pairs, Place
+from kvlockstep.reference.kv_streams.streams import Event, Work
 
 Places = Sequence[Place]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import InvalidArgument, OutOfSlots
+from kvlockstep.reference.errors import InvalidArgument, OutOfSlots
+from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.paged_cache import PagedCache
-from kvlockstep.reference.paged_contract import Allocation, Growth, KVShape, PagedStatistics, UnknownSequence
-from kvlockstep.reference.paged_pool import PagedPool
+from kvlockstep.reference.paged_cache.contract import Allocation, Growth, PagedStatistics, UnknownSequence
+from kvlockstep.reference.paged_cache.pool import PagedPool
 
 
 class Spoiled(PagedCache):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import InvalidArgument, NotHeld, OutOfSlots
+from kvlockstep.reference.errors import InvalidArgument, NotHeld, OutOfSlots
 from kvlockstep.reference.radix_cache import RadixCache
-from kvlockstep.reference.radix_contract import NotLocked, RadixMatch, RadixSizes, StaleHandle
-from kvlockstep.reference.radix_tree import Entry, Handle, Prefix, RadixTree
+from kvlockstep.reference.radix_cache.contract import NotLocked, RadixMatch, RadixSizes, StaleHandle
+from kvlockstep.reference.radix_cache.tree import Entry, Handle, Prefix, RadixTree
 
 
 class Runs(RadixTree):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import NotFree, OutOfSlots, UnknownSlot
+from kvlockstep.reference.errors import NotFree, OutOfSlots, UnknownSlot
 from kvlockstep.reference.slot_pool import SlotPool
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import faults_of
-from kvlockstep.reference.contracts import MISS, InvalidArgument, Match, NotCached, Pinned
-from kvlockstep.reference.slot_prefix_cache import Prefix, Row, SlotPrefixCache
+from kvlockstep.reference.errors import InvalidArgument, NotCached, Pinned
+from kvlockstep.reference.slot_prefix_cache import MISS, Match, Prefix, Row, SlotPrefixCache
 
 
 class EvictsInterior(SlotPrefixCache):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvlockstep.bench_block_pool import (
+from kvlockstep.bench.block_pool import (
     BATCHES,
     BLOCK_SIZE,
     BLOCKS,
@@ -17,7 +17,7 @@ from kvlockstep.bench_block_pool import (
     prompt,
 )
 from kvlockstep.impl.block_pool import BlockPool
-from kvlockstep.impl.free_queue import FreeQueue
+from kvlockstep.impl.block_pool.free_queue import FreeQueue
 
 
 def record(benchmark, speed):

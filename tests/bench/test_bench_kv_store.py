@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvlockstep.bench_kv_store import GOALS, ROUNDS, flat_copy, in_turn, prefix_copies, torch_threads
+from kvlockstep.bench.kv_store import GOALS, ROUNDS, flat_copy, in_turn, prefix_copies, torch_threads
 from kvlockstep.impl.kv_store import KVStore
-from kvlockstep.reference.paged_contract import LAYOUTS
+from kvlockstep.reference.kv_store import LAYOUTS
 
 
 @pytest.mark.parametrize("threads", [1, 2])

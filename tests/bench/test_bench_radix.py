@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kvlockstep.bench_radix import (
+from kvlockstep.bench.radix_cache import (
     PROMPT,
     Conversations,
     bench_chat,

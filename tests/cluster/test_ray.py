@@ -10,9 +10,9 @@ from campaigns import campaign, sums, traces
 pytest.importorskip("ray", reason="ray is not installed; make cluster installs it")
 pytest.importorskip("redis", reason="redis is not installed; make cluster installs it")
 
-from kvlockstep.campaign.ray_engine import ray_engine
+from kvlockstep.campaign.ray_workers import ray_engine
 from kvlockstep.campaign.redis_store import RedisStore
-from kvlockstep.errors import UsageError
+from kvlockstep.core.errors import UsageError
 from kvlockstep.targets import resolve
 
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"

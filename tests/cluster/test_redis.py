@@ -17,7 +17,7 @@ from redis import Redis
 
 from kvlockstep.campaign.ledger import KNOWN_EXAMPLE
 from kvlockstep.campaign.redis_store import RedisStore
-from kvlockstep.errors import UsageError
+from kvlockstep.core.errors import UsageError
 from kvlockstep.targets import resolve
 
 FAULT = "fault:pool-occupy-toggles"

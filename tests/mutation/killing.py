@@ -5,6 +5,7 @@ Everything here runs in a forked child of a process that has loaded the librarie
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import io
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-IMPORTS = re.compile(r"^\s*from kvlockstep\.(\w+)\.(\w+) import|^\s*from kvlockstep\.(\w+) import (\w+)", re.MULTILINE)
+ROOMS = ("reference", "properties", "models", "impl")
 STEP_SECONDS = 4.0
 SHORT_STEPS = 2_000
 MEMORY = 6 << 30
@@ -28,13 +29,14 @@ COMPONENT_TESTS = (
 )
 # Files that no target of the CPU rests on, or that other tests are about.
 TESTS_OF = {
-    "impl/kv_kernels.py": "kv_kernels",
-    "impl/kv_moves.py": "kv_kernels",
-    "impl/paged_generation.py": "end_to_end",
+    "impl/kernels.py": "kv_kernels",
+    "impl/kv_store/moves.py": "kv_kernels",
+    "impl/kv_manager/generation.py": "end_to_end",
     "properties/law.py": "score slot_pool",
     "properties/proofs.py": "prove",
     "reference/catalogue.py": "new_target factories",
-    "reference/contracts.py": "kv_managers factories",
+    "reference/errors.py": "kv_managers factories",
+    "reference/kv_manager/contract.py": "kv_managers factories",
 }
 # Tests that do at length what a check has done when they would come.
 REPEATS = re.compile(
@@ -56,11 +58,21 @@ class Plan:
 def imports(tree: Path, file: str) -> set[str]:
     """The files of ours, relative to the tree, that a file imports."""
     found = set()
-    for package, module, package_only, name in IMPORTS.findall((tree / file).read_text(encoding="utf-8")):
-        path = f"{package or package_only}/{module or name}.py"
-        if (tree / path).is_file():
-            found.add(path)
-    return found
+    for node in ast.walk(ast.parse((tree / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            found |= {path for name in names if (path := file_of(tree, name))}
+    # A package shows names of its files: who imports one rests on the file that has it.
+    packages = {path for path in found if path.endswith("/__init__.py")} - {file}
+    return found.union(*(imports(tree, package) for package in packages))
+
+
+def file_of(tree: Path, module: str) -> str | None:
+    """The file of a module in the four rooms, relative to the tree; that of a package is its `__init__`."""
+    path = module.removeprefix("kvlockstep.").replace(".", "/")
+    if not module.startswith("kvlockstep.") or path.split("/")[0] not in ROOMS:
+        return None
+    return next((file for file in (f"{path}.py", f"{path}/__init__.py") if (tree / file).is_file()), None)
 
 
 def closure(tree: Path, *files: str) -> set[str]:
@@ -78,18 +90,18 @@ def closure(tree: Path, *files: str) -> set[str]:
 def plan_of(tree: Path, file: str) -> Plan:
     """What can notice a change in the file. Imports ours, so it needs a child of its own."""
     from kvlockstep.models.registry import MODELS  # noqa: PLC0415
-    from kvlockstep.targets import BUILT_IN, ENGINES  # noqa: PLC0415
+    from kvlockstep.targets.registry import BUILT_IN, ENGINES  # noqa: PLC0415
 
     folder = file.partition("/")[0]
     checks, contracts = [], []
     for contract in MODELS:
         lockstep = contract not in ("kv_manager", "kv_scheduler")
         modules = {
-            name: path.partition(":")[0].removeprefix("kvlockstep.").replace(".", "/") + ".py"
+            name: file_of(tree, path.partition(":")[0]) or ""
             for name, path in BUILT_IN[contract].items()
             if name not in ENGINES
         }
-        judged = file in closure(tree, f"models/{contract}.py")
+        judged = file in closure(tree, file_of(tree, f"kvlockstep.models.{contract}") or "")
         for name, module in modules.items():
             rests = file in closure(tree, module)
             own = name == "reference"
@@ -116,7 +128,7 @@ def plan_of(tree: Path, file: str) -> Plan:
 
 def _about(tree: Path, file: str, imported: set[str]) -> bool:
     """Whether a test with these imports is about the file: it imports it, or something of impl that does."""
-    return (file in imported and file not in ("reference/contracts.py", "properties/law.py")) or any(
+    return (file in imported and file not in ("reference/errors.py", "properties/law.py")) or any(
         file in imports(tree, other) for other in imported if other.startswith("impl/") and file.startswith("impl/")
     )
 
@@ -164,7 +176,7 @@ def look_at(look: Look) -> None:
 
 
 def _imports() -> None:
-    importlib.import_module("kvlockstep.cli")
+    importlib.import_module("kvlockstep.commands.cli")
 
 
 def _target(contract: str, name: str):
@@ -174,8 +186,8 @@ def _target(contract: str, name: str):
 
 
 def _drive(contract: str, name: str, driver: str, **budget: int):
-    from kvlockstep.checking import drive  # noqa: PLC0415
-    from kvlockstep.profiles import profile_of  # noqa: PLC0415
+    from kvlockstep.core.profiles import profile_of  # noqa: PLC0415
+    from kvlockstep.runs.check import drive  # noqa: PLC0415
 
     profile = replace(profile_of("quick"), step_seconds=STEP_SECONDS, **budget)
     outcome = drive(driver, _target(contract, name), profile, seed=0)
@@ -204,12 +216,12 @@ def _check(contract: str, name: str) -> None:
 
 def _faults(contract: str) -> None:
     """The shortest trace of each fault shows it, by the law that it was saved with and the one that was expected."""
+    from kvlockstep.core.trace import load_trace  # noqa: PLC0415
+    from kvlockstep.core.watchdog import Watchdog  # noqa: PLC0415
     from kvlockstep.drivers.episode import run_ops  # noqa: PLC0415
     from kvlockstep.models.registry import model_of  # noqa: PLC0415
-    from kvlockstep.scoring import laws_that_see  # noqa: PLC0415
-    from kvlockstep.targets import faults  # noqa: PLC0415
-    from kvlockstep.trace import load_trace  # noqa: PLC0415
-    from kvlockstep.watchdog import Watchdog  # noqa: PLC0415
+    from kvlockstep.runs.score import laws_that_see  # noqa: PLC0415
+    from kvlockstep.targets.registry import faults  # noqa: PLC0415
 
     for fault in faults().values():
         if fault.contract != contract:
@@ -224,7 +236,7 @@ def _faults(contract: str) -> None:
 
 
 def _harmless() -> None:
-    from kvlockstep.impl.faulty.harmless import HARMLESS  # noqa: PLC0415
+    from kvlockstep.impl.variants.kv_manager import HARMLESS  # noqa: PLC0415
 
     for name in HARMLESS:
         _drive("kv_manager", f"harmless:{name}", "random", random_steps=2 * SHORT_STEPS)

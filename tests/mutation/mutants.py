@@ -28,9 +28,9 @@ GUARDS = re.compile(r"(strict|slots|frozen)\s*=\s*True$")
 # Lines that ask for a GPU, and what only runs with one.
 CARD = re.compile("cuda|pin_memory|non_blocking")
 ONLY_ON_A_CARD = {
-    "impl/captures.py": ("CudaCapture",),
-    "impl/streams.py": ("CudaQueues",),
-    "impl/kv_kernels.py": ("gate", "_gate"),
+    "impl/decode_graphs/captures.py": ("CudaCapture",),
+    "impl/kv_streams/streams.py": ("CudaQueues",),
+    "impl/kernels.py": ("gate", "_gate"),
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.machines import machine
-from kvlockstep.models.model import Divergence
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.reference.slot_pool import SlotPool
 
 

@@ -1,0 +1,124 @@
+"""`bench`: the drivers against each other, and the optimised implementations against their floors, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from kvlockstep.bench.block_pool import bench_block_pool
+from kvlockstep.bench.kv_store import bench_prefix_copy
+from kvlockstep.bench.radix_cache import bench_radix
+from kvlockstep.bench.record import bench_record
+from kvlockstep.bench.timing import Speed
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.hypothesis_machine import hypothesis_run
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.registry import model_of
+from kvlockstep.targets.registry import load, resolve
+
+ROUNDS = 3
+RANDOM_SECONDS = 1.0
+EXAMPLES, STEPS = 60, 50
+ROWS = (("slot_pool", "reference"), ("slot_pool", "pool"), ("kv_manager", "reference"), ("kv_manager", "blocks"))
+
+
+@dataclass(frozen=True)
+class DriverSpeed:
+    """Steps per second, medians over the rounds; `ratio` is the median of the rounds' ratios."""
+
+    contract: str
+    target: str
+    random: float
+    hypothesis: float
+    ratio: float
+
+
+def bench_drivers() -> list[DriverSpeed]:
+    """Runs both drivers in turn, several rounds."""
+    return [_compare(contract, name) for contract, name in ROWS]
+
+
+def _compare(contract: str, name: str) -> DriverSpeed:
+    model_type, factory = model_of(contract), resolve(contract, name).factory
+    walks, machines = [], []
+    for seed in range(ROUNDS):
+        with Watchdog(30.0).watching() as watchdog:
+            walk = random_walk(model_type, factory, seed=seed, watchdog=watchdog, seconds=RANDOM_SECONDS)
+            machine = hypothesis_run(model_type, factory, seed=seed, watchdog=watchdog, examples=EXAMPLES, steps=STEPS)
+        walks.append(walk.steps / walk.seconds)
+        machines.append(machine.steps / machine.seconds)
+    ratio = statistics.median(w / m for w, m in zip(walks, machines, strict=True))
+    return DriverSpeed(contract, name, statistics.median(walks), statistics.median(machines), ratio)
+
+
+def print_drivers(console: Console, rows: list[DriverSpeed]) -> None:
+    """The table of `bench drivers`."""
+    table = Table(
+        box=None, title=f"steps per second with all laws on, medians of {ROUNDS} rounds", title_justify="left"
+    )
+    for heading in ("contract", "target", "random", "hypothesis", "ratio"):
+        table.add_column(heading, justify="left" if heading in ("contract", "target") else "right")
+    for row in rows:
+        table.add_row(row.contract, row.target, f"{row.random:,.0f}", f"{row.hypothesis:,.0f}", f"{row.ratio:.0f}x")
+    console.print(table)
+
+
+def _block_pool() -> list[Speed]:
+    return bench_block_pool(
+        load("kvlockstep.impl.block_pool.free_queue:FreeQueue"), resolve("block_pool", "pool").factory
+    )
+
+
+def _record() -> list[Speed]:
+    """On our own manager, and on vLLM's if it is here."""
+    targets = {"blocks": resolve("kv_manager", "blocks").factory}
+    with contextlib.suppress(UsageError):
+        targets["vllm"] = resolve("kv_manager", "vllm").factory
+    return bench_record(targets)
+
+
+BENCHES: dict[str, Callable[[], list[Speed]]] = {
+    "block_pool": _block_pool,
+    "radix_cache": lambda: bench_radix(resolve("radix_cache", "radix").factory),
+    "kv_store": lambda: bench_prefix_copy(resolve("kv_store", "tensors").factory),
+    "record": _record,
+}
+
+
+PEERS = {
+    "block_pool": (
+        "a: ns per block at batch 1 / 16 / 256: vLLM free queue 343 / 81 / 58, LightLLM 6,881 / 447 / 28",
+        "b: us per 1,000 tokens: SGLang get_hash_str 9.5, vLLM xxhash 91, nano-vllm 73, transformers 81",
+    ),
+    "radix_cache": (
+        "c: us per 1,000 tokens, fully cached / half-way: mini-sglang 0.89 / 0.69, SGLang (Rust) 1.30 / 0.80",
+        "d: us: SGLang (Rust) 25, LightLLM 26, mini-sglang 27",
+        "e: us per token at 1k / 10k / 100k leaves: LightLLM 0.11 / 0.84 / 7.5, mini-sglang 0.18 / 1.3 / 13; one: 11",
+        "f: requests/s, hit rate: SGLang (Rust) 12,860, 0.687; vLLM 3,592, 0.706",
+    ),
+    "kv_store": ("g: in flat copies, 2 threads: seed 000 2.4x, SGLang move_kv_cache_native 5.6x, transformers 16x",),
+}
+"""Figures of other systems on another machine with 2 cores (Zen 4, torch 2.13.0+cpu): for orientation only."""
+
+
+def print_speeds(console: Console, name: str, rows: list[Speed]) -> None:
+    """Ours, the floor and their ratio, and the goal for the ratio, or for the figure where there is no floor."""
+    table = Table(box=None, title=name, title_justify="left")
+    for heading in ("row", "unit", "ours", "floor", "ratio", "goal"):
+        table.add_column(heading, justify="left" if heading in ("row", "unit") else "right")
+    for row in rows:
+        sign = ">= " if row.more_is_better else "<= "
+        goal = f"{sign}{row.goal:,.4g}{'x' if row.floor and not row.more_is_better else ''}" if row.goal else ""
+        floor, ratio = (f"{row.floor:,.3g}", f"{row.ratio:.2f}x") if row.floor else ("", "")
+        table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal)
+    console.print(table)
+    if name in PEERS:
+        console.print("peers, on another machine, for orientation:")
+    for line in PEERS.get(name, ()):
+        console.print(f"  {line}", markup=False)

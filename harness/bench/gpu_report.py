@@ -1,0 +1,109 @@
+"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: what the GPU side does on this card, with its ceilings."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+
+from kvlockstep.bench.gpu_figures import figures
+from kvlockstep.bench.gpu_sanitizers import sanitized
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.impl.faulty.kv_store.narrow_offsets import NarrowOffsets
+from kvlockstep.impl.kv_store.far_apart import FarStore
+from kvlockstep.models.core.model import Factory
+from kvlockstep.models.registry import model_of
+from kvlockstep.targets.registry import BUILT_IN, ENGINES, on_device, resolve
+
+MACHINE_STEPS = 100_000
+MACHINE_SECONDS = 200
+FAR_STEPS = 3_000
+FAR_BYTES = 8 * ((1 << 32) + (1 << 30))
+SANITIZERS_SAY = """\
+The errors that each tool finds where one is planted, and in the kernels' tests. racecheck looks at shared memory, the
+sanitizer of torch at what its own operations do on streams, not at Triton's launches.
+"""
+
+
+def machines() -> Iterator[tuple[str, str, Factory, int]]:
+    """What runs on the device: contract, name, factory and steps. Last a store of more than 2**32 words."""
+    for contract, targets in BUILT_IN.items():
+        for name in targets:
+            if name == "reference" or name in ENGINES:
+                continue
+            try:
+                target = on_device(resolve(contract, name), "cuda")
+            except UsageError:  # it keeps nothing on a device
+                continue
+            yield contract, target.name, target.factory, MACHINE_STEPS
+    far = partial(FarStore, least_bytes=FAR_BYTES, device="cuda")
+    yield "kv_store", f"far apart in {FAR_BYTES >> 30} GiB", far, FAR_STEPS
+    narrow = partial(NarrowOffsets, bits=32, least_bytes=FAR_BYTES, device="cuda")
+    yield "kv_store", "the same, planted: offsets in 32 bits", narrow, FAR_STEPS
+
+
+def sanitizers() -> Iterator[str]:
+    """Lines of the table of sanitizers."""
+    yield SANITIZERS_SAY
+    yield "| tool | found of what is planted | tests passed | errors in them |"
+    yield "|---|---|---|---|"
+    for tool in sanitized():
+        yield f"| {' | '.join(tool)} |"
+
+
+def machine_runs() -> Iterator[str]:
+    """Lines of the table of machines."""
+    runs = list(machines())
+    held = {contract for contract, *_ in runs}
+    bare = [contract for contract in BUILT_IN if contract not in held]
+    yield f"Random episodes in lockstep with the reference.\n{', '.join(bare)} keep nothing on a device."
+    yield ""
+    yield "| machine | target | steps | steps/s | verdict |"
+    yield "|---|---|---|---|---|"
+    for contract, name, factory, steps in runs:
+        with Watchdog(60.0).watching() as watchdog:
+            done = random_walk(
+                model_of(contract), factory, seed=11, watchdog=watchdog, steps=steps, seconds=MACHINE_SECONDS
+            )
+        verdict = f"violates {done.failure.law}" if done.failure else "holds"
+        yield f"| {contract} | {name} | {done.steps:,} | {done.steps / done.seconds:,.0f} | {verdict} |"
+
+
+PARTS = {"Figures": figures, "Sanitizers": sanitizers, "Machines": machine_runs}
+
+
+def report(old: str, name: str) -> Iterator[str]:
+    """The page after every line of this part, which is written anew; all others stay as they stand in the old one."""
+    parts = dict.fromkeys(PARTS, "") | {part.partition("\n")[0]: part.strip() for part in old.split("\n## ")[1:]}
+    card, today = torch.cuda.get_device_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
+    lines = [name, "", f"{today}: {card}, torch {torch.__version__}, Triton {triton.__version__}.", ""]
+    for line in PARTS[name]():
+        lines.append(line)
+        parts[name] = "\n".join(lines)
+        print(line, flush=True)
+        yield "# On a GPU\n\nWritten by `make gpu`.\n" + "".join(f"\n## {part}\n" for part in parts.values() if part)
+
+
+def main() -> None:
+    """Writes the page to the file named, docs/gpu.md if none is; only the parts named, if any are."""
+    if not torch.cuda.is_available():
+        sys.exit("kvlockstep.bench.gpu_report: no CUDA device")
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/gpu.md")
+    names = sys.argv[2:] or list(PARTS)
+    if unknown := [name for name in names if name not in PARTS]:
+        sys.exit(f"kvlockstep.bench.gpu_report: no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    for name in names:
+        for page in report(path.read_text() if path.exists() else "", name):
+            path.write_text(page)
+        print(f"{name} written to {path}")
+
+
+if __name__ == "__main__":
+    main()

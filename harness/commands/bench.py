@@ -1,0 +1,53 @@
+"""`bench`: speed, as ratios inside one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kvlockstep.commands.options import json_option, print_json
+from kvlockstep.core.errors import UsageError
+from kvlockstep.show.console import announce_timing, stdout
+from kvlockstep.targets.registry import check_contract
+
+
+@click.command("bench")
+@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store|record]...")
+@click.option("--contract", "contracts", multiple=True, help="For guided episodes against uniform ones (repeatable).")
+@click.option("--steps", type=click.IntRange(min=1), help="For these: steps of a run at most (default 10,000).")
+@click.option("--seeds", type=click.IntRange(min=1), help="For these: runs for each fault (default 3).")
+@json_option
+def bench_command(
+    what: Sequence[str], contracts: Sequence[str], steps: int | None, seeds: int | None, as_json: bool
+) -> None:
+    """Speed as ratios inside one run: drivers against each other, implementations against their floors."""
+    from kvlockstep.bench.drivers import BENCHES, bench_drivers, print_drivers, print_speeds  # noqa: PLC0415
+    from kvlockstep.bench.guided import CONTRACTS, SEEDS, STEPS, bench_guided, print_guided  # noqa: PLC0415
+
+    if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
+        raise UsageError(f"unknown bench {unknown[0]!r}; known: drivers, {', '.join(BENCHES)}")
+    for contract in contracts:
+        check_contract(contract)
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name in what or ("drivers", *BENCHES):
+        if name == "drivers":
+            announce_timing("drivers")
+            drivers = bench_drivers()
+            results[name] = [vars(row) for row in drivers]
+            if not as_json:
+                print_drivers(stdout(), drivers)
+            announce_timing("guided episodes")
+            guided = list(bench_guided(contracts or CONTRACTS, steps or STEPS, seeds or SEEDS))
+            results["guided"] = [row.to_json() for row in guided]
+            if not as_json:
+                print_guided(stdout(), guided)
+        else:
+            announce_timing(name)
+            speeds = BENCHES[name]()
+            results[name] = [{**vars(row), "ratio": row.ratio} for row in speeds]
+            if not as_json:
+                print_speeds(stdout(), name, speeds)
+    if as_json:
+        print_json(results)

@@ -1,0 +1,118 @@
+"""`check`: every driver on every target of the contracts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kvlockstep.commands.options import (
+    config_option,
+    dir_option,
+    in_process_option,
+    json_option,
+    options,
+    print_json,
+    profile_option,
+    seed_option,
+    target_option,
+)
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.files import require_writable
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.models.registry import MODELS
+from kvlockstep.runs.check import DRIVERS, check_target
+from kvlockstep.runs.config import Config, load_config
+from kvlockstep.runs.results import EXIT_CODES, Report
+from kvlockstep.show.console import (
+    CheckProgress,
+    complete_contract,
+    print_summary,
+    print_target,
+    progress_bar,
+    stderr,
+    stdout,
+)
+from kvlockstep.show.findings import results_of
+from kvlockstep.show.machine_formats import machine_formats, publish
+from kvlockstep.targets import Target, resolve
+from kvlockstep.targets.registry import CPU, ENGINES, check_contract, known_targets, on_device
+
+
+@click.command("check")
+@click.argument("contracts", nargs=-1, shell_complete=complete_contract)
+@options(target_option, profile_option, seed_option, dir_option, json_option, config_option, machine_formats)
+@click.option(
+    "--driver", "drivers", multiple=True, metavar="|".join(DRIVERS), help="Only these drivers; may be repeated."
+)
+@in_process_option
+@click.option("--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Where targets keep tensors.")
+def check_command(
+    contracts: Sequence[str],
+    targets: Sequence[str],
+    profile: str | None,
+    seed: int | None,
+    directory: str | None,
+    as_json: bool,
+    config: Path | None,
+    drivers: Sequence[str],
+    in_process: bool,
+    device: str,
+) -> None:
+    """Saved failures, exhaustive exploration, Hypothesis, then random episodes.
+
+    Without CONTRACTS, every contract; without --target, every target that comes with the package or is configured.
+    """
+    settings = load_config(config)
+    budget = profile_of(profile or settings.profile)
+    where = Path(directory or settings.dir)
+    if unknown := [driver for driver in drivers if driver not in DRIVERS]:
+        raise UsageError(f"unknown driver {unknown[0]!r}; known: {', '.join(DRIVERS)}")
+    report = Report()
+    chosen = _chosen_targets(contracts, targets, settings, report, device)
+    require_writable(where)
+    console = stderr() if as_json else stdout()
+    for target in chosen:
+        with progress_bar() as progress:
+            done = check_target(
+                target,
+                budget,
+                seed=settings.seed if seed is None else seed,
+                directory=where,
+                emit=CheckProgress(progress),
+                drivers=tuple(drivers) or DRIVERS,
+                in_process=in_process,
+            )
+        report.targets.append(done)
+        if not as_json:
+            print_target(console, done)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_summary(console, report)
+    publish(results_of(report))
+    sys.exit(EXIT_CODES[report.verdict])
+
+
+def _chosen_targets(
+    contracts: Sequence[str], specs: Sequence[str], settings: Config, report: Report, device: str = CPU
+) -> list[Target]:
+    names = [check_contract(name) for name in contracts] or list(settings.contracts) or list(MODELS)
+    if specs and len(names) != 1:
+        raise UsageError("--target needs one CONTRACT, so that it is clear what the target implements")
+    chosen = []
+    for contract in names:
+        wanted = specs or settings.targets.get(contract, ())
+        for spec in wanted or [name for name in known_targets(contract) if name != "reference"]:
+            try:
+                target = resolve(contract, spec)
+                chosen.append(target if device in (CPU, target.device) else on_device(target, device))
+            except UsageError as error:
+                if wanted or (spec not in ENGINES and device == CPU):
+                    raise
+                report.skipped[f"{contract} on {spec}"] = str(error)
+    if device != CPU and not chosen:
+        raise UsageError(f"nothing to check on {device}: {'; '.join(report.skipped.values())}")
+    return chosen

@@ -1,0 +1,114 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kvlockstep.commands.bench import bench_command
+from kvlockstep.commands.check import check_command
+from kvlockstep.commands.diff import diff_command
+from kvlockstep.commands.engines import engines_command
+from kvlockstep.commands.explain import explain_command
+from kvlockstep.commands.explore import explore_command
+from kvlockstep.commands.fuzz import fuzz_command
+from kvlockstep.commands.list import list_command
+from kvlockstep.commands.new_target import new_target_command
+from kvlockstep.commands.prove import prove_command
+from kvlockstep.commands.quality import quality_command
+from kvlockstep.commands.replay import replay_command
+from kvlockstep.commands.report import report_command
+from kvlockstep.commands.score import score_command
+from kvlockstep.commands.status import status_command
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.isolation import ChildLost
+from kvlockstep.runs.results import ERROR, EXIT_CODES, VIOLATED
+from kvlockstep.show.console import stderr
+
+# The errors of a full disk, of a pipe that nobody reads, and of a closed file.
+UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EBADF, errno.EIO)
+
+
+class _Verbs(click.Group):
+    """Verbs whose results could not be written end with a usage error, whatever their verdict."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            # What is still buffered would fail again when Python ends.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            raise UsageError(f"cannot write the results: {error.strerror}") from error
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kvlockstep")
+def cli() -> None:
+    """Executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
+
+    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 130 interrupted (after
+    another signal: 128 plus its number).
+    """
+
+
+for extra in (
+    check_command,
+    explore_command,
+    score_command,
+    bench_command,
+    report_command,
+    list_command,
+    explain_command,
+    new_target_command,
+    engines_command,
+    diff_command,
+    replay_command,
+    prove_command,
+    quality_command,
+    fuzz_command,
+    status_command,
+):
+    cli.add_command(extra)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Turns what can go wrong into one message and an exit code."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a target's words may be in no alphabet of the terminal
+    try:
+        if sys.stdout is None:
+            raise UsageError("standard output is closed; the results need a place, if only /dev/null")
+        cli.main(args=None if arguments is None else list(arguments), prog_name="kvlockstep", standalone_mode=False)
+    except UsageError as error:
+        stderr().print(f"kvlockstep: {error}", markup=False)
+        sys.exit(2)
+    except ChildLost as lost:
+        # Verbs that make traces of it do so; for the others it is a call that raised what no contract names.
+        stderr().print("\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details]), markup=False)
+        sys.exit(EXIT_CODES[VIOLATED])
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        stderr().print("kvlockstep: interrupted")
+        sys.exit(130)
+    except SystemExit:
+        raise
+    except BaseException:
+        stderr().print(f"kvlockstep: internal error\n{traceback.format_exc()}", markup=False)
+        sys.exit(EXIT_CODES[ERROR])

@@ -1,0 +1,167 @@
+"""`diff`: one random trace on two engines, up to the first thing in which both should agree.
+
+Both are judged as usual. Beside that, an admission or a reservation is granted by both or by neither, and a hit is
+equally long, counted in blocks that are whole for both. By default the pool is so large that neither has to evict, so
+that policies of eviction do not show; what an engine keeps of a finished or aborted request does.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from kvlockstep.commands.options import json_option, options, print_json, seed_option, target_option
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.episode import Outcome
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
+from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.properties.law import Law
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.runs.check import shrink_model
+from kvlockstep.runs.supervising import supervised
+from kvlockstep.show.console import progress_bar, stdout
+from kvlockstep.targets import Target, resolve
+
+ROOMY = 2_048
+DIFFERENCE = Law[[Any]](
+    "difference", "kv_manager", "Both engines admit the same requests with the same hits.", lambda _: None
+)
+
+
+def common_traits(a: Traits, b: Traits) -> Traits:
+    """What a scheduler may do to both. Prompts come in chunks only where both count in the same blocks."""
+    limits = [t.max_length for t in (a, b) if t.max_length is not None]
+    widths = [t.tokens_per_decode for t in (a, b) if t.tokens_per_decode is not None]
+    both = {
+        name: getattr(a, name) and getattr(b, name)
+        for name in ("extra_key", "can_withdraw", "can_fork", "can_reset", "can_evict_all")
+    }
+    return replace(
+        a,
+        max_length=min(limits, default=None),
+        chunk=a.chunk and b.chunk and a.block_size == b.block_size,
+        chunk_align=math.lcm(a.chunk_align, b.chunk_align),
+        tokens_per_decode=min(widths, default=None),
+        **both,
+    )
+
+
+def pair_model(names: tuple[str, str], other: Factory, without: Collection[str], roomy: bool) -> type[KVManagerModel]:
+    """The model of a kv_manager which has a second engine at its side. Commands in `without` are left out."""
+
+    def _as_roomy(smaller: Iterable[tuple[Scope, Sequence[Op]]]) -> list[tuple[Scope, Sequence[Op]]]:
+        return [(s, o) for s, o in smaller if not roomy or getattr(s, "blocks", 0) == ROOMY]
+
+    class Pair(KVManagerModel):
+        laws = (*KVManagerModel.laws, DIFFERENCE)
+        scopes = tuple(
+            replace(s, blocks=ROOMY) if roomy and isinstance(s, KVScope) else s for s in KVManagerModel.scopes
+        )
+
+        def __init__(self, scope: KVScope, factory: Factory) -> None:
+            super().__init__(scope, factory)
+            self.beside = KVManagerModel(scope, other)
+            mine, theirs = self.judge.traits, self.beside.judge.traits
+            shared = common_traits(mine, theirs)
+            self.judge.traits = replace(shared, **_own(mine))
+            self.beside.judge.traits = replace(shared, **_own(theirs))
+            self.grain = math.lcm(mine.block_size, theirs.block_size)
+            self.alone = mine.early_publish != theirs.early_publish
+
+        @classmethod
+        def smaller(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+            return _as_roomy(super().smaller(scope, ops))
+
+        @classmethod
+        def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+            return _as_roomy(super().smaller_at_once(scope, ops))
+
+        def step(self, op: Op) -> str:
+            # Where only one engine publishes before it computes, requests of one step see different caches.
+            if op.name in without or (self.alone and self.judge.admitting and op.name in ("admit", "resume")):
+                raise NotEnabled
+            answer = _labelled(names[0], super().step, op)
+            theirs = _labelled(names[1], self.beside.step, op)
+            if _comparable(answer, self.grain) != _comparable(theirs, self.grain):
+                details = (f"{names[0]}: {answer}", f"{names[1]}: {theirs}")
+                raise Divergence(DIFFERENCE.id, f"{names[0]} and {names[1]} answer {op.name} differently", details)
+            return answer
+
+    return Pair
+
+
+def _own(traits: Traits) -> dict[str, Any]:
+    """What a judge must know of its own engine and may not share with the other."""
+    names = ("block_size", "total", "whole_prompt", "early_publish", "output_reserve", "hash_trust", "prefix_cache")
+    return {name: getattr(traits, name) for name in (*names, "copies_at_admit", "copies_at_reserve")}
+
+
+def _labelled(name: str, step: Any, op: Op) -> str:
+    try:
+        return str(step(op))
+    except Divergence as divergence:
+        raise Divergence(divergence.law, f"{name}: {divergence.message}", divergence.details) from None
+
+
+def _comparable(answer: str, grain: int) -> str:
+    """An answer without what two right engines may do differently: copies, and hits of part of a block."""
+    verb, _, number = answer.partition(" ")
+    if verb == "cached":
+        return f"cached {int(number) // grain * grain}"
+    return "refused" if answer == "refused" else "done"
+
+
+def diff(
+    a: Target, b: Target, *, steps: int, seed: int, without: Collection[str] = (), roomy: bool = True
+) -> Trace | None:
+    """The shortest trace found on which the two differ, or None if they agree for `steps` steps."""
+    budget = profile_of("quick")
+    pair = pair_model((a.name, b.name), b.factory, without, roomy)
+
+    def work(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
+        return random_walk(model_type, a.factory, seed=seed, watchdog=watchdog, steps=steps)
+
+    outcome = supervised("random", pair, work, budget.step_seconds)
+    if outcome.failure is None:
+        return None
+    return shrink_model(pair, a.factory, outcome.failure, budget).but(target=f"{a.name} and {b.name}")
+
+
+@click.command("diff")
+@options(target_option, seed_option, json_option)
+@click.option("--steps", type=click.IntRange(min=1), default=20_000, show_default=True, help="Lockstep steps.")
+@click.option("--without", multiple=True, metavar="OPERATION", help="Leave an operation out, like abort or fork.")
+@click.option("--pressure", is_flag=True, help="Small pools, where policies of eviction show as well.")
+def diff_command(
+    targets: Sequence[str], seed: int | None, as_json: bool, steps: int, without: Sequence[str], pressure: bool
+) -> None:
+    """Run the same trace on two kv_managers, up to the first admission or hit in which they differ."""
+    if len(targets) != 2:
+        raise UsageError(f"diff compares two targets: give --target twice, not {len(targets)} times")
+    operations = [command.name for command in KVManagerModel.commands]
+    if unknown := [name for name in without if name not in operations]:
+        raise UsageError(f"--without {unknown[0]!r}: no operation of kv_manager; known: {', '.join(operations)}")
+    a, b = (resolve("kv_manager", name) for name in targets)
+    with progress_bar() as bar:
+        bar.add_task(f"{a.name} and {b.name}")
+        found = diff(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)
+    if as_json:
+        answer = {"law": found.law, "message": found.message, "details": found.details} if found else None
+        print_json({"targets": list(targets), "agree": found is None, "difference": answer})
+    elif found is None:
+        stdout().print(f"AGREE: {a.name} and {b.name} in {steps:,} steps", markup=False)
+    else:
+        stdout().print(failure_page(found), markup=False)
+    sys.exit(1 if found else 0)

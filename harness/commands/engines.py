@@ -1,0 +1,195 @@
+"""`engines`: every engine that can be found, checked, as one table."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from kvlockstep.commands.options import (
+    dir_option,
+    engine_path_option,
+    json_option,
+    options,
+    print_json,
+    profile_option,
+    seed_option,
+)
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import Profile, profile_of
+from kvlockstep.core.trace import load_trace
+from kvlockstep.runs.check import FAILURES, check_target, replay_trace
+from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetReport, worst
+from kvlockstep.show.console import progress_bar, stdout, traits_text
+from kvlockstep.targets.registry import BUILT_IN, ENGINES, EngineMissing, known_divergences, resolve
+
+SKIPPED, KNOWN = "skipped", "known"
+MISUSE = "misuse"
+HEADINGS = ("target", "contract", "engine", "version", "verdict", "law", "steps", "traits")
+INTRODUCTION = """# Engines under the contracts
+
+Written by `kvlockstep engines --profile {profile} -o FILE`, which checks every engine that it finds. An engine that
+is missing is listed with the reason. The known divergences below are replayed as well; they stand, with their
+traces, beside the adapters in impl/engines/known.
+"""
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """One engine under one contract; `reason` says why it was skipped, or what diverged."""
+
+    target: str
+    contract: str
+    engine: str
+    version: str
+    verdict: str
+    steps: int
+    traits: str
+    law: str = ""
+    trace: str = ""
+    reason: str = ""
+
+
+def check_engines(
+    profile: Profile, seed: int, directory: Path, progress: Callable[[str], None] | None = None
+) -> Iterator[EngineRow]:
+    """Checks each engine of the registry under each of its contracts.
+
+    A missing one is a skipped row; one that is there and cannot be loaded is an error.
+    """
+    for contract, targets in BUILT_IN.items():
+        for name in targets:
+            if name not in ENGINES:
+                continue
+            if progress is not None:
+                progress(f"{contract} on {name}")
+            try:
+                target = resolve(contract, name)
+            except UsageError as error:
+                missing = isinstance(error.__cause__, EngineMissing)
+                yield EngineRow(name, contract, "", "", SKIPPED if missing else ERROR, 0, "", reason=str(error))
+                continue
+            yield _row(check_target(target, profile, seed=seed, directory=directory))
+
+
+def _row(report: TargetReport) -> EngineRow:
+    """A violation of a law that a known divergence of the target names is KNOWN, and fails nothing."""
+    facts, failed = report.facts, next(iter(report.failures), None)
+    law = failed.failure.law if failed is not None and failed.failure is not None else ""
+    known = known_divergences() if law else []
+    same = [d.id for d in known if (d.contract, d.target, d.law) == (report.contract, report.target, law)]
+    missed = "; ".join(report.gaps)
+    return EngineRow(
+        report.target,
+        report.contract,
+        str(facts.get("engine", "")),
+        str(facts.get("version", "")),
+        KNOWN if same else report.verdict,
+        sum(run.steps for run in report.runs),
+        traits_text(facts["traits"]) if "traits" in facts else "",
+        law,
+        str(failed.trace or "") if failed is not None else "",
+        f"known: {', '.join(same)}" if same else missed,
+    )
+
+
+@dataclass(frozen=True)
+class KnownRow:
+    """A known divergence, and whether its trace shows it today; `found` is None where the engine is missing."""
+
+    id: str
+    kind: str
+    target: str
+    version: str
+    law: str
+    found: str | None
+    reason: str
+
+    @property
+    def status(self) -> str:
+        if self.found is None:
+            return "engine missing"
+        return "still there" if self.found == self.law else f"now {self.found}" if self.found else "no longer occurs"
+
+
+def replay_known(profile: Profile, misuse: bool = False) -> Iterator[KnownRow]:
+    """Replays the trace of each known divergence on its engine; with `misuse` also calls that no scheduler makes."""
+    for known in known_divergences():
+        if known.kind == MISUSE and not misuse:
+            continue
+        found: str | None = None
+        with contextlib.suppress(UsageError):
+            target = resolve(known.contract, known.target)
+            again = replay_trace(target, load_trace(known.trace, known.contract), profile)
+            found = again.law if again is not None else ""
+        yield KnownRow(known.id, known.kind, known.target, known.version, known.law, found, known.reason.strip())
+
+
+def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
+    """The tables as a page for docs/."""
+    lines = [INTRODUCTION.format(profile=profile)]
+    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
+    for row in rows:
+        steps = f"{row.steps:,}" if row.steps else ""
+        cells = (row.target, row.contract, row.engine, row.version, row.verdict, row.law, steps, row.traits)
+        lines.append("| " + " | ".join(cells) + " |")
+    notes = [f"- {row.contract} on {row.target}: {row.reason}" for row in rows if row.reason]
+    lines += ["", *notes, "", "## Known divergences"]
+    for one in known:
+        lines += [
+            "",
+            f"### {one.id}: {one.kind} of {one.target} {one.version}, {one.law}, {one.status}",
+            "",
+            one.reason,
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+@click.command("engines")
+@options(profile_option, seed_option, dir_option, json_option, engine_path_option)
+@click.option("-o", "output", type=click.Path(dir_okay=False), help="Write the table to this file as Markdown.")
+@click.option(
+    "--misuse", is_flag=True, help="Also what engines do not guard against: calls their schedulers never make."
+)
+def engines_command(
+    profile: str | None, seed: int | None, directory: str | None, as_json: bool, output: str | None, misuse: bool
+) -> None:
+    """Check every engine that is installed or lies under --engine-path; the others are listed with the reason."""
+    budget = profile_of(profile or "quick")
+    with progress_bar() as bar:
+        task = bar.add_task("starting")
+        rows = list(
+            check_engines(
+                budget, seed or 0, Path(directory or FAILURES), lambda text: bar.update(task, description=text)
+            )
+        )
+    known = list(replay_known(budget, misuse))
+    if output:
+        try:
+            Path(output).write_text(markdown(rows, known, budget.name))
+        except OSError as error:
+            raise UsageError(f"cannot write -o {output}: {error.strerror}") from error
+    if as_json:
+        divergences = [{**asdict(row), "status": row.status} for row in known]
+        print_json({"engines": [asdict(row) for row in rows], "known": divergences})
+    else:
+        console = stdout()
+        table = Table(*HEADINGS[:-1], box=None, pad_edge=False)
+        for row in rows:
+            steps = f"{row.steps:,}"
+            table.add_row(row.target, row.contract, row.engine, row.version, row.verdict.upper(), row.law, steps)
+        console.print(table)
+        for row in rows:
+            if row.reason:
+                console.print(f"{row.contract} on {row.target}: {row.reason}", markup=False)
+        for divergence in known:
+            console.print(
+                f"known {divergence.kind} {divergence.id} on {divergence.target}: {divergence.status}", markup=False
+            )
+    checked = [row.verdict for row in rows if row.verdict not in (SKIPPED, KNOWN)]
+    sys.exit(EXIT_CODES[worst(checked)])

@@ -1,0 +1,197 @@
+"""`fuzz`: random episodes for hours, as a campaign."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kvlockstep.campaign.plan import SHARD_EPISODES
+from kvlockstep.campaign.playing import SHARD_DRIVERS, shard_driver
+from kvlockstep.campaign.running import GRACE_SECONDS, MakeEngine, fuzz, local_engine
+from kvlockstep.campaign.store import DirectoryStore, Store
+from kvlockstep.campaign.summary import Campaign
+from kvlockstep.commands.options import (
+    json_option,
+    one_target,
+    options,
+    parse_time,
+    print_json,
+    profile_option,
+    target_option,
+)
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.files import require_writable
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.runs.config import Config
+from kvlockstep.runs.results import EXIT_CODES
+from kvlockstep.show.console import NowAndThen, complete_contract, print_campaign, progress_bar, stdout
+from kvlockstep.show.findings import results_of_campaign
+from kvlockstep.show.machine_formats import machine_formats, publish
+
+F = TypeVar("F", bound=Callable[..., Any])
+ENGINES = ("local", "ray")
+LATE_SECONDS = 2.0
+# Where the traces of a campaign on a Redis server are put on this machine.
+CAMPAIGNS = Path(".kvlockstep/campaigns")
+
+
+def where_option(function: F) -> F:
+    """--dir and --store."""
+    directory = click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path),
+        help="Keep the campaign here, and go on with the one that is here.",
+    )
+    store = click.option(
+        "--store", "url", metavar="URL", help="Keep the campaign on a Redis server: redis://HOST:PORT/DB#NAME."
+    )
+    return directory(store(function))
+
+
+@click.command("fuzz")
+@click.argument("contract", shell_complete=complete_contract)
+@options(target_option, profile_option, where_option, json_option, machine_formats)
+@click.option("--time", "time_text", help="How long, like 90s, 10m or 8h (default 60s, or until --shards are done).")
+@click.option("--shards", type=click.IntRange(min=1), help="Until the campaign has so many shards.")
+@click.option(
+    "--shard-episodes",
+    type=click.IntRange(min=1),
+    default=SHARD_EPISODES,
+    show_default=True,
+    help="Episodes of a shard; fewer for a target so slow that a shard outlasts --time.",
+)
+@click.option("--jobs", type=int, help="Worker processes (default 1; with ray, one for each CPU of the cluster).")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True)
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where workers run.")
+@click.option("--address", help="Of a Ray cluster (default: a local one is started).")
+def fuzz_command(
+    contract: str,
+    targets: Sequence[str],
+    profile: str | None,
+    directory: Path | None,
+    url: str | None,
+    as_json: bool,
+    time_text: str | None,
+    shards: int | None,
+    shard_episodes: int,
+    jobs: int | None,
+    seed: int,
+    driver: str,
+    engine: str,
+    address: str | None,
+) -> None:
+    """Random episodes in worker processes until the time is up; Ctrl-C ends it early and loses nothing.
+
+    What was begun is ended first, within five minutes; a second Ctrl-C does not wait for it. With --dir it is a
+    campaign: the same command goes on with it, also after a crash, and plays no episode twice. Without, findings are
+    left where `check` plays them first.
+    """
+    target = one_target(contract, targets)
+    if address is not None and engine != "ray":
+        raise UsageError("--address is for --engine ray")
+    seconds = parse_time(time_text) if time_text else 60.0 if shards is None else float("inf")
+    with open_store(directory, url) as store, progress_bar() as progress:
+        campaign = fuzz(
+            target,
+            profile_of(profile or "quick"),
+            seconds=seconds,
+            jobs=jobs,
+            seed=seed,
+            store=store,
+            driver=shard_driver(driver).name,
+            shards=shards,
+            shard_episodes=shard_episodes,
+            make_engine=_engine(engine, address),
+            progress=_Shown(NowAndThen(progress), seconds),
+        )
+    if as_json:
+        print_json(campaign_json(campaign))
+    else:
+        print_campaign(stdout(), campaign)
+    publish(results_of_campaign(campaign))
+    sys.exit(EXIT_CODES[campaign.verdict])
+
+
+def campaign_json(campaign: Campaign) -> dict[str, Any]:
+    """What `fuzz --json` prints."""
+    contract = campaign.target.contract
+    traces = [str(path) for _, path in campaign.findings.values()]
+    run = {
+        "contract": contract,
+        "target": campaign.target.name,
+        "driver": campaign.plan.driver,
+        "verdict": campaign.verdict,
+        "steps": campaign.steps,
+        "states": campaign.episodes,
+        "seconds": round(campaign.seconds, 3),
+        "laws": campaign.laws,
+        "evaluated": dict(sorted(campaign.ledger.evaluated.items())),
+        "reach": dict(sorted(campaign.ledger.reach.items())),
+        "trace": traces[0] if traces else None,
+    }
+    return {
+        "verdict": campaign.verdict,
+        "runs": [run],
+        "traces": traces,
+        "failures": campaign.failures,
+        "lost_workers": campaign.lost_workers,
+        "shards": len(campaign.ledger.done),
+        "run_steps": campaign.run_steps,
+        "run_seconds": round(campaign.run_seconds, 3),
+        "steps_per_second": round(campaign.rate),
+    }
+
+
+@contextmanager
+def open_store(directory: Path | None, url: str | None) -> Iterator[Store]:
+    """The store that the options name; without any, one that is gone afterwards but for its findings."""
+    if url is not None:
+        from kvlockstep.campaign.redis_store import DEFAULT_NAME, RedisStore  # noqa: PLC0415
+
+        name = url.partition("#")[2] or DEFAULT_NAME
+        yield RedisStore(url, directory or CAMPAIGNS / name.replace("/", "_"))
+    elif directory is not None:
+        yield DirectoryStore(directory)
+    else:
+        require_writable(Path(Config.dir))
+        with tempfile.TemporaryDirectory(prefix="kvlockstep-") as scratch:
+            yield DirectoryStore(Path(scratch), findings=Path(Config.dir))
+
+
+def _engine(name: str, address: str | None) -> MakeEngine:
+    if name == "local":
+        return local_engine
+    from kvlockstep.campaign.ray_workers import ray_engine  # noqa: PLC0415
+
+    return partial(ray_engine, address=address)
+
+
+class _Shown:
+    """How far a campaign is, and what is waited for when its time is up."""
+
+    def __init__(self, show: NowAndThen, seconds: float) -> None:
+        self._show = show
+        self._seconds = seconds
+        self._late = False
+
+    def __call__(self, campaign: Campaign) -> None:
+        self._show(
+            f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {len(campaign.ledger.done):,} shards, "
+            f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
+        )
+        if campaign.run_seconds > self._seconds + LATE_SECONDS and not self._late:
+            self._late = True
+            slow = "" if campaign.run_steps else "; no shard has ended yet, --shard-episodes makes them shorter"
+            self._show.say(
+                f"the time of {self._seconds:g} s is up; what was begun is ended first, within {GRACE_SECONDS:g} s "
+                f"(Ctrl-C twice does not wait){slow}"
+            )

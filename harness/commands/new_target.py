@@ -1,0 +1,227 @@
+"""`new-target`: a starting adapter with the methods to fill in, and a test beside it."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import keyword
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import click
+
+from kvlockstep.core.errors import UsageError
+from kvlockstep.reference.catalogue import CONTRACTS, Contract
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.show.console import complete_contract, stdout
+from kvlockstep.targets.registry import BUILT_IN, check_contract, load
+
+WIDTH = 120
+
+KV_TRAITS = {
+    "max_length": "longest request in tokens, None without a limit",
+    "chunk": "a prompt may be computed in chunks",
+    "chunk_align": "chunks end at multiples of this",
+    "tokens_per_decode": "most tokens of one decode, drafts included; None for any",
+    "extra_key": "admit looks at extra_key: adapter, salt",
+    "whole_prompt": "admit takes slots for the whole prompt at once",
+    "early_publish": "blocks are published before they are computed",
+    "output_reserve": "slots kept for the output at admission",
+    "lookahead_blocks": "blocks of a table beyond max_length, kept ahead on purpose",
+    "can_withdraw": "there is withdraw(rid): takes back what this step scheduled",
+    "can_fork": "there is fork(rid, child) -> [(source, target)] or None",
+    "can_reset": "there is reset(): forgets everything",
+    "can_evict_all": "there is evict_all(): drops what is cached for nobody",
+    "hash_trust": "what a hit is verified by: none, tokens, tokens+parent",
+    "copies_at_admit": "admit can make copies due",
+    "copies_at_reserve": "reserve can make copies due: copy-on-write",
+    "prefix_cache": "False if prefixes are never shared",
+    "event_listener": 'there is events() for a listener that keeps a "set" of keys, or one "counting" copies',
+}
+SCHEDULER_TRAITS = {
+    "overlap": "batches that may be in flight; with drafts schedule has an argument, too",
+    "policy": '"fcfs" or "priority" if nobody is admitted before an older request that waits',
+    "preempts": "False if it never takes slots back",
+    "mixes": "False if prompts and decodes never share a batch",
+    "prefix_cache": "False if prefixes are never shared",
+    "extra_key": "add looks at extra_key: adapter, salt",
+    "can_reset": "there is reset(): drops every content, live requests wait anew",
+    "max_length": "longest request in tokens with its output, None for the pool",
+    "lookahead_blocks": "blocks of a table beyond max_length, kept ahead on purpose",
+    "drafts": "most drafts of a request in a batch; there is draft(rid, tokens), and update has a second argument",
+    "aborts": '"any" time; "before_schedule" if messages are read there; None without an abort',
+}
+TRAITS: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "kv_manager": (Traits, KV_TRAITS),
+    "kv_scheduler": (SchedulerTraits, SCHEDULER_TRAITS),
+}
+
+
+@click.command("new-target")
+@click.argument("name")
+@click.option(
+    "--contract", default="kv_manager", show_default=True, shell_complete=complete_contract, help="What it implements."
+)
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), default=Path(), help="Where to write (default: here)."
+)
+def new_target_command(name: str, contract: str, directory: Path) -> None:
+    """Writes NAME.py, an adapter with the methods to fill in, and test_NAME.py, which checks it."""
+    check_contract(contract)
+    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UsageError(f"{name!r} cannot be a module's name: give letters, digits and _, like my_manager")
+    if not directory.is_dir():
+        raise UsageError(f"--dir {directory}: no such directory")
+    adapter, test = directory / f"{name}.py", directory / f"test_{name}.py"
+    if existing := [path for path in (adapter, test) if path.exists()]:
+        raise UsageError(f"{existing[0]} exists already; nothing was written")
+    inside = (directory / "__init__.py").exists()
+    for path, text in ((adapter, adapter_source(name, contract)), (test, test_source(name, contract, inside))):
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    console = stdout()
+    console.print(f"{adapter}: fill in what raises NotImplementedError", markup=False)
+    console.print(f"{test}: run it with `pytest {shlex.quote(str(test))}`, or", markup=False)
+    target = f"{name if adapter.parent == Path() else adapter}:{class_name(name)}"
+    console.print(f"kvlockstep check {contract} --target {shlex.quote(target)}", markup=False)
+
+
+def class_name(module: str) -> str:
+    """The name of the class in a module: my_manager has MyManager."""
+    return "".join(part[:1].upper() + part[1:] for part in module.split("_") if part) or "Target"
+
+
+def test_source(module: str, contract: str, inside: bool) -> str:
+    """A pytest module that checks the adapter; `inside` a package it imports it from there."""
+    name = class_name(module)
+    return (
+        f'"""{name} against the contract {contract}."""\n\n'
+        f"import kvlockstep\n\nfrom {'.' if inside else ''}{module} import {name}\n\n\n"
+        f'def test_{module}_holds():\n    kvlockstep.check({name}, contract="{contract}")\n'
+    )
+
+
+def adapter_source(module: str, contract: str) -> str:
+    """A class with every method of the contract's protocol; each raises NotImplementedError."""
+    known = CONTRACTS[contract]
+    methods = [(n, m) for n, m in vars(known.protocol).items() if not n.startswith("_")]
+    body = [
+        _docstring(f"What does {class_name(module)} wrap? `kvlockstep explain {contract}` says what is asked of it.")
+    ]
+    body += _traits(contract) if contract in TRAITS else []
+    body += ["", *_init(known)]
+    for name, member in methods:
+        body += ["", *_method(name, member, _about(known, name, member))]
+    imports = _imports(known, [member for _, member in methods])
+    head = [
+        f'"""{class_name(module)}: a target of the contract {contract}."""',
+        "",
+        "from __future__ import annotations",
+    ]
+    lines = [*head, *([""] if imports else []), *imports, "", "", f"class {class_name(module)}:"]
+    return "\n".join([*lines, *(f"    {line}".rstrip() for line in body)]) + "\n"
+
+
+def _init(contract: Contract) -> list[str]:
+    kinds = {name: _kind(value) for name, value in contract.probe.items()}
+    lines = [f"def __init__(self, {', '.join(f'{name}: {kind}' for name, kind in kinds.items())}) -> None:"]
+    if contract.name in TRAITS:
+        return [*lines, "    self.block_size = block_size", "    self.total = blocks * block_size"]
+    return [*lines, *(f"    self._{name} = {name}" for name in kinds)]
+
+
+def _kind(value: object) -> str:
+    return "Any" if value is None else type(value).__name__
+
+
+def _traits(contract: str) -> list[str]:
+    declared, about = TRAITS[contract]
+    lines = ["", "# What it can do; a run says nothing of what is not declared here."]
+    for trait in fields(declared):
+        if trait.default is not MISSING:
+            lines.append(f"{trait.name} = {_literal(trait.default)}  # {about.get(trait.name, '')}".rstrip(" #"))
+    return lines
+
+
+def _literal(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _method(name: str, member: Any, about: str) -> list[str]:
+    head = ["@property"] if isinstance(member, property) else []
+    line = f"def {signature_of(name, member, own=True)}:"
+    return [
+        *head,
+        line,
+        *(f"    {text}" for text in _docstring_lines(about)),
+        f'    raise NotImplementedError("{name}")',
+    ]
+
+
+def signature_of(name: str, member: Any, own: bool = False) -> str:
+    """A method of a protocol as it is written in it: `free(slot: int) -> None`; with `own` for a class's body."""
+    if isinstance(member, property):
+        answer = inspect.signature(member.fget).return_annotation if member.fget else "Any"
+        return f"{name}(self) -> {answer}" if own else f"{name}: {answer}"
+    signature = inspect.signature(member)
+    parameters = [_parameter(p) for n, p in signature.parameters.items() if n != "self"]
+    return f"{name}({', '.join((['self'] if own else []) + parameters)}) -> {signature.return_annotation}"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
+    return f"{parameter.name}: {parameter.annotation}{default}"
+
+
+def _about(contract: Contract, method: str, member: Any) -> str:
+    """What a method does, as the protocol says, or the reference."""
+    reference = BUILT_IN.get(contract.name, {}).get("reference")
+    documented = inspect.getdoc(getattr(load(reference), method, None)) if reference else None
+    return member.__doc__ or documented or f"See `kvlockstep explain {contract.name}`."
+
+
+def _docstring(text: str) -> str:
+    return f'"""{text}"""'
+
+
+def _docstring_lines(text: str) -> list[str]:
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
+    if len(paragraphs) == 1 and len(paragraphs[0]) + 14 <= WIDTH:
+        return [_docstring(paragraphs[0])]
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        lines += ([""] if lines else []) + wrap(paragraph, WIDTH - 12, break_on_hyphens=False)
+    return [f'"""{lines[0]}', *lines[1:], '"""']
+
+
+def _imports(contract: Contract, members: Sequence[Any]) -> list[str]:
+    """Imports for the names that the annotations use, from where the contract has them."""
+    parameters = {type(value).__name__: type(value) for value in contract.probe.values()}
+    namespace = {**parameters, **vars(sys.modules[contract.protocol.__module__])}
+    wanted: dict[str, set[str]] = {}
+    for name in _names_used(contract, members):
+        if name in namespace and not hasattr(builtins, name):
+            home = str(getattr(namespace[name], "__module__", ""))
+            # An alias like Rows = Sequence[...] says that it is from collections.abc, and is not there.
+            there = hasattr(sys.modules.get(home), name)
+            wanted.setdefault(home if there else contract.protocol.__module__, set()).add(name)
+    groups = [[m for m in sorted(wanted) if m.startswith("kvlockstep.") == own] for own in (False, True)]
+    lines = [[f"from {module} import {', '.join(sorted(wanted[module]))}" for module in group] for group in groups]
+    return [*lines[0], *([""] if lines[0] and lines[1] else []), *lines[1]]
+
+
+def _names_used(contract: Contract, members: Sequence[Any]) -> Iterable[str]:
+    annotations = [_kind(value) for value in contract.probe.values()]
+    for member in members:
+        function = member.fget if isinstance(member, property) else member
+        annotations += map(str, inspect.get_annotations(function).values() if function else ())
+    return {name for annotation in annotations for name in re.findall(r"[A-Za-z_]\w*", annotation)}

@@ -1,0 +1,112 @@
+"""Options that several verbs share, and how their values are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import PROFILES
+from kvlockstep.targets.registry import ENGINE_PATH, Target, check_contract, known_targets, resolve
+
+F = TypeVar("F", bound=Callable[..., Any])
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+RESULTS = "kvlockstep.results"
+
+
+def parse_time(text: str) -> float:
+    """Seconds of `90`, `90s`, `10m` or `2h`. Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if match is None or not float(match[1]):
+        raise UsageError(f"--time {text!r}: give a positive number of seconds, or one with s, m or h, like 10m")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def options(*wanted: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, shown by --help in this order."""
+
+    def apply(function: F) -> F:
+        for option in reversed(wanted):
+            function = option(function)
+        return function
+
+    return apply
+
+
+def _set_engine_path(_context: click.Context, _option: click.Parameter, folders: Sequence[str]) -> None:
+    if missing := [folder for folder in folders if not os.path.isdir(folder)]:
+        raise UsageError(f"--engine-path {missing[0]}: no such folder")
+    if folders:
+        os.environ[ENGINE_PATH] = os.pathsep.join(map(os.path.abspath, folders))
+
+
+engine_path_option = click.option(
+    "--engine-path",
+    multiple=True,
+    metavar="DIR",
+    expose_value=False,
+    callback=_set_engine_path,
+    help="Folder with an unpacked engine, or with several; may be repeated (default $KVLOCKSTEP_ENGINE_PATH).",
+)
+
+
+def target_option(function: F) -> F:
+    """--target and --engine-path."""
+    option = click.option(
+        "--target",
+        "targets",
+        multiple=True,
+        metavar="NAME|MODULE:FACTORY|FILE.py:FACTORY",
+        help="What to run; may be repeated.",
+    )
+    return option(engine_path_option(function))
+
+
+def _keep_stdout(context: click.Context, _option: click.Parameter, as_json: bool) -> bool:
+    """Stdout is for the results: what a target prints goes to stderr."""
+    if as_json:
+        context.meta[RESULTS] = sys.stdout
+        context.with_resource(redirect_stdout(sys.stderr))
+    return as_json
+
+
+def print_json(results: Any) -> None:
+    """The results of a verb that was given --json."""
+    click.echo(json.dumps(results), file=click.get_current_context().meta[RESULTS])
+
+
+profile_option = click.option("--profile", metavar="|".join(PROFILES), help="How much to run (default quick).")
+seed_option = click.option("--seed", type=int, help="Seed of the random and Hypothesis drivers (default 0).")
+dir_option = click.option("--dir", "directory", help="Directory of failing traces (default .kvlockstep/failures).")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_keep_stdout, help="Results as JSON on stdout, all else on stderr."
+)
+IN_PROCESS = "--in-process"
+in_process_option = click.option(
+    IN_PROCESS,
+    is_flag=True,
+    help="Run targets in this process, so that a debugger can stop in them; one that dies takes the check with it.",
+)
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File with [tool.kvlockstep] (default pyproject.toml, if there is one).",
+)
+
+
+def one_target(contract: str, specs: Sequence[str]) -> Target:
+    """The target that --target names, or the contract's first that is not the reference. Raises UsageError."""
+    check_contract(contract)
+    if len(specs) > 1:
+        raise UsageError("this command takes one --target")
+    default = next(name for name in known_targets(contract) if name != "reference")
+    return resolve(contract, specs[0] if specs else default)

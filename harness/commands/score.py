@@ -1,0 +1,79 @@
+"""`score`: the suite on its own faults and on what is right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kvlockstep.commands.options import json_option, options, print_json, profile_option
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.files import require_writable
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import save_trace
+from kvlockstep.models.registry import MODELS
+from kvlockstep.runs.results import EXIT_CODES
+from kvlockstep.show.console import progress_bar, stdout
+from kvlockstep.targets.registry import check_contract, known_faults
+
+
+@click.command("score")
+@options(profile_option, json_option)
+@click.option("--contract", "contracts", multiple=True, help="Only the faults and twins of this contract.")
+@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, and no clean twins.")
+@click.option("--seed", "seeds", multiple=True, type=int, help="Every seed must catch a fault (default 0, 1 and 2).")
+@click.option(
+    "--clean-times",
+    type=click.FloatRange(min=0),
+    default=0.25,
+    show_default=True,
+    help="Clean twins' steps, in budgets of the profile.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
+@click.option("--traces", help="Directory for the shortest trace of each fault.")
+def score_command(
+    profile: str | None,
+    as_json: bool,
+    contracts: Sequence[str],
+    faults: Sequence[str],
+    seeds: Sequence[int],
+    clean_times: float,
+    jobs: int,
+    traces: str | None,
+) -> None:
+    """Every fault in impl/faulty under every driver, and the clean twins; default profile ci.
+
+    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a clean twin that
+    does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
+    """
+    from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
+    from kvlockstep.show.score_text import print_score  # noqa: PLC0415
+
+    names = [check_contract(name) for name in contracts] or list(MODELS)
+    known = {id_ for name in names for id_ in known_faults(name)}
+    if unknown := [id_ for id_ in faults if id_ not in known]:
+        raise UsageError(f"--fault {unknown[0]!r} is no fault of {', '.join(names)}; `kvlockstep list` shows them")
+    if traces:
+        require_writable(Path(traces))
+    with progress_bar(total=True) as progress:
+        task = progress.add_task("scoring")
+        result = run_score(
+            profile_of(profile or "ci"),
+            contracts=names,
+            faults=faults,
+            seeds=tuple(dict.fromkeys(seeds)) or (0, 1, 2),
+            clean_times=clean_times,
+            jobs=jobs,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    for fault in result.faults if traces else ():
+        if fault.trace is not None:
+            # An error's details are a traceback with paths of this machine; a replay makes them anew.
+            save_trace(fault.trace.but(details=()), Path(str(traces)), f"{fault.id}.jsonl")
+    if as_json:
+        print_json(result.to_json())
+    else:
+        print_score(stdout(), result)
+    sys.exit(EXIT_CODES[result.verdict])

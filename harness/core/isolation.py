@@ -1,0 +1,215 @@
+"""Runs what a target may end, hang or crash in a child process, and says how that went.
+
+The child counts its steps into shared memory whenever its watchdog ticks; the parent only waits. When the count stands
+still for too long the parent kills the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import IO, Any, TypeVar
+
+from kvlockstep.core.watchdog import Watchdog
+
+R = TypeVar("R")
+
+POLL_SECONDS = 0.05
+# What faulthandler is given to write where a child stood that is killed.
+LAST_WORDS_SECONDS = 0.2
+PR_SET_PDEATHSIG = 1
+CAN_FORK = "fork" in multiprocessing.get_all_start_methods()
+# A child inherits the factory, which may be anything; other start methods would have to pickle it.
+FORK: Any = multiprocessing.get_context("fork" if CAN_FORK else None)
+
+
+class ChildLost(Exception):
+    """The child hung (`hung`) or ended without its answer. `reason` is a sentence, `details` say where it stood."""
+
+    def __init__(self, reason: str, hung: bool, details: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hung = hung
+        self.details = details
+
+
+class SharedWatchdog(Watchdog):
+    """A watchdog whose count the parent process can see, in the first of the `shared` numbers."""
+
+    def __init__(self, limit: float, shared: Any) -> None:
+        super().__init__(limit)
+        self._shared = shared
+
+    def look(self, number: int, frame: Any) -> None:
+        self._shared[0] = self.beat
+        super().look(number, frame)
+
+    def report(self, steps: int) -> None:
+        """Tells the parent how many steps are done."""
+        self._shared[1] = steps
+
+
+def in_child(
+    work: Callable[[SharedWatchdog], R], step_seconds: float, progress: Callable[[int], None] | None = None
+) -> R:
+    """Returns `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised.
+
+    `progress` hears what the child reports to its watchdog. Interrupts are for the parent: the child ignores them.
+    """
+    shared = FORK.RawArray("Q", 2)
+    receive, send = FORK.Pipe(duplex=False)
+    with tempfile.TemporaryFile("w+") as last_words:
+        arguments = (work, step_seconds, shared, send, last_words, os.getpid())
+        child = FORK.Process(target=_serve, args=arguments)
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child.start()
+        send.close()
+        try:
+            answer = _await(receive, child, shared, step_seconds, last_words, progress)
+        finally:
+            _end(child)
+            receive.close()
+    if isinstance(answer, BaseException):
+        raise answer
+    result: R = answer
+    return result
+
+
+def _serve(
+    work: Callable[[SharedWatchdog], Any],
+    step_seconds: float,
+    shared: Any,
+    send: Connection,
+    last_words: IO[str],
+    parent: int,
+) -> None:
+    # A group of its own, so that whatever the target starts ends with it.
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with(parent)
+    faulthandler.enable(last_words, all_threads=False)
+    _one_thread()
+    me = os.getpid()
+    watchdog = SharedWatchdog(step_seconds, shared)
+    answer: Any
+    try:
+        with watchdog.watching():
+            answer = work(watchdog)
+    except BaseException as error:
+        error.add_note(f"raised in a child process:\n{traceback.format_exc()}")
+        answer = error
+    if os.getpid() != me:
+        # The target forked, and this is its child: one answer is enough.
+        os._exit(0)
+    # The parent kills this process as soon as it has the answer.
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    send.send_bytes(_pickled(answer))
+
+
+def _pickled(answer: Any) -> bytes:
+    """The answer for the parent. An exception that cannot be made again there goes as its text."""
+    try:
+        data = bytes(ForkingPickler.dumps(answer))
+        if isinstance(answer, BaseException):
+            ForkingPickler.loads(data)
+    except Exception:
+        if not isinstance(answer, BaseException):
+            raise
+        data = bytes(ForkingPickler.dumps(RuntimeError("".join(traceback.format_exception(answer)))))
+    return data
+
+
+def _one_thread() -> None:
+    """OpenMP's threads are not there after a fork, and a parallel region that waits for them waits for ever."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+def _await(
+    receive: Connection,
+    child: Any,
+    shared: Any,
+    step_seconds: float,
+    last_words: IO[str],
+    progress: Callable[[int], None] | None,
+) -> Any:
+    seen, since, told = -1, time.monotonic(), 0
+    while not receive.poll(POLL_SECONDS):
+        if not child.is_alive() and not receive.poll(0):
+            raise _died(child, last_words)
+        if shared[0] != seen:
+            seen, since = shared[0], time.monotonic()
+        elif time.monotonic() - since > 2 * step_seconds:
+            raise _hung(child, 2 * step_seconds, last_words)
+        if progress is not None and shared[1] != told:
+            told = shared[1]
+            progress(told)
+    try:
+        return receive.recv()
+    except EOFError:
+        child.join()
+        raise _died(child, last_words) from None
+
+
+def _died(child: Any, last_words: IO[str]) -> ChildLost:
+    return ChildLost(how_it_died(child.exitcode), hung=False, details=_said(last_words))
+
+
+def _hung(child: Any, seconds: float, last_words: IO[str]) -> ChildLost:
+    with contextlib.suppress(OSError):
+        os.kill(child.pid, signal.SIGABRT)
+    child.join(LAST_WORDS_SECONDS)
+    said = tuple(line for line in _said(last_words) if not line.startswith("Fatal Python error"))
+    return ChildLost(f"no step for {seconds:g} s, not even to a signal", hung=True, details=said)
+
+
+def _said(last_words: IO[str]) -> tuple[str, ...]:
+    """faulthandler's text, without what differs from run to run, and without the frames of the harness."""
+    last_words.seek(0)
+    lines = [line.rstrip() for line in last_words.read().splitlines() if line.strip()]
+    lines = [re.sub(r"[Tt]hread 0x[0-9a-f]+( \[[^]]*\])? ", "thread ", line) for line in lines]
+    ours = next((n for n, line in enumerate(lines) if re.search(r"in (guarded|looked_at|tried)$", line)), len(lines))
+    return tuple(line for line in lines[:ours] if not line.startswith("Extension modules"))
+
+
+def _end(child: Any) -> None:
+    """Ends the child and what it has left running."""
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.join()
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel end this process when its parent is gone, however that ended; does nothing but on Linux."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def how_it_died(exit_code: int | None) -> str:
+    """The end of a process in words."""
+    if exit_code is not None and exit_code < 0:
+        known = {s.value: s.name for s in signal.Signals}
+        return f"the process died of {known.get(-exit_code, f'signal {-exit_code}')}"
+    return f"the process ended with exit code {exit_code}"

@@ -1,0 +1,87 @@
+"""Cuts off a call that does not return.
+
+A timer signal looks at regular intervals whether the driver's step counter has moved. It costs the driver one
+addition per step. Works in the main thread, on calls that return to the interpreter now and then; a call stuck in
+compiled code is cut off by the parent process of `fuzz` and of profile `deep` instead.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from kvlockstep.models.core.calls import StepTimeout, guarded, looked_at
+
+TICKS = 4
+CALLS_THE_TARGET = guarded.__code__, looked_at.__code__
+# Hypothesis's hook into the garbage collector, where an exception is printed and lost.
+COLLECTING = "gc_callback"
+
+
+class Watchdog:
+    """`beat` is what the driver counts up at every step; a step may take `limit` seconds, while it watches."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.beat = 0
+        self._seen = -1
+        self._still = 0
+        self._watches = False
+
+    def look(self, _signal: int, frame: FrameType | None) -> None:
+        if self.beat != self._seen:
+            self._seen, self._still = self.beat, 0
+            return
+        self._still += 1
+        if self._still >= TICKS:
+            self._still = 0
+            if _in_the_target(frame):
+                raise StepTimeout
+
+    @contextmanager
+    def watching(self) -> Iterator[Watchdog]:
+        """Watches the block, if it does not yet; does nothing outside the main thread, where no signal arrives.
+
+        Whose timer was running before has it again afterwards, for as long as it had left.
+        """
+        elsewhere = threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer")
+        if self._watches or elsewhere:
+            yield self
+            return
+        former, left = signal.signal(signal.SIGALRM, self.look), signal.getitimer(signal.ITIMER_REAL)
+        self._watches = True
+        self._limit_to(self.limit)
+        try:
+            yield self
+        finally:
+            self._watches = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+            signal.setitimer(signal.ITIMER_REAL, *left)
+
+    @contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """In the block a step may take `seconds`, or its usual limit if that is less."""
+        usual = self.limit
+        self._limit_to(min(seconds, usual))
+        try:
+            yield
+        finally:
+            self._limit_to(usual)
+
+    def _limit_to(self, seconds: float) -> None:
+        self.limit = seconds
+        if self._watches:
+            signal.setitimer(signal.ITIMER_REAL, seconds / TICKS, seconds / TICKS)
+
+
+def _in_the_target(frame: FrameType | None) -> bool:
+    """Whether the target is what takes so long, and not a driver on a busy machine."""
+    while frame is not None and frame.f_code.co_name != COLLECTING:
+        if frame.f_code in CALLS_THE_TARGET:
+            return True
+        frame = frame.f_back
+    return False

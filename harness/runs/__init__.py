@@ -1,0 +1,1 @@
+"""Runs of a check, a comparison or a score, and their results. Nothing here prints."""

@@ -1,0 +1,303 @@
+"""`score`: how much of what is wrong on purpose the suite catches, and whether it lets pass what is right.
+
+Every fault runs under every driver with the first seed, Hypothesis with a third of its examples if others caught it,
+and under the random driver with the other seeds, where Hypothesis helps out if random finds nothing. Clean twins run
+under the random driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from kvlockstep.core.isolation import FORK
+from kvlockstep.core.profiles import Profile
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
+from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.properties.law import EVERYWHERE, Law, muted
+from kvlockstep.properties.overlaps import reason_for
+from kvlockstep.runs.check import drive, shrink_failure
+from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
+from kvlockstep.targets.registry import FAULT_PREFIX, Target, clean_twins, faults, known_faults, resolve
+
+STEP_SECONDS = 0.5
+SHRINK_STEPS = 40_000
+EXPLORE_SHARE = 0.02
+MEDIAN_LENGTH = 6
+LONGEST = 12
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One driver with one seed on one fault; `law` is None if it found nothing within its budget."""
+
+    driver: str
+    seed: int
+    law: str | None
+    steps: int
+    seconds: float
+
+
+@dataclass
+class FaultScore:
+    """How one fault fared. `laws` are those that see the shrunk trace: each one with those before it muted."""
+
+    id: str
+    contract: str
+    expected: str
+    sightings: list[Sighting] = field(default_factory=list)
+    trace: Trace | None = None
+    laws: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def caught_by(self, driver: str) -> Sighting | None:
+        """The driver's sighting with the lowest seed that caught the fault."""
+        return next((s for s in self.sightings if s.driver == driver and s.law), None)
+
+    def caught_with(self, seed: int) -> bool:
+        """Exploration knows no seed, so what it catches is caught with every one."""
+        return any(s.law for s in self.sightings if s.seed == seed or s.driver == "explore")
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({s.seed for s in self.sightings})
+
+    @property
+    def caught(self) -> bool:
+        return all(self.caught_with(seed) for seed in self.seeds)
+
+    @property
+    def by_luck(self) -> bool:
+        return not self.caught and any(s.law for s in self.sightings)
+
+    @property
+    def first(self) -> Sighting | None:
+        """The sighting that took the fewest steps."""
+        return min((s for s in self.sightings if s.law), key=lambda s: s.steps, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        first = self.first
+        return {
+            "id": self.id,
+            "contract": self.contract,
+            "caught": self.caught,
+            "law": first and first.law,
+            "driver": first and first.driver,
+            "steps": first and first.steps,
+            "trace_length": self.trace and len(self.trace.ops),
+            "seconds": round(self.seconds, 3),
+            "expected": self.expected,
+            "laws": list(self.laws),
+            "sightings": [asdict(s) for s in self.sightings],
+        }
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A target that is right, and what the suite said of it."""
+
+    contract: str
+    target: str
+    verdict: str
+    steps: int
+    seconds: float
+    law: str | None = None
+    missed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LawScore:
+    """`first`: faults that this law reports; `sees`: faults that it would; `alone`: those that no other law sees.
+
+    `company` are the laws that see whatever this one sees. The laws of every contract (agreement with the reference,
+    errors, time) do not count as others. `reason`: why it need not be alone, where it is not.
+    """
+
+    contract: str
+    id: str
+    first: int
+    sees: int
+    alone: tuple[str, ...]
+    company: tuple[str, ...]
+    reason: str | None = None
+
+
+@dataclass
+class Score:
+    """`whole`: not of chosen faults only, so that the median of the shortest traces says something."""
+
+    faults: list[FaultScore] = field(default_factory=list)
+    clean: list[Clean] = field(default_factory=list)
+    seconds: float = 0.0
+    whole: bool = True
+
+    @property
+    def missed(self) -> list[FaultScore]:
+        return [f for f in self.faults if not f.caught]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(f.trace.ops) for f in self.faults if f.trace is not None]
+
+    @property
+    def too_long(self) -> list[FaultScore]:
+        return [f for f in self.faults if f.trace is not None and len(f.trace.ops) > LONGEST]
+
+    @property
+    def median_length(self) -> float:
+        return median(self.lengths) if self.lengths else 0.0
+
+    @property
+    def blind(self) -> list[LawScore]:
+        """The laws that see nothing, for no stated reason. Which law is alone hangs on the traces; see the tests."""
+        return [law for law in self.laws() if not law.sees and law.reason is None] if self.whole else []
+
+    @property
+    def verdict(self) -> str:
+        wrong = self.missed or self.too_long or self.blind or (self.whole and self.median_length > MEDIAN_LENGTH)
+        return worst([VIOLATED if wrong else HOLDS, *(twin.verdict for twin in self.clean)])
+
+    def laws(self) -> list[LawScore]:
+        """The law side of the matrix law x fault."""
+        contracts = [name for name in MODELS if any(f.contract == name for f in self.faults)]
+        return [self._law(contract, law) for contract in contracts for law in model_of(contract).laws]
+
+    def _law(self, contract: str, law: Law[Any]) -> LawScore:
+        faults = [f for f in self.faults if f.contract == contract and law.id in f.laws]
+        everywhere = {other.id for other in EVERYWHERE}
+        others = [set(f.laws) - everywhere - {law.id} for f in faults]
+        alone = tuple(f.id for f, other in zip(faults, others, strict=True) if not other)
+        company = sorted(set.intersection(*others)) if others else ()
+        first = sum(f.laws[0] == law.id for f in faults)
+        reason = None if alone else reason_for(contract, law.id)
+        return LawScore(contract, law.id, first, len(faults), alone, tuple(company), reason and reason.why)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "caught": len(self.faults) - len(self.missed),
+            "total": len(self.faults),
+            "median_trace_length": self.median_length,
+            "faults": [f.to_json() for f in self.faults],
+            "laws": [asdict(law) for law in self.laws()],
+            "clean": [asdict(twin) for twin in self.clean],
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def score(
+    profile: Profile,
+    *,
+    contracts: Sequence[str],
+    faults: Sequence[str] = (),
+    seeds: Sequence[int] = (0, 1, 2),
+    clean_times: float = 0.25,
+    jobs: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> Score:
+    """Scores the faults of the contracts, or only `faults`; with `faults` no clean twins run.
+
+    Clean twins get `clean_times` the profile's random steps; 0 leaves them out. `progress` hears (done, all).
+    """
+    started = time.perf_counter()
+    result = Score(whole=not faults)
+    known = {id_: contract for contract in contracts for id_ in known_faults(contract)}
+    wanted = [id_ for id_ in known if not faults or id_ in faults]
+    twins = [(c, name) for c in contracts for name in clean_twins(c)] if clean_times and not faults else []
+    with ProcessPoolExecutor(jobs, mp_context=FORK) as pool:
+        futures: list[Future[Clean] | Future[FaultScore]] = []
+        steps = int(profile.random_steps * clean_times)
+        futures += [pool.submit(_run_clean, c, name, profile, steps, seeds[0]) for c, name in twins]
+        futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds)) for id_ in wanted]
+        for done, _ in enumerate(as_completed(futures), 1):
+            if progress is not None:
+                progress(done, len(futures))
+    for future in futures:
+        one = future.result()
+        if isinstance(one, Clean):
+            result.clean.append(one)
+        else:
+            result.faults.append(one)
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ...]) -> FaultScore:
+    target = resolve(contract, FAULT_PREFIX + id_)
+    result = FaultScore(id_, contract, faults()[id_].law)
+    budget = replace(
+        profile,
+        explore_steps=round(profile.explore_steps * EXPLORE_SHARE),
+        step_seconds=STEP_SECONDS,
+    )
+    started = time.perf_counter()
+    traces = []
+    for driver, seed in _runs(seeds, result):
+        share = 3 if driver == "hypothesis" and result.caught_with(seed) else 1
+        outcome = drive(driver, target, replace(budget, examples=budget.examples // share), seed)
+        failure = outcome.failure
+        law = failure.law if failure is not None else None
+        result.sightings.append(Sighting(driver, seed, law, outcome.steps, round(outcome.seconds, 3)))
+        traces += [failure] if failure is not None else []
+    if traces:
+        result.trace = _shortest(target, traces, replace(budget, shrink_steps=SHRINK_STEPS))
+        result.laws = tuple(laws_that_see(target, result.trace))
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _shortest(target: Target, traces: list[Trace], budget: Profile) -> Trace:
+    """Shrinks the shortest trace, and the next where that ends in a long one: shrinking finds local minima."""
+    best: Trace | None = None
+    for trace in sorted(traces, key=lambda trace: len(trace.ops)):
+        short = shrink_failure(target, trace.but(target=target.name), budget)
+        best = short if best is None or len(short.ops) < len(best.ops) else best
+        if len(best.ops) <= LONGEST:
+            break
+    assert best is not None
+    return best
+
+
+def _runs(seeds: tuple[int, ...], so_far: FaultScore) -> Iterator[tuple[str, int]]:
+    yield from ((driver, seeds[0]) for driver in ("explore", "random", "hypothesis"))
+    for seed in seeds[1:]:
+        yield "random", seed
+        if not so_far.caught_with(seed):
+            yield "hypothesis", seed
+
+
+def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
+    """The laws that the trace violates, each found with those before it muted, as far as a model gets without them."""
+    model_type = model_of(target.contract)
+    laws = {law.id: law for law in model_type.laws if law not in EVERYWHERE}
+    seen: list[Law[Any]] = []
+    with Watchdog(STEP_SECONDS).watching() as watchdog:
+        while True:
+            try:
+                with muted(seen):
+                    again = run_ops(model_type, target.factory, trace.scope, trace.ops, watchdog)
+            except Exception:
+                return
+            if again is None:
+                return
+            yield again.law
+            if again.law not in laws:
+                return
+            seen.append(laws[again.law])
+
+
+def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
+    target = resolve(contract, name)
+    outcome = drive("random", target, replace(profile, random_steps=steps), seed)
+    model_type = model_of(contract)
+    missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
+    missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
+    verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
+    law = outcome.failure.law if outcome.failure is not None else None
+    return Clean(contract, name, verdict, outcome.steps, round(outcome.seconds, 1), law, missed)

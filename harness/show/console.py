@@ -1,0 +1,198 @@
+"""The terminal consumer of events and results: plain text, no colour where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvlockstep.campaign.summary import Campaign, yardstick
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.properties.law import counted
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.runs.check import Event
+from kvlockstep.runs.results import INCONCLUSIVE, Report, TargetReport
+
+PIPE_WIDTH = 120
+# Of a long run without a terminal, in a log.
+EVERY_SECONDS = 30.0
+
+
+class _Results(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves the exit code to the command line; rich would end the process with 1, which says violated."""
+        raise  # noqa: PLE0704
+
+
+def stdout() -> Console:
+    """For results."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return _Results(highlight=False, soft_wrap=True, width=width)
+
+
+def stderr() -> Console:
+    """For progress and complaints."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def complete_contract(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: contracts that begin like this."""
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
+def progress_bar(total: bool = False) -> Progress:
+    """A progress line on stderr that goes when it is done; with a bar where the total is known."""
+    columns = [SpinnerColumn(), TextColumn("{task.description}")]
+    bar = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if total else []
+    console = Console(stderr=True)
+    return Progress(
+        *columns, *bar, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    )
+
+
+def announce_timing(name: str) -> None:
+    """Says on a terminal what is being timed, without a thread that would take time from it."""
+    if (console := stderr()).is_terminal:
+        console.print(f"timing {name}")
+
+
+class NowAndThen:
+    """Shows how far a run is: on a terminal at once, elsewhere with a line on stderr every `every` seconds."""
+
+    def __init__(self, progress: Progress, every: float | None = None) -> None:
+        self._progress = progress
+        self._every = EVERY_SECONDS if every is None else every
+        self._task = progress.add_task("starting")
+        self._said = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self._progress.update(self._task, description=escape(text))
+        if self._progress.disable and time.monotonic() - self._said >= self._every:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Says it now, and leaves it there."""
+        self._said = time.monotonic()
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class CheckProgress:
+    """Shows which driver is running, and keeps notes out of the way of results."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._show = NowAndThen(progress)
+
+    def __call__(self, event: Event) -> None:
+        text = f"{event.contract} on {event.target}: {event.driver}"
+        if event.kind == "progress":
+            text += f", {event.steps:,} steps"
+        self._show(text)
+
+
+def print_target(console: Console, report: TargetReport) -> None:
+    """Header, one row per driver, reach, and the failure page if there is one."""
+    console.print(
+        f"[bold]{report.contract}[/bold] on [bold]{escape(report.target)}[/bold]{escape(_engine(report.facts))}"
+    )
+    if traits := report.facts.get("traits"):
+        console.print(f"  traits: {traits_text(traits)}")
+    for law, reason in report.not_checked.items():
+        console.print(f"  not checked: {law} ({reason})")
+    if not report.failures:
+        console.print(f"  laws: {laws_text(report)}")
+    for note in report.notes:
+        console.print(f"  {note}", markup=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    numbers = ("steps", "covered", "seconds")
+    for heading in ("  driver", *numbers, "verdict", ""):
+        table.add_column(heading, justify="right" if heading in numbers else "left")
+    for run in report.runs:
+        # Only exploration keeps the states that it has seen; the others count their episodes, a replay nothing.
+        covered = counted(run.states, "state" if run.driver == "explore" else "episode") if run.states else ""
+        table.add_row(f"  {run.driver}", f"{run.steps:,}", covered, f"{run.seconds:.1f}", run.verdict, run.note)
+    console.print(table)
+    reach: Counter[str] = Counter()
+    for run in report.runs:
+        reach.update(run.reach)
+    if reach and not report.failures:
+        goals = [g.id for g in model_of(report.contract).goals if reach[g.id]]
+        console.print("  reached: " + ", ".join(f"{goal} {reach[goal]:,}" for goal in goals))
+    for gap in report.gaps if report.verdict == INCONCLUSIVE else ():
+        console.print(f"  [yellow]{gap}[/yellow]")
+    for run in report.failures:
+        if run.failure is not None:
+            console.print()
+            console.print(failure_page(run.failure, run.trace), markup=False)
+    console.print(f"  {_coloured(report.verdict)}")
+    console.print()
+
+
+def print_summary(console: Console, report: Report) -> None:
+    """The last line of a check."""
+    for target, reason in report.skipped.items():
+        console.print(f"skipped {target}: {reason}", markup=False)
+    steps = sum(run.steps for run in report.runs)
+    seconds = sum(run.seconds for run in report.runs)
+    ran = f"{counted(len(report.targets), 'target')}, {counted(steps, 'step')} in {seconds:.1f} s"
+    console.print(f"{_coloured(report.verdict)}: {ran}")
+
+
+def print_campaign(console: Console, campaign: Campaign) -> None:
+    """The summary of a campaign, its findings first."""
+    for trace, path in campaign.findings.values():
+        console.print(failure_page(trace, path), markup=False)
+        console.print()
+    for lost in campaign.lost_workers:
+        console.print(f"lost {lost}", markup=False)
+    for note in campaign.notes:
+        console.print(note, markup=False)
+    console.print(
+        f"{counted(campaign.steps, 'step')} in {counted(campaign.episodes, 'episode')}, {campaign.seconds:.1f} s; "
+        f"{counted(campaign.failures, 'failure')}, {counted(len(campaign.findings), 'finding')}"
+        + ("; interrupted" if campaign.interrupted else "")
+    )
+    console.print(
+        f"this run: {counted(campaign.run_steps, 'step')}, {campaign.run_seconds:.1f} s, {campaign.rate:,.0f} steps/s "
+        f"on {counted(campaign.jobs, 'worker')}; at this rate {yardstick(campaign.rate)}"
+    )
+    for gap in campaign.gaps:
+        console.print(gap)
+
+
+def _engine(facts: dict[str, Any]) -> str:
+    return f" ({facts['engine']} {facts.get('version', '')})" if "engine" in facts else ""
+
+
+def traits_text(traits: Traits | SchedulerTraits) -> str:
+    """The traits that differ from what an adapter has by default."""
+    plain = asdict(type(traits)(block_size=0, total=0))
+    declared = {n: v for n, v in asdict(traits).items() if n not in ("block_size", "total") and v != plain[n]}
+    return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
+
+
+def laws_text(report: TargetReport) -> str:
+    """How many laws there are of each verdict, and the one that was evaluated least."""
+    counts = Counter(report.laws.values())
+    texts = [f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items()]
+    evaluated = report.evaluated
+    held = [law for law, verdict in report.laws.items() if verdict == "held"]
+    if held:
+        least = min(held, key=evaluated.__getitem__)
+        texts.append(f"least evaluated: {least}, {evaluated[least]:,} times")
+    return ", ".join(texts)
+
+
+def _coloured(verdict: str) -> str:
+    colour = {"holds": "green", "violated": "red", "inconclusive": "yellow"}.get(verdict, "red")
+    return f"[{colour}]{verdict.upper()}[/{colour}]"

@@ -1,0 +1,278 @@
+"""Plays a trace again and looks at the target before and after every step.
+
+Each state is seen on a fresh target that was only driven, never looked at, up to there: a question can change what a
+faulty manager does next. All of it happens in a child process, which a hanging or dying target takes with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvlockstep.core.isolation import ChildLost, in_child
+from kvlockstep.core.trace import Trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.episode import answer_text
+from kvlockstep.models.core.lockstep import LockstepModel, fields, show
+from kvlockstep.models.core.model import Divergence, Model
+from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.registry import model_of
+from kvlockstep.properties.law import Law, Refused, checked_by
+from kvlockstep.reference.errors import ContractError
+from kvlockstep.show.pictures import NOTHING, Picture, picture_of
+from kvlockstep.targets import Target
+
+Outcomes = dict[int, Any]
+
+REPLAYED_STEPS = 40_000
+LONGEST_VALUE = 600
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Two values that had to agree: what was seen, and what it had to be."""
+
+    what: str
+    seen: str
+    wanted: str
+
+
+@dataclass
+class Moment:
+    """One step: the operation, the target's answer, what the target looks like afterwards, what is available then."""
+
+    op: str
+    answer: str
+    picture: Picture | None = None
+    avail: int | None = None
+
+
+@dataclass
+class Observed:
+    """A trace as it went this time. `law` is empty if every law held; `hidden` steps at the start have no picture."""
+
+    start: Picture = NOTHING
+    moments: list[Moment] = field(default_factory=list)
+    law: str = ""
+    message: str = ""
+    details: tuple[str, ...] = ()
+    sides: list[Side] = field(default_factory=list)
+    hidden: int = 0
+
+
+def observe(target: Target, trace: Trace, step_seconds: float = 5.0) -> Observed:
+    """Plays the trace on the target and answers everything that can be seen of it."""
+    try:
+        return in_child(lambda watchdog: _observe(target, trace, watchdog), step_seconds)
+    except ChildLost as lost:
+        done = _without_last(target, trace, step_seconds)
+        done.law, done.message, done.details = trace.law, trace.message, (lost.reason,)
+        return done
+
+
+def _without_last(target: Target, trace: Trace, step_seconds: float) -> Observed:
+    before = trace.but(ops=trace.ops[:-1], answers=trace.answers[:-1], law="")
+    try:
+        done = in_child(lambda watchdog: _observe(target, before, watchdog), step_seconds) if before.ops else Observed()
+    except ChildLost:
+        done = Observed(moments=[Moment(str(op), "") for op in before.ops])
+    done.moments.append(Moment(str(trace.ops[-1]) if trace.ops else "", ""))
+    return done
+
+
+def _observe(target: Target, trace: Trace, watchdog: Watchdog) -> Observed:
+    model_type, ops = model_of(trace.contract), trace.ops
+    observed = Observed()
+    law = next((law for law in model_type.laws if law.id == trace.law), None)
+    model: Model[Any] | None = None
+    outcomes: Outcomes = {}
+    try:
+        with _watched(law) as seen_by_law:
+            watchdog.beat += 1
+            model = model_type(trace.scope, target.factory)
+            outcomes = _listen(model)
+            for op in ops:
+                observed.moments.append(Moment(str(op), "not possible here"))
+                done = len(model.avails)
+                observed.moments[-1].answer = _step(model, op, watchdog)
+                observed.moments[-1].avail = next(iter(model.avails[done:]), None)
+    except Divergence as divergence:
+        if observed.moments:
+            observed.moments[-1].answer = answer_text(divergence.answer) or _last_answer(model, outcomes)
+            observed.moments[-1].avail = divergence.avails[-1] if divergence.avails else None
+        observed.law, observed.message, observed.details = divergence.law, divergence.message, divergence.details
+        if model is None:
+            return observed
+        observed.sides = _sides(model, divergence, outcomes, law, seen_by_law)
+    shown = min(len(observed.moments), max(20, REPLAYED_STEPS // max(1, len(ops))))
+    observed.hidden = len(observed.moments) - shown
+    for number in range(observed.hidden, len(observed.moments) + 1):
+        picture = _state_after(model_type, target, trace, number, watchdog)
+        if number:
+            observed.moments[number - 1].picture = picture
+        if number == observed.hidden:
+            observed.start = picture
+    return observed
+
+
+def _step(model: Model[Any], op: Op, watchdog: Watchdog) -> str:
+    watchdog.beat += 1
+    try:
+        return answer_text(model.step(op))
+    except NotEnabled:
+        return "not possible here"
+
+
+def _state_after(
+    model_type: type[Model[Any]], target: Target, trace: Trace, number: int, watchdog: Watchdog
+) -> Picture:
+    try:
+        watchdog.beat += 1
+        model = model_type(trace.scope, target.factory)
+        for op in trace.ops[:number]:
+            _step(model, op, watchdog)
+    except Divergence:
+        if number < len(trace.ops):
+            return NOTHING
+    watchdog.beat += 1
+    return picture_of(model)
+
+
+def _listen(model: Model[Any]) -> Outcomes:
+    """Keeps the last outcome of the reference and of the target, by the id of the system."""
+    outcomes: Outcomes = {}
+    if isinstance(model, LockstepModel):
+        perform = model.perform
+
+        def performed(system: Any, op: Op) -> Any:
+            try:
+                outcomes[id(system)] = None
+                outcomes[id(system)] = perform(system, op)
+            except ContractError as error:
+                outcomes[id(system)] = Refused(type(error).__name__)
+                raise
+            return outcomes[id(system)]
+
+        model.perform = performed  # type: ignore[method-assign]
+    return outcomes
+
+
+def _last_answer(model: Model[Any] | None, outcomes: Outcomes) -> str:
+    if isinstance(model, LockstepModel) and id(model.target) in outcomes:
+        return answer_text(outcomes[id(model.target)])
+    return ""
+
+
+@contextmanager
+def _watched(law: Law[Any] | None) -> Iterator[list[tuple[Any, ...]]]:
+    """In it the law keeps what it looked at when it was violated."""
+    violations: list[tuple[Any, ...]] = []
+    if law is None:
+        yield violations
+        return
+    check = law.check
+
+    def watching(*observed: Any) -> str | None:
+        wrong: str | None = check(*observed)
+        if wrong is not None:
+            violations.append(observed)
+        return wrong
+
+    with checked_by(law, watching):
+        yield violations
+
+
+def _sides(
+    model: Model[Any],
+    divergence: Divergence,
+    outcomes: Outcomes,
+    law: Law[Any] | None,
+    violations: Sequence[tuple[Any, ...]],
+) -> list[Side]:
+    if isinstance(model, LockstepModel):
+        return _against_reference(model, outcomes)
+    if law is None or law.id != divergence.law or not violations:
+        return []
+    names = list(inspect.signature(law.check).parameters)
+    return sides_of_law(law.id, dict(zip(names, violations[-1], strict=True)))
+
+
+def _against_reference(model: LockstepModel[Any], outcomes: Outcomes) -> list[Side]:
+    want, got = outcomes.get(id(model.reference)), outcomes.get(id(model.target))
+    sides = [] if want == got else [Side("answer", _short(show(got)), _short(show(want)))]
+    try:
+        pairs = list(fields(model.observe(model.reference), model.observe(model.target)))
+    except Exception as error:
+        return [*sides, Side("a look at it afterwards", f"{type(error).__name__}: {error}", "it answers")]
+    return sides + [side for name, w, s in pairs for side in _differences(name, w, s)]
+
+
+def _differences(name: str, want: Any, seen: Any) -> Iterator[Side]:
+    """What differs in two values, part by part where they have named parts."""
+    if want == seen:
+        return
+    if isinstance(want, Mapping) and isinstance(seen, Mapping):
+        for key in [*want, *(key for key in seen if key not in want)]:
+            yield from _differences(f"{name} {show(key)}", want.get(key, ABSENT), seen.get(key, ABSENT))
+    elif hasattr(want, "_fields") and type(want) is type(seen):
+        for part in want._fields:
+            yield from _differences(f"{name}, {part}", getattr(want, part), getattr(seen, part))
+    else:
+        yield Side(name, _short(_plain(seen)), _short(_plain(want)))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)
+
+
+def sides_of_law(law: str, observed: dict[str, Any]) -> list[Side]:
+    """The values that a law of kv_manager found at odds; of a law without a table of its own, what it looked at."""
+    if "cell" in observed:
+        cell = observed["cell"]
+        return [Side(f"position {cell.position}, slot {cell.slot}", cell.got, cell.want)]
+    try:
+        what, seen, wanted = _COMPARED[law](observed)
+    except KeyError:
+        return [Side(name, _short(value), "") for name, value in observed.items()]
+    return [Side(what, _short(seen), _short(wanted))]
+
+
+Compared = Callable[[dict[str, Any]], tuple[str, Any, Any]]
+_COMPARED: dict[str, Compared] = {
+    "no_aliasing": lambda o: (f"slot {o['slot']}", " and ".join(o["writers"]), "one of them"),
+    "hit_bounds": lambda o: ("cached tokens", o["cached"], f"0 to {o['known'] - 1}"),
+    "eviction_safety": lambda o: (
+        "free slots",
+        sorted(s for s in o["free"] if s // o["block_size"] in o["held"]),
+        f"none of blocks {sorted(o['held'])}, which are held",
+    ),
+    "no_double_free": lambda o: ("free slots", sorted(o["free"]), sorted(set(o["free"]))),
+    "accounting": lambda o: ("avail + held", f"{o['avail']} + {o['held']} = {o['avail'] + o['held']}", o["total"]),
+    "leak_freedom": lambda o: ("avail with no slot held", o["avail"], o["total"]),
+    "conservation": lambda o: ("blocks named so far", len(o["blocks"]), f"at most {o['total'] // o['block_size']}"),
+    "free_count": lambda o: ("free_now", o["free_now"], f"0 to {o['avail'] - len(o['hit']) * o['block_size']}"),
+    "eviction_complete": lambda o: ("free_now after evict_all", o["free_now"], o["total"] - o["held"]),
+    "reset_complete": lambda o: (
+        "avail, free_now after reset",
+        f"{o['avail']}, {o['free_now']}",
+        f"{o['total']}, {o['total']}",
+    ),
+    "admission_honesty": lambda o: (
+        o["what"],
+        "refused",
+        f"accepted: {o['needed']} blocks at most, {o['room']} not held",
+    ),
+    "coverage": lambda o: ("slots at launch", o["allocated"], f"at least {o['needed']}"),
+    "table_limit": lambda o: (f"blocks in the table of {o['rid']}", o["blocks"], f"at most {o['most']}"),
+    "atomicity": lambda o: (f"{o['of']} around {o['what']} that was refused", o["after"], o["before"]),
+    "purity": lambda o: (f"{o['what']}, asked again", o["second"], o["first"]),
+}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"

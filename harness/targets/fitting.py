@@ -1,0 +1,153 @@
+"""Everything in which an instance does not fit its contract: methods, their parameters, traits and their names."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import reprlib
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any
+
+from kvlockstep.models.requests.traits import WRONG, Kind, kinds_of, taken_traits
+from kvlockstep.reference.catalogue import Contract
+from kvlockstep.targets.trying import tried
+
+# How like a trait's name another one has to be. With these two an adapter's own `chunks`, `max_len`, `can_preempt` or
+# `output_reserved` is left alone, and `can_forks`, `chunked`, `prefix_caching` or `max_lenght` is not.
+CLOSE = 0.83
+CLOSER = 0.88
+FAMILY = "can_"
+
+
+def misfits_of(contract: Contract, made: Any) -> list[str]:
+    """A sentence for each thing that is wrong, none if `made` fits."""
+    declared, wrong = ({}, []) if contract.traits is None else taken_traits(made, contract.traits)
+    calls = _calls(contract, made, declared)
+    read = [name for name, value in vars(contract.protocol).items() if isinstance(value, property)]
+    needed = [name for name, kind in _kinds(contract).items() if kind.needed]
+    missing = [name for name in (*calls, *read, *needed) if not _has(made, name)]
+    odd = [text for name, call in calls.items() if name not in missing and (text := _odd_call(made, name, call))]
+    odd += [f"{name} is a method, and is read as an attribute" for name in read if _is_method(made, name)]
+    lacks = [f"{type(made).__name__} lacks for {contract.name}: {', '.join(missing)}"] if missing else []
+    return [*lacks, *odd, *wrong, *_misspelt(contract, made, missing)]
+
+
+def home(call: Any) -> str:
+    """file:line where a factory or a method is written; nothing if that is not Python."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    called = getattr(call, "__init__", None) if isinstance(call, type) else inspect.unwrap(call)
+    code = getattr(called, "__code__", None) or getattr(type(call).__call__, "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    file, lines = tried(inspect.getsourcefile, call).answer, tried(inspect.getsourcelines, call).answer
+    return f"{file}:{lines[1]}" if file and lines else ""
+
+
+def _calls(contract: Contract, made: Any, declared: dict[str, Any]) -> dict[str, list[str]]:
+    """The methods that a target with these traits has to have, with the names of their parameters.
+
+    A trait whose value is wrong announces its method all the same.
+    """
+    calls = dict(_methods(contract.protocol))
+    if contract.traits is None:
+        return calls
+    traits = contract.traits(**{"block_size": 1, "total": 0, **declared})
+    calls.update(_methods(contract.optional))
+    announced = {method: getattr(made, t, getattr(traits, t)) for method, t in contract.announced.items()}
+    calls = {name: call for name, call in calls.items() if announced.get(name, True)}
+    return {**calls, **dict(_methods(contract.instead(traits)))}
+
+
+def _methods(protocol: type | None) -> Iterator[tuple[str, list[str]]]:
+    for base in reversed(protocol.__mro__ if protocol is not None else ()):
+        for name, method in vars(base).items():
+            if not name.startswith("_") and inspect.isfunction(method):
+                yield name, list(inspect.signature(method).parameters)[1:]
+
+
+def _kinds(contract: Contract) -> dict[str, Kind]:
+    return {} if contract.traits is None else kinds_of(contract.traits)
+
+
+def _has(made: Any, name: str) -> bool:
+    """A property that raises is there; hasattr of the instance would raise with it."""
+    return hasattr(type(made), name) or hasattr(made, name)
+
+
+def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
+    """What is wrong with a method that is called with so many arguments, all by position."""
+    method, error = tried(getattr, made, name)
+    if error is not None:
+        return ""
+    if not callable(method):
+        return f"{name} is {reprlib.repr(method)}, not a method"
+    at = f" ({where})" if (where := home(method)) else ""
+    if inspect.iscoroutinefunction(method):
+        return f"{name} is async, and would answer a coroutine{at}"
+    # A decorator that takes what it likes and hands it on is called itself, not what it wraps.
+    signature, error = tried(lambda: inspect.signature(method, follow_wrapped=False))
+    if error is not None or tried(signature.bind, *parameters).error is None:
+        return ""
+    return f"{name}({_shown(signature)}) is called as {name}({', '.join(parameters)}){at}"
+
+
+def _shown(signature: inspect.Signature) -> str:
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return ", ".join(
+        stars.get(p.kind, "") + name + ("" if p.default is p.empty else "=...")
+        for name, p in signature.parameters.items()
+    )
+
+
+def _is_method(made: Any, name: str) -> bool:
+    return inspect.isroutine(tried(getattr, made, name).answer)
+
+
+def _misspelt(contract: Contract, made: Any, missing: list[str]) -> Iterator[str]:
+    """Attributes of the target that can hardly be anything but a missing method, or a trait, with its name misspelt."""
+    kinds = _kinds(contract)
+    known = {*kinds, *vars(contract.protocol), *contract.announced}
+    own = {name: value for name, value in _own(made) if name not in known}
+    for name, value in own.items():
+        if callable(value):
+            meant = [method for method in missing if method not in kinds and _likeness(name, method) >= CLOSE]
+        else:
+            meant = [trait for trait, kind in kinds.items() if _is_meant(made, name, value, trait, kind)]
+        if meant:
+            closest = max(meant, key=lambda other: _likeness(name, other))
+            shown = f"{name}(...)" if callable(value) else f"{name} = {reprlib.repr(value)}"
+            yield f"{shown} is not in {contract.name}: did you mean {closest}?"
+
+
+def _own(made: Any) -> Iterator[tuple[str, Any]]:
+    """The public attributes of the target's own classes and of the instance, looked at without running a property."""
+    found: dict[str, Any] = {}
+    for base in reversed(type(made).__mro__):
+        if base.__module__ not in ("builtins", "typing", "abc"):
+            found.update(vars(base))
+    found.update(getattr(made, "__dict__", {}))
+    return ((name, value) for name, value in found.items() if isinstance(name, str) and not name.startswith("_"))
+
+
+def _is_meant(made: Any, name: str, value: Any, trait: str, kind: Kind) -> bool:
+    """Whether an attribute has the value of this trait and so nearly its name that it cannot be there for itself."""
+    if type(value) is not kind.exact or kind.take(value) is WRONG:
+        return False
+    if kind.exact is int and not kind.needed and name not in _declared_by_classes(made):
+        # Numbers of an instance count something.
+        return False
+    set_too = _has(made, trait)
+    return _likeness(name, trait) >= (CLOSER if set_too else CLOSE) and (kind.exact is bool or not set_too)
+
+
+def _declared_by_classes(made: Any) -> set[str]:
+    return {name for base in type(made).__mro__ for name in vars(base)}
+
+
+def _likeness(name: str, other: str) -> float:
+    """From 0 to 1, regardless of case and underscores; what many names begin with says nothing."""
+    if name.startswith(FAMILY) and other.startswith(FAMILY):
+        name, other = name.removeprefix(FAMILY), other.removeprefix(FAMILY)
+    return SequenceMatcher(None, name.lower().replace("_", ""), other.lower().replace("_", "")).ratio()

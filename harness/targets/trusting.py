@@ -1,0 +1,54 @@
+"""Whose code a trace may run: the target in its header is imported and called, and anybody can write a header."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import click
+
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import Trace
+from kvlockstep.targets.moved import renamed
+from kvlockstep.targets.registry import CPU, FAULT_PREFIX, HARMLESS_PREFIX, Target, known_targets, resolve
+
+trust_option = click.option(
+    "--trust", is_flag=True, help="Import and call the target that a trace names, whatever that is."
+)
+
+
+def is_known(contract: str, spec: str) -> bool:
+    """Whether a target comes with kvlockstep or is registered by an installed package, by name or by its factory.
+
+    A factory elsewhere in our own modules is not known: `module:attribute` reaches all that a module has imported.
+    """
+    name, _, device = spec.rpartition("@")
+    if name and device != CPU and ":" not in device:
+        return is_known(contract, name)
+    known = known_targets(contract)
+    return spec.startswith((FAULT_PREFIX, HARMLESS_PREFIX)) or spec in known or renamed(spec) in known.values()
+
+
+def target_of(
+    trace: Trace,
+    path: Path,
+    given: str | None = None,
+    configured: Collection[str] = (),
+    trust: bool = False,
+) -> Target:
+    """The target that is `given`, or else the one that the trace names.
+
+    Raises UsageError if there is none, and for one that is neither known nor `configured` unless `trust` is set:
+    nothing of it is imported then.
+    """
+    if given is not None:
+        return resolve(trace.contract, given)
+    if not trace.target:
+        raise UsageError(f"{path} names no target; give one with --target")
+    if not (trust or trace.target in configured or is_known(trace.contract, trace.target)):
+        raise UsageError(
+            f"{path}:1: the trace names the target {trace.target!r}, code that is neither part of kvlockstep nor "
+            "registered nor in [tool.kvlockstep] targets; if you know where the trace comes from, say --trust, or "
+            "name what to play it on with --target"
+        )
+    return resolve(trace.contract, trace.target)

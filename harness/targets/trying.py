@@ -1,0 +1,60 @@
+"""Runs code of a target that may raise anything, end the process or never return, and says where it did."""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kvlockstep.core import watchdog
+from kvlockstep.models.core.calls import StepTimeout, guarded, let_interrupt_out, said
+
+LIMIT_SECONDS = 60.0
+OURS = (__file__, importlib.__file__, watchdog.__file__)
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class Tried(NamedTuple):
+    """What a call answered, or else the error that it raised."""
+
+    answer: Any
+    error: BaseException | None
+
+
+def tried(call: Callable[..., Any], /, *args: Any) -> Tried:
+    """Calls, and takes whatever is raised, SystemExit included, but for an interrupt."""
+    try:
+        return Tried(call(*args), None)
+    except BaseException as error:
+        let_interrupt_out(error)
+        return Tried(None, error)
+
+
+def tried_in_time(call: Callable[..., Any], /, *args: Any) -> Tried:
+    """The same, for LIMIT_SECONDS at most: then the error is a StepTimeout."""
+    with watchdog.Watchdog(LIMIT_SECONDS).watching():
+        outcome = guarded(tried, call, *args)
+    assert isinstance(outcome, Tried)
+    return outcome
+
+
+def what(error: BaseException) -> str:
+    """`raised ValueError: no memory (manager.py:12)`; the place is the target's, if any of its code ran."""
+    lines = places(error)
+    where = f" ({lines[-1]})" if lines else ""
+    if isinstance(error, StepTimeout):
+        return f"did not return within {LIMIT_SECONDS:g} s{where}"
+    return f"raised {said(error)}{where}"
+
+
+def places(error: BaseException) -> list[str]:
+    """file:line of each call that led to an error; of those in installed packages only if there are no others."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in OURS and not frame.filename.startswith("<frozen")
+    ]
+    own = [frame for frame in frames if not frame.filename.startswith(INSTALLED)]
+    return [f"{frame.filename}:{frame.lineno}" for frame in own or frames]

@@ -1,0 +1,78 @@
+"""Whether a factory makes what a contract asks for; if not, everything that is wrong in one message."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from typing import Any
+
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.isolation import ChildLost, in_child
+from kvlockstep.models.core.model import Factory
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.targets.fitting import home, misfits_of
+from kvlockstep.targets.trying import LIMIT_SECONDS, places, tried, tried_in_time, what
+
+# What is no target, though a class of its own below one of these may be.
+DATA = (bool, int, float, str, bytes, tuple, list, dict, set)
+
+
+def require_usable(contract_name: str, name: str, factory: Factory, apart: bool = True) -> None:
+    """Makes one instance with the contract's probe sizes, and looks at it. Raises UsageError with all that is wrong.
+
+    With `apart` a child does so first, which may end or hang. Then this process does: what the first call imports or
+    compiles is there for the children that are forked later, whose calls have little time.
+    """
+    wrong: list[str] = []
+    if apart:
+        try:
+            wrong = in_child(lambda _: misfits(contract_name, factory), LIMIT_SECONDS)
+        except ChildLost as lost:
+            wrong = ["\n  ".join([f"{lost} while an instance was made and looked at", *lost.details])]
+    if wrong := wrong or misfits(contract_name, factory):
+        raise UsageError(f"target {name!r}: {'; '.join(wrong)}")
+
+
+def misfits(contract_name: str, factory: Factory) -> list[str]:
+    """Makes one instance and looks at it; answers a sentence for each thing that is wrong, none if it is usable.
+
+    Runs code of the target, each part for LIMIT_SECONDS at most, and keeps nothing of it.
+    """
+    contract = CONTRACTS[contract_name]
+    signature = f"make({', '.join(contract.probe)})"
+    if not callable(factory):
+        return [f"it is not callable; a {contract_name} factory is {signature}"]
+    sizes = tuple(contract.probe.values())
+    made, error = tried_in_time(factory, *sizes)
+    if error is not None:
+        wrong = what(error) + _unreached(factory, signature, sizes, error)
+        return [f"its factory, called as {signature} with {sizes}, {wrong}"]
+    if odd := _no_instance(made):
+        return [f"its factory returned {odd}; {signature} has to return a {contract_name}"]
+    found, error = tried_in_time(misfits_of, contract, made)
+    if error is not None:
+        return [f"a look at the attributes of what its factory made {what(error)}"]
+    return list(found)
+
+
+def _unreached(factory: Factory, signature: str, sizes: tuple[Any, ...], error: BaseException) -> str:
+    """Where a factory is whose code was not reached, and what to do if it takes other arguments; else nothing."""
+    if not isinstance(error, TypeError) or places(error):
+        return ""
+    where = f" ({at})" if (at := home(factory)) else ""
+    parameters = tried(inspect.signature, factory).answer
+    if parameters is not None and tried(parameters.bind, *sizes).error is None:
+        return where
+    return f"{where}; name a function {signature} that calls it, or a functools.partial with the other arguments"
+
+
+def _no_instance(made: Any) -> str:
+    """What was returned, if it cannot be a target whatever the contract is."""
+    if inspect.iscoroutine(made):
+        made.close()
+        return "a coroutine, for it is async"
+    if inspect.isgenerator(made):
+        return "a generator, for it has a yield"
+    if isinstance(made, type):
+        return f"the class {made.__qualname__}, not an instance of it"
+    return reprlib.repr(made) if made is None or type(made) in DATA else ""

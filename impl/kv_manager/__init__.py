@@ -1,0 +1,1 @@
+"""KV-cache managers; the files are named as their targets are."""

@@ -1,0 +1,1 @@
+"""Schedulers that are built on the reference."""

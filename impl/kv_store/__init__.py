@@ -1,0 +1,5 @@
+"""KV in tensors."""
+
+from kvlockstep.impl.kv_store.store import KVStore
+
+__all__ = ["KVStore"]

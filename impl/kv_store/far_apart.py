@@ -1,0 +1,80 @@
+"""A kv_store whose few blocks lie far apart in a big one: what its kernels do where offsets are large."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvlockstep.impl.kv_store.store import KVStore
+from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_store import Rows
+
+Pairs = Sequence[tuple[int, int]]
+Gathered = tuple[list[list[int]], list[list[int]]]
+
+
+class FarStore:
+    """Meets KVStoreTarget with `blocks` of the blocks of a KVStore that takes at least `least_bytes`.
+
+    The first block is its first, the last its last. `options` are the KVStore's: device, kernels. Raises
+    InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        host_blocks: int,
+        shape: KVShape,
+        layout: str,
+        *,
+        least_bytes: int,
+        **options: Any,
+    ) -> None:
+        self._size, self._blocks = block_size, blocks
+        self._block_bytes = block_size * shape.token_bytes
+        self._total = max(blocks, -(-least_bytes // self._block_bytes)) if blocks else 0
+        self.store = KVStore(self._total, block_size, host_blocks, shape, layout, **options)
+        self.blocks_within = self.store.blocks_within
+        self.gather_host = self.store.gather_host
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the blocks in use."""
+        return self._blocks * self._block_bytes
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        """As KVStore.write."""
+        self.store.write(layer, [self._slot(slot) for slot in slots], keys, values)
+
+    def gather(self, layer: int, slots: Sequence[int]) -> Gathered:
+        """As KVStore.gather."""
+        return self.store.gather(layer, [self._slot(slot) for slot in slots])
+
+    def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
+        """As KVStore.copy_prefix."""
+        self.store.copy_prefix([self._block(b) for b in source], [self._block(b) for b in target], tokens)
+
+    def copy_blocks(self, pairs: Pairs) -> None:
+        """As KVStore.copy_blocks."""
+        self.store.copy_blocks([(self._block(source), self._block(target)) for source, target in pairs])
+
+    def swap_out(self, pairs: Pairs) -> None:
+        """As KVStore.swap_out."""
+        self.store.swap_out([(self._block(source), target) for source, target in pairs])
+
+    def swap_in(self, pairs: Pairs) -> None:
+        """As KVStore.swap_in."""
+        self.store.swap_in([(source, self._block(target)) for source, target in pairs])
+
+    def _block(self, block: int) -> int:
+        """Where a block lies; one that is not there is not there either."""
+        if block < 0:
+            return block
+        if block >= self._blocks:
+            return self._total + block
+        return block * (self._total - 1) // max(1, self._blocks - 1)
+
+    def _slot(self, slot: int) -> int:
+        """The same for slots, padding stays what it is."""
+        return slot if slot < 0 else self._block(slot // self._size) * self._size + slot % self._size

@@ -1,0 +1,1 @@
+"""Variations of the references that are right: no law may blame them."""

@@ -1,0 +1,1 @@
+"""Models and operations: the parts that the model of every contract uses."""

@@ -1,0 +1,81 @@
+"""Calls of a target: an error of the contract is an answer, everything else a divergence."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.safe_text import safe_text
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, Refused
+from kvlockstep.reference.errors import ContractError
+
+TRACEBACK_LINES = 12
+
+
+class StepTimeout(BaseException):
+    """Raised by a watchdog inside a call that does not return; a BaseException so that no target swallows it."""
+
+
+R = TypeVar("R")
+
+
+def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
+    """Calls the target. A contract error becomes Refused; a time-out, an exit, any other exception is a Divergence."""
+    try:
+        return call(*args)
+    except ContractError as error:
+        return Refused(type(error).__name__)
+    except BaseException as error:
+        let_interrupt_out(error)
+        raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
+
+
+def looked_at(look: Callable[..., R], /, *args: Any) -> R:
+    """Looks at the target, which may raise nothing; a time-out or any exception is a Divergence."""
+    try:
+        return look(*args)
+    except BaseException as error:
+        let_interrupt_out(error)
+        raise unexpected(error, "a look at it afterwards") from None
+
+
+def let_interrupt_out(error: BaseException) -> None:
+    """Raises an interrupt again, unless this process ignores interrupts: then the target has raised it."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        raise error
+
+
+def unexpected(error: BaseException, call: str) -> Divergence:
+    """What a call did that is in no contract: it took too long, or raised some other error.
+
+    A Divergence is one already, of a call inside this one.
+    """
+    if isinstance(error, Divergence):
+        return error
+    if isinstance(error, StepTimeout):
+        return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", _innermost(error))
+
+
+def _innermost(error: BaseException) -> list[str]:
+    """The end of an error's traceback: the innermost frames, each of them whole, and what was raised."""
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    parts = [part.splitlines() for part in traceback.format_exception(type(error), error, inside)]
+    last = next((i for i, part in enumerate(reversed(parts)) if part and part[0].startswith("  File ")), len(parts))
+    lines = [line for part in parts[len(parts) - last :] for line in part][: TRACEBACK_LINES // 2]
+    for part in reversed(parts[: len(parts) - last]):
+        if len(lines) + len(part) > TRACEBACK_LINES:
+            break
+        lines = [*part, *lines]
+    return lines
+
+
+def said(error: BaseException) -> str:
+    """The type and the text of an error; the type alone if it cannot be printed."""
+    try:
+        return safe_text(f"{type(error).__name__}: {error}")
+    except Exception:
+        return type(error).__name__

@@ -1,0 +1,191 @@
+"""A model: the commands of one contract, and one episode of them on a target under its laws."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from kvlockstep.models.core.op import Command, Op
+from kvlockstep.models.core.safe_text import safe_text
+from kvlockstep.properties.law import EVERYWHERE, Law
+
+Factory = Callable[..., Any]
+
+
+class Divergence(AssertionError):
+    """A law does not hold. `law` is its id; `details` are further lines for the failure page.
+
+    `answer` is what the failing operation had answered, `avails` what was available after each operation, that one
+    included, as far as somebody asked.
+    """
+
+    answer = ""
+    avails: tuple[int | None, ...] = ()
+
+    def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
+        self.law = law
+        self.message = safe_text(message)
+        self.details = tuple(map(safe_text, details))
+        super().__init__(f"{law}: {self.message}")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The size of an episode; subclasses name the parameters. Stands in the header of a trace."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def shown(self) -> dict[str, Any]:
+        """What a failure page says of it."""
+        return self.to_json()
+
+    @property
+    def stretch(self) -> int:
+        """How many times as long as others random episodes in this scope are."""
+        return 1
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something that must happen at least once before a run says anything. `when` names the trait it depends on."""
+
+    id: str
+    statement: str
+    when: str | None = None
+
+
+S = TypeVar("S", bound=Scope)
+
+
+class Model(ABC, Generic[S]):
+    """One episode, made by `Model(scope, factory)`: a driver proposes through `commands` and executes with `step`.
+
+    A subclass names its contract, laws, goals, and the scopes that each driver runs: `scopes` for random and
+    Hypothesis episodes, `small_scopes` for exhaustive exploration.
+    """
+
+    contract: ClassVar[str]
+    laws: ClassVar[tuple[Law[Any], ...]]
+    goals: ClassVar[tuple[Goal, ...]]
+    scope_type: ClassVar[type[Scope]]
+    scopes: ClassVar[tuple[Scope, ...]]
+    small_scopes: ClassVar[tuple[Scope, ...]]
+    commands: ClassVar[tuple[Command, ...]] = ()
+    command_table: ClassVar[tuple[Command, ...]] = ()
+    own_laws: ClassVar[tuple[Law[Any], ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = (v.command for v in vars(cls).values() if hasattr(v, "command"))
+        cls.commands = tuple({c.name: c for c in itertools.chain(cls.commands, own)}.values())
+        cls.command_table = tuple(c for c in cls.commands for _ in range(c.weight))
+        cls.own_laws = tuple(law for law in getattr(cls, "laws", ()) if law not in EVERYWHERE)
+
+    def __init__(self, scope: S, factory: Factory) -> None:
+        self.scope = scope
+        self.factory = factory
+        self.reach: Counter[str] = Counter()
+        # What is available after each operation, where the model asks for it anyway.
+        self.avails: list[int | None] = []
+
+    @abstractmethod
+    def step(self, op: Op) -> Any:
+        """Executes one operation, checks every law and returns the target's answer.
+
+        Raises Divergence, or NotEnabled (and changes nothing) if the operation is not legal in this state.
+        """
+
+    @abstractmethod
+    def redo(self, op: Op) -> None:
+        """Executes an operation that `step` has accepted before in the same state, without judging it again."""
+
+    @abstractmethod
+    def fingerprint(self) -> Hashable:
+        """The abstract state: equal fingerprints need no second exploration."""
+
+    def sketch(self) -> Hashable:
+        """The abstract state as far as it is known without asking the target, whose answers may change it."""
+        return self.fingerprint()
+
+    @property
+    @abstractmethod
+    def evaluated(self) -> Counter[str]:
+        """How often each law, by its id, was evaluated since `forget`."""
+
+    def forget(self) -> None:
+        """Forgets what was reached and evaluated so far, so that only later steps count."""
+        self.reach.clear()
+
+    def not_checked(self) -> dict[str, str]:
+        """Laws that this target does not expose enough for: id to reason."""
+        return {}
+
+    def unreachable(self) -> set[str]:
+        """Goals that do not apply to this target."""
+        return set()
+
+    def describe(self) -> dict[str, Any]:
+        """Facts on the target for the report header."""
+        return {}
+
+    @classmethod
+    def simpler_scopes(cls, scope: Any) -> Iterable[Scope]:
+        """Smaller scopes to try when a trace is shrunk, most wanted first."""
+        return ()
+
+    @classmethod
+    def smaller(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        """The operations in smaller scopes, changed where the scope asks for it."""
+        return ((smaller, ops) for smaller in cls.simpler_scopes(scope))
+
+    @classmethod
+    def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        """Smaller scopes and simpler operations for a trace that is short already, where neither helps alone."""
+        return ()
+
+    @classmethod
+    def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]] | None:
+        """Much shorter operations to try first when a long trace is shrunk; None if the model knows of no such."""
+        return None
+
+    @classmethod
+    def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+        """The same operations with names, then also values, numbered from 0."""
+        return ()
+
+    @classmethod
+    def simpler(cls, op: Op) -> Iterable[Op]:
+        """Simpler variants of an operation to try when a trace is shrunk, most wanted first."""
+        return simpler_args(op)
+
+
+def simpler_args(op: Op) -> Iterable[Op]:
+    """Smaller integers, shorter sequences, smaller elements."""
+    for name, value in op.args.items():
+        for smaller in _smaller(value):
+            yield op.but(**{name: smaller})
+
+
+def _smaller(value: Any) -> Iterable[Any]:
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, int) and value > 0:
+        yield from sorted({0, 1, value // 2, value - 1} - {value})
+    if isinstance(value, (list, tuple)):
+        make = type(value)
+        # Two less as well as one: lengths modulo a block keep their parity.
+        for size in sorted({0, 1, len(value) // 2, len(value) - 2, len(value) - 1}):
+            if 0 <= size < len(value):
+                yield value[:size]
+        for i, element in enumerate(value):
+            yield make([*value[:i], *value[i + 1 :]])
+            for smaller in _smaller(element):
+                yield make([*value[:i], smaller, *value[i + 1 :]])

@@ -1,0 +1,5 @@
+"""The model of kv_store."""
+
+from kvlockstep.models.kv_store.model import KVStoreModel
+
+__all__ = ["KVStoreModel"]

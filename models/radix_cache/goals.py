@@ -1,0 +1,160 @@
+"""What a run on a radix_cache must have met before it says anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvlockstep.models.core.model import Goal
+from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.radix_cache import Held, Prefix, evicted, path
+
+GOALS = (
+    Goal("hit", "all of a sequence is cached"),
+    Goal("partial_hit", "a part of a sequence is cached"),
+    Goal("miss", "nothing of a sequence is cached, though there are entries"),
+    Goal("unaligned", "a match is asked for a sequence that does not fill its last page"),
+    Goal("full_prompt_hit", "a request whose whole prompt is cached matches all but the page of its last token"),
+    Goal("split", "a match ends inside what was cached at once"),
+    Goal("split_locked", "a match ends inside a run that another handle has locked"),
+    Goal("unlock_after_split", "a handle is unlocked whose run was split since it was locked"),
+    Goal("branch", "an insert branches off inside what was cached at once"),
+    Goal("shared_lock", "an entry is locked through two handles"),
+    Goal("locked_twice", "a handle is locked twice"),
+    Goal("eviction", "pages are evicted on demand"),
+    Goal("eviction_pressure", "an allocation evicts"),
+    Goal("partial_eviction", "an eviction leaves a part of what was cached at once"),
+    Goal("cascade", "an eviction goes on to the parent of what it evicted"),
+    Goal("lock_protects", "pages are evicted while less recently used ones are locked"),
+    Goal("refused_eviction", "more is to be evicted than can be"),
+    Goal("refused_allocation", "more is to be allocated than there is"),
+    Goal("cached_again", "a prefix that was evicted is cached again"),
+    Goal("duplicates", "a finished request has computed what was cached meanwhile"),
+    Goal("duplicates_behind_match", "such duplicates lie behind a prefix that the request had matched"),
+    Goal("rest", "a finished request has a last page that is not full"),
+    Goal("published", "a running request caches what it has computed"),
+    Goal("published_duplicates", "a running request is given other slots for what it has computed"),
+    Goal("stale", "a handle is used that was evicted, all of it"),
+    Goal("stale_in_part", "a handle is used of which the end was evicted"),
+    Goal("stale_cached_again", "a handle is used that was evicted and cached again"),
+    Goal("stale_after_reset", "a handle is used after a reset"),
+    Goal("reset_locked", "a reset takes locks with it"),
+    Goal("double_unlock", "a handle is unlocked more often than locked"),
+    Goal("not_locked", "a request is cached with a handle that is not locked"),
+    Goal("unknown_slot", "a slot that is not there is named"),
+    Goal("not_held", "a slot is named that the caller does not hold, or twice"),
+    Goal("malformed", "slots that are not whole pages, the wrong number of them, or a bad number of tokens"),
+)
+
+
+class Reach:
+    """Counts in `reach` what happens, step by step."""
+
+    def __init__(self, reach: Counter[str]) -> None:
+        self.reach = reach
+        self._split_since: set[str] = set()
+
+    def notice(self, step: Step) -> None:
+        """Counts what has happened in this step."""
+        reach, name = self.reach, step.op.name
+        if isinstance(step.outcome, Refused):
+            reach[_refusal(step)] += 1
+            return
+        if name == "cache_unfinished":
+            self._split_since.discard(step.op.args.get("into") or step.op.args["handle"])
+        if name in ("match_prefix", "match_request"):
+            self._split_since.discard(step.op.args["handle"])
+            self._notice_match(step)
+        elif name in ("insert_prefix", "cache_finished", "cache_unfinished"):
+            self._notice_caching(step)
+        elif name == "lock":
+            grip = step.held.grips[step.op.args["handle"]]
+            reach["locked_twice"] += grip.locks > 1
+            reach["shared_lock"] += bool(grip.prefix) and step.before.entries[grip.prefix][1] > grip.locks - 1
+            self._split_since.discard(step.op.args["handle"])
+        elif name == "reset":
+            reach["reset_locked"] += any(grip.locks for grip in step.held_before.grips.values())
+            self._split_since.clear()
+        if name in ("unlock", "cache_finished"):
+            reach["unlock_after_split"] += step.op.args["handle"] in self._split_since
+        if gone := evicted(step):
+            _notice_eviction(reach, step, gone)
+
+    def _notice_match(self, step: Step) -> None:
+        reach, op, entries, size = self.reach, step.op, step.before.entries, step.held.page_size
+        tokens, length = tuple(op.args["tokens"]), step.outcome[0]
+        asked = len(tokens) - (op.name == "match_request")
+        reach["unaligned"] += asked % size > 0
+        if entries and asked >= size:
+            reach["hit" if length == asked // size * size else "partial_hit" if length else "miss"] += 1
+        if op.name == "match_request":
+            reach["full_prompt_hit"] += len(tokens) % size == 0 and tokens in entries and length == len(tokens) - size
+        if _inside_run(tokens[:length], entries, step.held_before):
+            reach["split"] += 1
+            self._notice_split(step, tokens[:length])
+
+    def _notice_caching(self, step: Step) -> None:
+        reach, op, size = self.reach, step.op, step.held.page_size
+        tokens, held = tuple(op.args["tokens"]), step.held_before
+        new = [p for p in path(tokens, size) if p not in step.before.entries]
+        reach["cached_again"] += any(p in held.born for p in new)
+        there = len(path(tokens, size)) * size - len(new) * size
+        if new and _inside_run(tokens[:there], step.before.entries, held):
+            reach["branch"] += 1
+            self._notice_split(step, tokens[:there])
+        matched = len(held.grips[op.args["handle"]].prefix) if op.args["handle"] else 0
+        if op.name == "cache_finished":
+            reach["duplicates"] += there > matched
+            reach["duplicates_behind_match"] += there > matched > 0
+            reach["rest"] += len(tokens) % size > 0
+        elif op.name == "cache_unfinished":
+            reach["published"] += bool(new)
+            reach["published_duplicates"] += there > matched
+
+    def _notice_split(self, step: Step, prefix: Prefix) -> None:
+        longer = len(prefix) + step.held.page_size
+        below = [p for p in step.before.entries if p[: len(prefix)] == prefix and len(p) == longer]
+        if any(step.before.entries[p][1] for p in below):
+            self.reach["split_locked"] += 1
+        for name, grip in step.held_before.grips.items():
+            if grip.locks and len(grip.prefix) > len(prefix) and grip.prefix[: len(prefix)] == prefix:
+                self._split_since.add(name)
+
+
+def _inside_run(prefix: Prefix, entries: Mapping[Prefix, Any], held: Held) -> bool:
+    """Whether the prefix ends between two pages that were cached at once and have not been split there."""
+    size = held.page_size
+    below = [p for p in entries if p[:-size] == prefix]
+    return bool(prefix) and len(below) == 1 and held.born[below[0]] == held.born[prefix]
+
+
+def _notice_eviction(reach: Counter[str], step: Step, gone: Sequence[Prefix]) -> None:
+    held, size = step.held_before, step.held.page_size
+    after = step.after.entries
+    reach["eviction" if step.op.name == "evict" else "eviction_pressure"] += 1
+    reach["partial_eviction"] += any(p[:-size] in after and held.born[p[:-size]] == held.born[p] for p in gone)
+    reach["cascade"] += any(p[:-size] in gone and held.born[p[:-size]] != held.born[p] for p in gone)
+    newest = max(held.used[p] for p in gone)
+    reach["lock_protects"] += any(locks and held.used[p] < newest for p, (_, locks) in after.items())
+
+
+def _refusal(step: Step) -> str:
+    error, name, held = step.outcome.error, step.op.name, step.held_before
+    grip = held.grips.get(step.op.args.get("handle"))
+    if error == "StaleHandle" and grip is not None:
+        entries, size = step.before.entries, held.page_size
+        if grip.epoch != held.resets:
+            return "stale_after_reset"
+        if grip.prefix in entries:
+            return "stale_cached_again"
+        return "stale_in_part" if any(p in entries for p in path(grip.prefix, size)) else "stale"
+    named = {
+        ("OutOfSlots", "evict"): "refused_eviction",
+        ("OutOfSlots", "allocate"): "refused_allocation",
+        ("NotLocked", "unlock"): "double_unlock",
+        ("NotLocked", "cache_finished"): "not_locked",
+        ("NotLocked", "cache_unfinished"): "not_locked",
+    }
+    single = {"UnknownSlot": "unknown_slot", "NotHeld": "not_held", "InvalidArgument": "malformed"}
+    return named.get((error, name)) or single.get(error, error)

@@ -1,0 +1,64 @@
+"""A request as a judge knows it, and the KV memory that it reads and writes for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.law import Law, verdict
+
+
+@dataclass
+class Request:
+    """A request as the judge knows it. `computed` tokens have KV, `pending` more are reserved in this step."""
+
+    name: str
+    tokens: list[int]
+    extra_key: int | None
+    computed: int = 0
+    pending: int = 0
+    hit: int = 0
+    drafts: list[int] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    admitted: bool = False
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens whose KV is not computed."""
+        return len(self.tokens) - self.computed
+
+
+def accepted_of(accept: int | dict[str, int] | None, name: str) -> int:
+    """How many drafts of a request a forward accepts that accepts so many of each, or as many as it says for each."""
+    return accept.get(name, 0) if isinstance(accept, dict) else accept or 0
+
+
+class Memory(Protocol):
+    """The KV memory that the judge reads and writes; see models.kv_cells for both granularities.
+
+    `granularity` says what an entry of a table is: "slot", or "block" for one entry per block, its first slot.
+    `sparing`: the pool is so large that nobody asks for the whole free list at every step.
+    `when` names the fork that makes a copy, "" is the forward. `reset` poisons what a reset gives back.
+    """
+
+    granularity: str
+    sparing: bool
+
+    def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None: ...
+    def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> laws.Cell | None: ...
+    def begin_forward(self) -> None: ...
+    def end_forward(self) -> None: ...
+    def copy(self, pairs: Sequence[tuple[int, int]], when: str = "") -> None: ...
+    def poison(self, slots: Sequence[int]) -> None: ...
+    def reset(self, slots: Sequence[int]) -> None: ...
+    def contents(self) -> Any: ...
+
+
+def require_right(request: Request, cell: laws.Cell, content_laws: Sequence[Law[[laws.Cell]]]) -> None:
+    """Raises the violation of the first of the contract's laws that finds the cell wrong."""
+    for law in content_laws:
+        if wrong := verdict(law, cell):
+            raise Divergence(law.id, f"{request.name} {wrong}")

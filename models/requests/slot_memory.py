@@ -1,0 +1,123 @@
+"""KV memory with one stamp per slot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
+from kvlockstep.models.requests.request import Request
+from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, KVMemory, Provenance
+from kvlockstep.reference.kv_manager.contract import Traits
+
+
+class SlotMemory:
+    """One stamp per slot, kept in the adapter's own KV memory if it has one (attribute `memory`), else in a dict."""
+
+    granularity = "slot"
+    sparing = False
+
+    def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
+        self._size = traits.block_size
+        self._store = getattr(adapter, "memory", None) or KVMemory()
+        self._copies = Copies()
+        self._provenance = Provenance()
+        self._reach = reach
+        self._writers: dict[int, str] = {}
+        self._stamp_written: dict[int, int] = {}
+        self._owner: dict[int, str] = {}
+
+    def begin_forward(self) -> None:
+        self._writers.clear()
+        self._stamp_written.clear()
+
+    def end_forward(self) -> None:
+        self._writers.clear()
+        self._stamp_written.clear()
+        self._copies.end_forward()
+
+    def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None:
+        """Writes the stamps of [start, stop); answers the slot and the first writer of a conflict (rule 4)."""
+        slots, stamps = table[start:stop], self._stamps(request, stop)[start:stop]
+        for slot, stamp in zip(slots, stamps, strict=True):
+            if self._stamp_written.setdefault(slot, stamp) != stamp:
+                return slot, self._writers[slot]
+            self._writers.setdefault(slot, request.name)
+            if self._owner.get(slot, request.name) != request.name:
+                self._reach["physical_reuse"] += 1
+            self._owner[slot] = request.name
+        self._store.write(slots, stamps)
+        return None
+
+    def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> Cell | None:
+        return self._wrong_from(request, table, 0, stop)
+
+    def _wrong_from(self, request: Request, table: Sequence[int], start: int, stop: int) -> Cell | None:
+        """The first of the positions [start, stop) that does not hold what it must."""
+        slots, want = table[start:stop], self._stamps(request, stop)[start:stop]
+        got = self._store.read(slots)
+        if got == want:
+            return None
+        offset = next(i for i in range(stop - start) if got[i] != want[i])
+        position, slot = start + offset, slots[offset]
+        writer = self._writers.get(slot)
+        return Cell(
+            position,
+            slot,
+            slot // self._size,
+            self._name(got[offset]),
+            self._name(want[offset]),
+            position < request.hit,
+            writer == request.name,
+            writer,
+            self._origin(slot, got[offset], position < request.hit),
+        )
+
+    def _origin(self, slot: int, stamp: int, hit: bool) -> str:
+        copied = self._copies.origin(slot, stamp, stamp == POISON)
+        reset = hit and stamp == POISON and self._owner.get(slot) == RESET
+        return copied or (HIT_AFTER_RESET if reset else "")
+
+    def copy(self, pairs: Sequence[tuple[int, int]], when: str = "") -> None:
+        self._store.copy(pairs)
+        copied = self._store.read([target for _, target in pairs]) if pairs else []
+        for (source, target), stamp in zip(pairs, copied, strict=True):
+            self._copies.note(source, target, stamp, when)
+
+    def poison(self, slots: Sequence[int]) -> None:
+        self._store.poison(slots)
+
+    def reset(self, slots: Sequence[int]) -> None:
+        self._store.poison(slots)
+        self._owner.update(dict.fromkeys(self._owner.keys() & set(slots), RESET))
+
+    def _stamps(self, request: Request, stop: int) -> list[int]:
+        """Stamps of the request's known and drafted tokens; those of rejected drafts are forgotten."""
+        known = request.stamps
+        del known[request.computed :]
+        if len(known) < stop:
+            tokens = (request.tokens + request.drafts)[len(known) : stop]
+            known += self._provenance.extend(known[-1] if known else UNWRITTEN, request.extra_key, tokens)
+        return known
+
+    def _name(self, stamp: int) -> str:
+        if stamp == UNWRITTEN:
+            return "nothing"
+        if stamp == POISON:
+            return "freed memory"
+        if stamp < 0:
+            return "planes that disagree"
+        extra_key, tokens = self._provenance.history(stamp)
+        return f"the KV of {list(tokens)}" + (f" under key {extra_key}" if extra_key is not None else "")
+
+    def shown(self, slots: Sequence[int]) -> list[str]:
+        """What stands in these slots, in words."""
+        return [self._name(stamp) for stamp in self._store.read(slots)]
+
+    def contents(self) -> Any:
+        """What stands in memory, by history, for the fingerprint of a state."""
+        slots = sorted(self._owner)
+        histories = [self._provenance.history(s) if s > UNWRITTEN else s for s in self._store.read(slots)]
+        return tuple(zip(slots, histories, strict=True))

@@ -1,0 +1,1 @@
+"""The laws of kv_manager."""

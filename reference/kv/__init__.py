@@ -1,0 +1,1 @@
+"""KV memory and its sizes, for every contract that keeps KV."""

@@ -1,0 +1,84 @@
+"""The shape of a token's KV, and how much of it a byte budget holds.
+
+Source: seed 001, get_mha_cache_per_page and get_num_pages_for_kv_cache.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvlockstep.reference.errors import InvalidArgument
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
+
+
+class KVShape(NamedTuple):
+    """The KV of one token: K and V of `heads` x `head_dim` elements of `dtype` in each of `layers` layers."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    dtype: str
+
+    def check(self) -> None:
+        """Raises InvalidArgument if a size is not positive or the dtype is none of ITEM_BYTES."""
+        if min(self.layers, self.heads, self.head_dim) < 1 or self.dtype not in ITEM_BYTES:
+            raise InvalidArgument(f"shape={self}: sizes are positive and the dtype one of {', '.join(ITEM_BYTES)}")
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's K and V in all layers."""
+        return 2 * self.layers * self.heads * self.head_dim * self.item_bytes
+
+    def shard(self, ranks: int) -> KVShape:
+        """What one of `ranks` tensor-parallel ranks keeps: its share of the heads, or one head that ranks share.
+
+        Raises InvalidArgument if heads and ranks do not divide one another.
+        """
+        return self._replace(heads=heads_per_rank(self.heads, ranks))
+
+
+def blocks_within(budget: int, block_size: int, shape: KVShape) -> int:
+    """How many blocks of `block_size` tokens fit in `budget` bytes.
+
+    Raises InvalidArgument for a negative budget, a block size below 1 or a bad shape.
+    """
+    shape.check()
+    return pages_within(budget, block_size * shape.token_bytes)
+
+
+def heads_per_rank(kv_heads: int, tensor_parallel: int) -> int:
+    """KV heads that each rank keeps: an equal share, or a copy of one head if there are more ranks than heads.
+
+    Raises InvalidArgument if neither comes out even.
+    """
+    if kv_heads < 1 or tensor_parallel < 1:
+        raise InvalidArgument(f"kv_heads={kv_heads}, tensor_parallel={tensor_parallel}: less than 1")
+    if kv_heads % tensor_parallel == 0:
+        return kv_heads // tensor_parallel
+    if tensor_parallel % kv_heads == 0:
+        return 1
+    raise InvalidArgument(f"kv_heads={kv_heads} do not divide over tensor_parallel={tensor_parallel} ranks")
+
+
+def page_bytes(
+    page_size: int, layers: int, kv_heads: int, head_dim: int, element_bytes: int, tensor_parallel: int = 1
+) -> int:
+    """Bytes of one page on one rank: K and V of every layer. Raises InvalidArgument."""
+    if min(page_size, layers, head_dim, element_bytes) < 1:
+        raise InvalidArgument(
+            f"page_size={page_size}, layers={layers}, head_dim={head_dim}, element_bytes={element_bytes}: less than 1"
+        )
+    return 2 * layers * heads_per_rank(kv_heads, tensor_parallel) * head_dim * page_size * element_bytes
+
+
+def pages_within(budget: int, bytes_per_page: int) -> int:
+    """The most pages that fit into `budget` bytes. Raises InvalidArgument."""
+    if budget < 0 or bytes_per_page < 1:
+        raise InvalidArgument(f"budget={budget}, bytes_per_page={bytes_per_page}: less than 0 or 1")
+    return budget // bytes_per_page

@@ -1,0 +1,5 @@
+"""A radix cache of pages."""
+
+from kvlockstep.reference.radix_cache.cache import RadixCache
+
+__all__ = ["RadixCache"]
