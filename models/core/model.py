@@ -116,9 +116,9 @@ class Model(ABC, Generic[S]):
         return self.fingerprint()
 
     @property
-    @abstractmethod
     def evaluated(self) -> Counter[str]:
-        """How often each law, by its id, was evaluated since `forget`."""
+        """How often each law, by its id, was evaluated since `forget`; a model that does not count proves none."""
+        return Counter()
 
     def forget(self) -> None:
         """Forgets what was reached and evaluated so far, so that only later steps count."""
