@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,24 +21,31 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.hypothesis_machine import hypothesis_run
 from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
+from kvlockstep.runs.supervising import Journal, journaled
 from kvlockstep.targets.registry import load, resolve
 
 ROUNDS = 3
 RANDOM_SECONDS = 1.0
 EXAMPLES, STEPS = 60, 50
+NOTE_ROUNDS, NOTED_STEPS = 7, 4_000
 ROWS = (("slot_pool", "reference"), ("slot_pool", "pool"), ("kv_manager", "reference"), ("kv_manager", "blocks"))
 
 
 @dataclass(frozen=True)
 class DriverSpeed:
-    """Steps per second, medians over the rounds; `ratio` is the median of the rounds' ratios."""
+    """Steps per second, medians over the rounds; `ratio` is the median of the rounds' ratios.
+
+    `notes` is what the notes of a supervised child add to a random step, as a share of its CPU time.
+    """
 
     contract: str
     target: str
     random: float
     hypothesis: float
     ratio: float
+    notes: float
 
 
 def bench_drivers() -> list[DriverSpeed]:
@@ -54,7 +63,23 @@ def _compare(contract: str, name: str) -> DriverSpeed:
         walks.append(walk.steps / walk.seconds)
         machines.append(machine.steps / machine.seconds)
     ratio = statistics.median(w / m for w, m in zip(walks, machines, strict=True))
-    return DriverSpeed(contract, name, statistics.median(walks), statistics.median(machines), ratio)
+    notes = _cost_of_notes(model_type, factory)
+    return DriverSpeed(contract, name, statistics.median(walks), statistics.median(machines), ratio, notes)
+
+
+def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
+    """The same steps with and without notes, in turn; the share that the notes add, the median over the rounds."""
+    noted = journaled(model_type, Journal())
+    shares = []
+    for seed in range(NOTE_ROUNDS):
+        seconds = []
+        for model in (model_type, noted):
+            with Watchdog(30.0).watching() as watchdog:
+                began = time.process_time()
+                random_walk(model, factory, seed=seed, watchdog=watchdog, steps=NOTED_STEPS)
+                seconds.append(time.process_time() - began)
+        shares.append(seconds[1] / seconds[0] - 1)
+    return statistics.median(shares)
 
 
 def print_drivers(console: Console, rows: list[DriverSpeed]) -> None:
@@ -62,10 +87,11 @@ def print_drivers(console: Console, rows: list[DriverSpeed]) -> None:
     table = Table(
         box=None, title=f"steps per second with all laws on, medians of {ROUNDS} rounds", title_justify="left"
     )
-    for heading in ("contract", "target", "random", "hypothesis", "ratio"):
+    for heading in ("contract", "target", "random", "hypothesis", "ratio", "notes"):
         table.add_column(heading, justify="left" if heading in ("contract", "target") else "right")
     for row in rows:
-        table.add_row(row.contract, row.target, f"{row.random:,.0f}", f"{row.hypothesis:,.0f}", f"{row.ratio:.0f}x")
+        speeds = f"{row.random:,.0f}", f"{row.hypothesis:,.0f}", f"{row.ratio:.0f}x", f"{row.notes:+.1%}"
+        table.add_row(row.contract, row.target, *speeds)
     console.print(table)
 
 

@@ -48,7 +48,7 @@ def shrink(
     factory: Factory,
     trace: Trace,
     watchdog: Watchdog,
-    steps: int = 60_000,
+    steps: int = 120_000,
     seconds: float = math.inf,
     run: RunOps = run_ops,
 ) -> Trace:

@@ -1,7 +1,7 @@
 """Drivers, traces and shrinking in a child process: a target that hangs or dies there becomes a violation.
 
 The child notes each operation in memory that it shares with the parent, which makes the trace of the notes when the
-child is lost. A note costs about a microsecond; see `kvlockstep bench supervision`.
+child is lost. `kvlockstep bench drivers` measures what the notes cost.
 """
 
 from __future__ import annotations
