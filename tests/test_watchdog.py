@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import Phase, settings
 
-from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.core.watchdog import Watchdog, _in_the_target
 from kvlockstep.machines import machine
+from kvlockstep.models.core.calls import guarded
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
@@ -94,3 +96,10 @@ def test_a_machine_in_a_suite_does_not_hang_with_its_target(tmp_path, monkeypatc
     made.TestCase.settings = settings(max_examples=5, phases=[Phase.generate], database=None)
     with pytest.raises(CheckFailed, match="VIOLATED termination"):
         made.TestCase("runTest").runTest()
+
+
+def test_a_call_that_has_not_begun_yet_is_not_cut_off():
+    beginning = SimpleNamespace(f_code=guarded.__code__, f_lineno=guarded.__code__.co_firstlineno, f_back=None)
+    inside = SimpleNamespace(f_code=guarded.__code__, f_lineno=guarded.__code__.co_firstlineno + 3, f_back=None)
+    assert not _in_the_target(beginning)
+    assert _in_the_target(inside)

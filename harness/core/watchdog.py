@@ -80,6 +80,9 @@ class Watchdog:
 
 def _in_the_target(frame: FrameType | None) -> bool:
     """Whether the target is what takes so long, and not a driver on a busy machine."""
+    if frame is not None and frame.f_code in CALLS_THE_TARGET and frame.f_lineno == frame.f_code.co_firstlineno:
+        # Python looks for signals when a function begins: its `try` would not yet take what is raised here.
+        return False
     while frame is not None and frame.f_code.co_name != COLLECTING:
         if frame.f_code in CALLS_THE_TARGET:
             return True
