@@ -128,15 +128,12 @@ def check_target(
         emit(Event("begin", target.contract, target.name, name))
         outcome = _run_driver(name, target, profile, seed, emit, in_process)
         if outcome.failure is not None and (retry := _hangs_no_more(target, outcome.failure, profile)) is not None:
-            text = f"{name} runs again: {outcome.failure.message}, but {retry.why}"
-            report.notes.append(text)
-            emit(Event("note", target.contract, target.name, name, text=text))
+            _note(report, emit, name, f"{name} runs again: {outcome.failure.message}, but {retry.why}")
             in_process = in_process or retry.in_process
             outcome = _run_driver(name, target, profile, seed, emit, in_process)
         if outcome.unsteady:
-            text = f"{name}: {target.name} did not do the same again, {outcome.unsteady} times"
-            report.notes.append(text)
-            emit(Event("note", target.contract, target.name, name, text=text))
+            again = f"{name}: {target.name} did not do the same again, {outcome.unsteady} times"
+            _note(report, emit, name, again)
         path = None
         if outcome.failure is not None:
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile)
@@ -157,6 +154,12 @@ def check_target(
     return report
 
 
+def _note(report: TargetReport, emit: Emit, driver: str, text: str) -> None:
+    """Says something about a target now, and in its report."""
+    report.notes.append(text)
+    emit(Event("note", report.contract, report.target, driver, text=text))
+
+
 def replay_saved(target: Target, directory: Path, profile: Profile, report: TargetReport, emit: Emit) -> None:
     """Replays the traces in the directory that are for this target.
 
@@ -165,8 +168,7 @@ def replay_saved(target: Target, directory: Path, profile: Profile, report: Targ
     """
 
     def note(text: str) -> None:
-        report.notes.append(text)
-        emit(Event("note", target.contract, target.name, "replay", text=text))
+        _note(report, emit, "replay", text)
 
     if not directory.is_dir():
         return
