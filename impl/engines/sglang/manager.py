@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -46,6 +47,7 @@ with (
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+    from sglang.srt.mem_cache.cpp_utils.native_hash import get_native_hash
     from sglang.srt.mem_cache.events import KvEventLoraNames
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.mem_cache.radix_cache import RadixCache
@@ -53,6 +55,11 @@ with (
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+# The first hash of a machine compiles C++ for many seconds. It is asked for here, once: inside a step the time limit
+# would cut the compiler off, again in every child, and the half-built extension would then be refused.
+with suppress(RuntimeError):
+    get_native_hash(array("q", (0,)), None)
 
 UNLIMITED = 1 << 40
 SHORTER_THAN_POOL = 7
