@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -16,15 +15,17 @@ from kvlockstep.impl.variants.kv_manager import HARMLESS
 from kvlockstep.models.requests.traits import WRONG, kinds_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerOptional, KVManagerTarget
+from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget
 from kvlockstep.reference.kv_scheduler import KVScheduler
-from kvlockstep.reference.kv_scheduler.contract import SCHEDULER_OPTIONAL, KVSchedulerOptional, KVSchedulerTarget
+from kvlockstep.reference.kv_scheduler.contract import KVSchedulerOptional, KVSchedulerTarget
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.targets.registry import BUILT_IN, ENGINES, faults, load
 from kvlockstep.targets.validation import misfits
 
-WITH_TRAITS = [contract for contract in CONTRACTS.values() if contract.traits is not None]
-TRAITS = [(contract, f.name) for contract in WITH_TRAITS for f in fields(contract.traits)]
+WITH_TRAITS = [contract for contract in CONTRACTS.values() if contract.traits]
+TRAITS = [(contract, name) for contract in WITH_TRAITS for name in contract.traits]
+KV_OPTIONAL = CONTRACTS["kv_manager"].announced
+SCHEDULER_OPTIONAL = CONTRACTS["kv_scheduler"].announced
 NEVER_RIGHT = object()
 
 
@@ -203,9 +204,9 @@ def test_numbers_and_flags_of_other_libraries_are_traits() -> None:
 
 def test_a_default_is_of_its_own_kind() -> None:
     for contract in WITH_TRAITS:
-        for f in fields(contract.traits):
-            kind = kinds_of(contract.traits)[f.name]
-            assert kind.needed or kind.take(f.default) is not WRONG
+        for name in contract.traits:
+            kind = kinds_of(contract.declared)[name]
+            assert kind.needed or kind.take(contract.traits[name].default) is not WRONG
 
 
 @pytest.mark.parametrize(

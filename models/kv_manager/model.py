@@ -275,10 +275,9 @@ class KVManagerModel(Model[KVScope]):
     def unreachable(self) -> set[str]:
         traits = self.judge.traits
         has = {
-            **{f: getattr(traits, f) for f in ("chunk", "can_withdraw", "can_fork", "can_reset", "can_evict_all")},
-            "extra_key": traits.extra_key,
+            **vars(traits),
+            # The judge has no listener where tables come by block, whatever the target declares.
             "event_listener": self.judge.listener is not None,
-            "prefix_cache": traits.prefix_cache,
             "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
             "copies": traits.copies_at_admit
             or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),

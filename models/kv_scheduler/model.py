@@ -16,7 +16,7 @@ from kvlockstep.models.requests.answers import operate
 from kvlockstep.models.requests.shrinking import plain_keys, smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SCHEDULER_OPTIONAL
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 HISTORY = 6
@@ -199,18 +199,14 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def unreachable(self) -> set[str]:
         traits = self.judge.traits
         has = {
-            "mixes": traits.mixes,
-            "preempts": traits.preempts,
+            **vars(traits),
             "overlap": traits.overlap > 1,
             "overlap_preempts": traits.overlap > 1 and traits.preempts,
-            "prefix_cache": traits.prefix_cache,
-            "extra_key": traits.extra_key,
             "ends_in_flight": traits.overlap > 1 or traits.aborts == "any",
             "aborts_in_flight": traits.aborts == "any" or (traits.aborts and traits.overlap > 1),
             "aborts_preempted": traits.aborts and traits.preempts,
             "drafts_overlap": self.judge.drafts_overlap,
             "drafts_overlap_preempts": self.judge.drafts_overlap and traits.preempts,
-            **{trait: getattr(traits, trait) for trait in SCHEDULER_OPTIONAL.values()},
         }
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
         if not self.judge.saw_evictable or not self.judge.places.shows_free:
