@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +19,8 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
-from kvlockstep.targets.registry import BUILT_IN, KnownDivergence, known_divergences
+from kvlockstep.targets import registry as targets
+from kvlockstep.targets.registry import ENGINE_TARGETS, OWN_TARGETS, KnownDivergence, engine_names, known_divergences
 
 FAULT = "fault:kv-abort-leaks"
 TINY = dataclasses.replace(profile_of("quick"), explore_steps=1_000, examples=2, random_steps=3_000)
@@ -26,10 +31,8 @@ def only(monkeypatch):
     """A registry with these engines under kv_manager and nothing else."""
 
     def registry(**targets):
-        monkeypatch.setattr(engines, "BUILT_IN", {"kv_manager": targets})
-        monkeypatch.setattr(engines, "ENGINES", tuple(targets))
-        for name, path in targets.items():
-            monkeypatch.setitem(BUILT_IN["kv_manager"], name, path)
+        monkeypatch.setattr(engines, "ENGINE_TARGETS", {"kv_manager": targets})
+        monkeypatch.setitem(ENGINE_TARGETS, "kv_manager", targets)
 
     return registry
 
@@ -104,6 +107,37 @@ def test_every_known_divergence_has_its_trace_and_class():
     for divergence in known_divergences():
         assert divergence.kind in ("bug", "misuse", "policy")
         assert load_trace(divergence.trace, divergence.contract).law == divergence.law
+
+
+def test_a_folder_of_an_engine_declares_its_targets_and_imports_nothing():
+    for name in engine_names():
+        package = importlib.import_module(f"kvlockstep.impl.engines.{name}")
+        (folder,) = package.__path__
+        assert package.TARGETS
+        for contract, declared in package.TARGETS.items():
+            for target, path in declared.items():
+                assert ENGINE_TARGETS[contract][target] == path, "two engines have a target of this name"
+                assert path.startswith(f"{package.__name__}.")
+                assert target not in OWN_TARGETS[contract]
+        assert "import" not in Path(folder, "__init__.py").read_text()
+
+
+def test_a_contract_that_there_is_not_is_named():
+    with pytest.raises(ValueError, match=r"my_engine.TARGETS: no contract 'kv_manger'; known: slot_pool"):
+        targets.declared_by([SimpleNamespace(__name__="my_engine", TARGETS={"kv_manger": {}})])
+
+
+def test_every_factory_of_an_adapter_is_a_target_or_in_a_test():
+    """A make that nobody names is run by nobody."""
+    tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_engine*.py"))
+    for name in engine_names():
+        (folder,) = map(Path, importlib.import_module(f"kvlockstep.impl.engines.{name}").__path__)
+        named = tests + "".join(
+            Path(folder, file).read_text() for file in ("__init__.py", "known.toml") if Path(folder, file).exists()
+        )
+        for adapter in folder.glob("*.py"):
+            made = re.findall(r"^(?:def )?(make\w*)(?: = |\(blocks)", adapter.read_text(), re.MULTILINE)
+            assert [make for make in made if not re.search(rf"\b{make}\b", named)] == [], adapter
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

@@ -19,7 +19,7 @@ from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManage
 from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.contract import KVSchedulerOptional, KVSchedulerTarget
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.targets.registry import BUILT_IN, ENGINES, faults, load
+from kvlockstep.targets.registry import OWN_TARGETS, faults, load
 from kvlockstep.targets.validation import misfits
 
 WITH_TRAITS = [contract for contract in CONTRACTS.values() if contract.traits]
@@ -53,9 +53,8 @@ def plain(**attributes: Any) -> type:
 ALL = {
     **{
         f"{contract}-{name}": (contract, path)
-        for contract, targets in BUILT_IN.items()
+        for contract, targets in OWN_TARGETS.items()
         for name, path in targets.items()
-        if name not in ENGINES
     },
 }
 
@@ -165,7 +164,7 @@ def test_a_scheduler_with_drafts_in_flight_is_told_what_the_device_knows() -> No
 
 @pytest.mark.parametrize(("contract", "trait"), TRAITS, ids=[f"{c.name}-{trait}" for c, trait in TRAITS])
 def test_a_trait_that_has_no_value_of_its_kind(contract: Any, trait: str) -> None:
-    made = load(BUILT_IN[contract.name]["reference"])(*contract.probe.values())
+    made = load(contract.reference)(*contract.probe.values())
     setattr(made, trait, NEVER_RIGHT)
     wrong = misfits(contract.name, lambda *_: made)
     assert wrong[-1].startswith(f"the trait {trait} is <object")

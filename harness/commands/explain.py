@@ -20,7 +20,7 @@ from kvlockstep.properties.law import Law
 from kvlockstep.properties.why import WHY
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.show.console import stdout
-from kvlockstep.targets.registry import BUILT_IN, FAULT_PREFIX, faults, known_faults, known_targets, load
+from kvlockstep.targets.registry import FAULT_PREFIX, faults, known_faults, known_targets
 
 MANY = 12
 
@@ -114,8 +114,7 @@ def _fault(name: str) -> dict[str, Any]:
 
 def _contract(name: str) -> dict[str, Any]:
     model, contract = MODELS[name], CONTRACTS[name]
-    reference = BUILT_IN.get(name, {}).get("reference")
-    parts = [inspect.getdoc(load(reference)) if reference else "", inspect.getdoc(contract.protocol)]
+    parts = [contract.about, inspect.getdoc(contract.protocol)]
     seen = [*(a for law in model.laws for a in law.answers)]
     seen += [s for fault in faults().values() if fault.contract == name for s in fault.seen]
     methods = [signature_of(m, member) for m, member in vars(contract.protocol).items() if not m.startswith("_")]
