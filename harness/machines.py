@@ -160,7 +160,7 @@ def machine(contract: str, target: Factory | None = None) -> type[CheckedMachine
 
 # KvManagerMachine is the machine of kv_manager, and so on: each is made when it is first asked for.
 MACHINES = {machine_name(contract): contract for contract in MODELS}
-__all__ = [*sorted([*MACHINES, "CheckedMachine", "LockstepMachine"]), "machine"]
+__all__ = ["CheckedMachine", "LockstepMachine", "machine", *MACHINES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> type[CheckedMachine]:

@@ -19,7 +19,8 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.contract import Contract, members
 from kvlockstep.show.console import complete_contract, stdout
-from kvlockstep.targets.registry import check_contract, load
+from kvlockstep.targets.registry import check_contract
+from kvlockstep.targets.signatures import documented, literal, signature_of
 
 WIDTH = 120
 
@@ -80,7 +81,7 @@ def adapter_source(module: str, contract: str) -> str:
     body += _traits(known)
     body += ["", *_init(known)]
     for name, member in methods.items():
-        body += ["", *_method(name, member, _about(known, name, member))]
+        body += ["", *_method(name, member, documented(known, name) or f"See `kvlockstep explain {contract}`.")]
     imports = _imports(known, list(methods.values()))
     head = [
         f'"""{class_name(module)}: a target of the contract {contract}."""',
@@ -109,11 +110,6 @@ def _traits(contract: Contract) -> list[str]:
     return ["", "# What it can do; a run says nothing of what is not declared here.", *lines] if lines else []
 
 
-def literal(value: object) -> str:
-    """A value as Python writes it, strings in double quotes."""
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
 def _method(name: str, member: Any, about: str) -> list[str]:
     head = ["@property"] if isinstance(member, property) else []
     line = f"def {signature_of(name, member, own=True)}:"
@@ -123,27 +119,6 @@ def _method(name: str, member: Any, about: str) -> list[str]:
         *(f"    {text}" for text in _docstring_lines(about)),
         f'    raise NotImplementedError("{name}")',
     ]
-
-
-def signature_of(name: str, member: Any, own: bool = False) -> str:
-    """A method of a protocol as it is written in it: `free(slot: int) -> None`; with `own` for a class's body."""
-    if isinstance(member, property):
-        answer = inspect.signature(member.fget).return_annotation if member.fget else "Any"
-        return f"{name}(self) -> {answer}" if own else f"{name}: {answer}"
-    signature = inspect.signature(member)
-    parameters = [_parameter(p) for n, p in signature.parameters.items() if n != "self"]
-    return f"{name}({', '.join((['self'] if own else []) + parameters)}) -> {signature.return_annotation}"
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
-    return f"{parameter.name}: {parameter.annotation}{default}"
-
-
-def _about(contract: Contract, method: str, member: Any) -> str:
-    """What a method does, as the protocol says, or the reference."""
-    documented = inspect.getdoc(getattr(load(contract.reference), method, None))
-    return member.__doc__ or documented or f"See `kvlockstep explain {contract.name}`."
 
 
 def _docstring(text: str) -> str:
