@@ -15,12 +15,25 @@ from click.testing import CliRunner
 from kvlockstep.commands import engines
 from kvlockstep.commands.cli import cli
 from kvlockstep.commands.engines import check_engines, markdown, replay_known
+from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.models.registry import model_of
+from kvlockstep.runs.check import replay_trace
 from kvlockstep.targets import registry as targets
-from kvlockstep.targets.registry import ENGINE_TARGETS, OWN_TARGETS, KnownDivergence, engine_names, known_divergences
+from kvlockstep.targets.registry import (
+    ENGINE_TARGETS,
+    OWN_TARGETS,
+    EngineMissing,
+    KnownDivergence,
+    engine_names,
+    known_divergences,
+    resolve,
+)
 
 FAULT = "fault:kv-abort-leaks"
 TINY = dataclasses.replace(profile_of("quick"), explore_steps=1_000, examples=2, random_steps=3_000)
@@ -138,6 +151,33 @@ def test_every_factory_of_an_adapter_is_a_target_or_in_a_test():
         for adapter in folder.glob("*.py"):
             made = re.findall(r"^(?:def )?(make\w*)(?: = |\(blocks)", adapter.read_text(), re.MULTILINE)
             assert [make for make in made if not re.search(rf"\b{make}\b", named)] == [], adapter
+
+
+def target_or_skip(contract, name):
+    try:
+        return resolve(contract, name)
+    except UsageError as error:
+        if not isinstance(error.__cause__, EngineMissing):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("contract", "name"), [(c, name) for c, names in ENGINE_TARGETS.items() for name in names])
+def test_a_target_of_an_engine_holds(contract, name):
+    """Every engine that is there, without a test of its own; one with known divergences is replayed below."""
+    target = target_or_skip(contract, name)
+    if any((known.contract, known.target) == (contract, name) for known in known_divergences()):
+        pytest.skip("it is known to diverge")
+    with Watchdog(5.0).watching() as watchdog:
+        assert random_walk(model_of(contract), target.factory, seed=1, watchdog=watchdog, steps=1_000).failure is None
+
+
+@pytest.mark.parametrize("known", known_divergences(), ids=lambda known: known.id)
+def test_a_known_divergence_is_still_there(known):
+    target = target_or_skip(known.contract, known.target)
+    again = replay_trace(target, load_trace(known.trace, known.contract), TINY)
+    assert again is not None
+    assert again.law == known.law
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
