@@ -34,6 +34,7 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
     laws = laws.LAWS
     reference_type = SlotPool
     scope_type = SlotPoolScope
+    operations = {"alloc": {}, "free": {"slot": int}, "occupy": {"slot": int}}
     # One episode in eighty has more slots than a machine word has bits; looking at them all takes its time.
     scopes = (*(SlotPoolScope(n) for n in (1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8) * 6), SlotPoolScope(66))
     small_scopes = tuple(SlotPoolScope(n) for n in range(5))

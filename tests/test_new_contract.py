@@ -97,6 +97,7 @@ NEW = {
             laws = LAWS
             reference_type = TicketRoll
             scope_type = TicketRollScope
+            operations = {"take": {}}
             scopes = tuple(map(TicketRollScope, (1, 2, 3)))
             small_scopes = tuple(map(TicketRollScope, (0, 1, 2)))
             goals = (Goal("empty", "a ticket is asked for when none is left"),)
@@ -174,6 +175,7 @@ ENTRIES = {
 }
 WALK = """
 import contextlib, io, json, sys
+from pathlib import Path
 from kvlockstep import machines
 from kvlockstep.commands.cli import main
 from kvlockstep.impl import ticket_roll
@@ -187,6 +189,9 @@ def run(*arguments):
             return stop.code or 0, out.getvalue()
     return 0, out.getvalue()
 
+def failures():
+    return map(str, Path(".kvlockstep/failures").iterdir())
+
 machines.TicketRollMachine.target = ticket_roll.IteratorRoll
 machines.TicketRollMachine.TestCase("runTest").debug()
 commands = {
@@ -197,7 +202,8 @@ commands = {
     "stuck": ["check", "ticket_roll", "--target", "kvlockstep.impl.ticket_roll:StuckRoll"],
     "new": ["new-target", "mine", "--contract", "ticket_roll"],
 }
-print(json.dumps({"place": ticket_roll.__file__, **{name: run(*words) for name, words in commands.items()}}))
+found = {name: run(*words) for name, words in commands.items()}
+print(json.dumps({"place": ticket_roll.__file__, **found, "replayed": run("replay", "--trust", *failures())}))
 """
 
 
@@ -244,6 +250,8 @@ def test_a_contract_is_registered_once(tree: Path, tmp_path: Path) -> None:
     assert found["check"][0] == 0, found["check"][1]
     assert found["stuck"][0] == 1
     assert "VIOLATED no_ticket_twice" in found["stuck"][1]
+    assert found["replayed"][0] == 1
+    assert "VIOLATED no_ticket_twice" in found["replayed"][1]
     assert found["new"][0] == 0
     assert "def take(self) -> int:" in (tmp_path / "mine.py").read_text()
     assert len(NEW) + len(ENTRIES) == 7

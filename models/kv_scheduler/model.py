@@ -11,6 +11,7 @@ from typing import Any
 from kvlockstep.models.core.model import Factory, Goal, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.requests.answers import operate
 from kvlockstep.models.requests.shrinking import plain_keys, smaller_pools, thinned, thinned_blocks, tidied
@@ -52,6 +53,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
     contract = "kv_scheduler"
     laws = laws.LAWS
     scope_type = SchedulerScope
+    operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
         SchedulerScope(2, 1, 2, 2, 2, 1, (1,), priorities=(0,), exhaustive=True),
