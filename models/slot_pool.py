@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command
 from kvlockstep.properties import slot_pool as laws
 from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.slot_pool import View
 from kvlockstep.reference.slot_pool import SlotPool
 
 
@@ -19,14 +20,6 @@ class SlotPoolScope(Scope):
     """A pool of `slots` slots."""
 
     slots: int
-
-
-class View(NamedTuple):
-    """Of each slot whether it is free, and its version."""
-
-    free: list[bool]
-    versions: list[int]
-    free_count: int
 
 
 class SlotPoolModel(LockstepModel[SlotPoolScope]):

@@ -30,8 +30,10 @@ from kvlockstep.targets.registry import (
     OWN_TARGETS,
     EngineMissing,
     KnownDivergence,
+    clean_twins,
     engine_names,
     known_divergences,
+    known_targets,
     resolve,
 )
 
@@ -133,6 +135,27 @@ def test_a_folder_of_an_engine_declares_its_targets_and_imports_nothing():
                 assert path.startswith(f"{package.__name__}.")
                 assert target not in OWN_TARGETS[contract]
         assert "import" not in Path(folder, "__init__.py").read_text()
+
+
+def test_a_folder_is_all_that_an_engine_needs(tmp_path, monkeypatch):
+    """Its targets are listed and run by `engines`, and its known divergences are replayed."""
+    folder = tmp_path / "my_engine"
+    folder.mkdir()
+    make = "kvlockstep.impl.engines.my_engine.manager:make"
+    (folder / "__init__.py").write_text(f'"""Mine."""\n\nTARGETS = {{"kv_manager": {{"mine": "{make}"}}}}\n')
+    (folder / "manager.py").write_text("from kvlockstep.impl.faulty.kv_manager.basics import LosesOnAbort as make\n")
+    trace = known("leak_freedom", folder).trace
+    lines = ['id = "leaks"', 'class = "bug"', 'version = "1"', 'contract = "kv_manager"', 'target = "mine"']
+    lines += ['law = "leak_freedom"', f'trace = "{trace.name}"', 'reason = "It leaks."']
+    (folder / "known.toml").write_text("\n".join(["[[divergence]]", *lines]))
+    package = importlib.import_module("kvlockstep.impl.engines")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    assert engine_names()[-1] == "my_engine"
+    declared = targets.declared_by([importlib.import_module("kvlockstep.impl.engines.my_engine")])
+    monkeypatch.setitem(ENGINE_TARGETS, "kv_manager", declared["kv_manager"])
+    assert known_targets("kv_manager")["mine"] == make
+    assert "mine" not in clean_twins("kv_manager")
+    assert [row.status for row in replay_known(TINY) if row.id == "leaks"] == ["still there"]
 
 
 def test_a_contract_that_there_is_not_is_named():
