@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Where mypy and import-linter find kvlockstep, which for them has to be one folder: links to ours.
 LINKS := build/lint
 
-.PHONY: check test lint tests cluster gate bench gpu score mutation engines symbolic clean
+.PHONY: check docs test lint tests cluster gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
@@ -24,6 +24,10 @@ lint: $(READY)
 	ln -s $(CURDIR)/harness/* $(addprefix $(CURDIR)/,reference properties models impl) $(LINKS)/kvlockstep
 	MYPYPATH=$(LINKS) $(BIN)/mypy -p kvlockstep
 	PYTHONPATH=$(LINKS) $(BIN)/lint-imports
+
+# docs/contracts.md, and the tables of traits and lists of rules in the other pages.
+docs: $(READY)
+	$(BIN)/python -m kvlockstep.show.contract_docs docs
 
 tests: $(READY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal

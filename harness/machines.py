@@ -26,10 +26,10 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.trace import Trace, save_trace
 from kvlockstep.drivers.episode import Outcome, run_ops
-from kvlockstep.drivers.hypothesis_machine import LockstepMachine, machine_for
+from kvlockstep.drivers.hypothesis_machine import LockstepMachine, machine_for, machine_name
 from kvlockstep.drivers.shrink import same_kind
 from kvlockstep.models.core.model import Divergence, Factory
-from kvlockstep.models.registry import model_of
+from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import TERMINATION
 from kvlockstep.runs.check import FAILURES, CheckFailed, replay_trace, shrink_failure
 from kvlockstep.runs.results import Report, TargetReport, run_of
@@ -158,31 +158,18 @@ def machine(contract: str, target: Factory | None = None) -> type[CheckedMachine
     return machine_for(model_of(check_contract(contract)), target, CheckedMachine)
 
 
-SlotPoolMachine = machine("slot_pool")
-SlotPrefixCacheMachine = machine("slot_prefix_cache")
-BlockStackMachine = machine("block_stack")
-RadixCacheMachine = machine("radix_cache")
-BlockPoolMachine = machine("block_pool")
-PagedCacheMachine = machine("paged_cache")
-KvStoreMachine = machine("kv_store")
-DecodeGraphsMachine = machine("decode_graphs")
-KvStreamsMachine = machine("kv_streams")
-KvManagerMachine = machine("kv_manager")
-KvSchedulerMachine = machine("kv_scheduler")
+# KvManagerMachine is the machine of kv_manager, and so on: each is made when it is first asked for.
+MACHINES = {machine_name(contract): contract for contract in MODELS}
+__all__ = ["CheckedMachine", "LockstepMachine", "machine", *MACHINES]  # noqa: PLE0604
 
-__all__ = [
-    "BlockPoolMachine",
-    "BlockStackMachine",
-    "CheckedMachine",
-    "DecodeGraphsMachine",
-    "KvManagerMachine",
-    "KvSchedulerMachine",
-    "KvStoreMachine",
-    "KvStreamsMachine",
-    "LockstepMachine",
-    "PagedCacheMachine",
-    "RadixCacheMachine",
-    "SlotPoolMachine",
-    "SlotPrefixCacheMachine",
-    "machine",
-]
+
+def __getattr__(name: str) -> type[CheckedMachine]:
+    if name not in MACHINES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; its machines are {', '.join(MACHINES)}")
+    found = machine(MACHINES[name])
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,41 @@
+"""Implementations, and their names as targets: `module:factory` by contract, imported when they are asked for."""
+
+TARGETS = {
+    "slot_pool": {
+        "pool": "kvlockstep.impl.slot_pool:SlotPool",
+    },
+    "slot_prefix_cache": {
+        "tree": "kvlockstep.impl.slot_prefix_cache.cache:SlotPrefixCache",
+    },
+    "block_stack": {
+        "stack": "kvlockstep.impl.block_stack:BlockStack",
+    },
+    "radix_cache": {
+        "radix": "kvlockstep.impl.radix_cache.cache:RadixCache",
+    },
+    "block_pool": {
+        "pool": "kvlockstep.impl.block_pool.pool:BlockPool",
+    },
+    "paged_cache": {
+        "paged": "kvlockstep.impl.paged_cache.cache:PagedCache",
+    },
+    "kv_store": {
+        "tensors": "kvlockstep.impl.kv_store.store:KVStore",
+    },
+    "decode_graphs": {
+        "graphs": "kvlockstep.impl.decode_graphs.graphs:DecodeGraphs",
+    },
+    "kv_streams": {
+        "streams": "kvlockstep.impl.kv_streams.store:KVStreams",
+    },
+    "kv_manager": {
+        "blocks": "kvlockstep.impl.kv_manager.blocks:BlockManager",
+        "slots": "kvlockstep.impl.kv_manager.slots:SlotManager",
+        "radix": "kvlockstep.impl.kv_manager.radix:RadixManager",
+        "pool": "kvlockstep.impl.kv_manager.pool:PoolManager",
+        "paged": "kvlockstep.impl.kv_manager.paged:PagedManager",
+    },
+    "kv_scheduler": {
+        "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
+    },
+}

@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.operations import Ints
 from kvlockstep.properties import block_stack as laws
 from kvlockstep.properties.block_stack import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -29,6 +30,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
     laws = laws.LAWS
     reference_type = BlockStack
     scope_type = BlockStackScope
+    operations = {"acquire": {"n": int}, "release": {"blocks": Ints}, "begin_capture": {}, "end_capture": {}}
     scopes = tuple(BlockStackScope(n) for n in (1, 2, 3, 5, 8, 2, 3, 4, 6, 40))
     small_scopes = tuple(BlockStackScope(n) for n in range(5))
     goals = (

@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
+from kvlockstep.models.core.operations import Ints, Size
 from kvlockstep.properties import decode_graphs as laws
 from kvlockstep.properties.decode_graphs import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -40,6 +41,16 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
     laws = laws.LAWS
     reference_type = DecodeGraphs
     scope_type = DecodeGraphsScope
+    operations = {
+        "admit": {"row": int, "stamps": Ints},
+        "release": {"row": int},
+        "widen": {"width": Size},
+        "capture": {"lanes": int, "tried": list[str]},
+        "begin_capture": {"lanes": int},
+        "end_capture": {},
+        "replay": {"lanes": int, "rows": Ints, "stamps": Ints},
+        "collect": {},
+    }
     scopes = tuple(
         DecodeGraphsScope(*sizes)
         for sizes in ((1, 2, 2, 1), (2, 2, 3, 2), (3, 3, 4, 2), (4, 2, 5, 3), (3, 2, 9, 1), (2, 4, 5, 1), (4, 3, 7, 2))

@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.operations import MOVES
 from kvlockstep.properties import kv_streams as laws
 from kvlockstep.properties.kv_streams import Held, View, moved
 from kvlockstep.properties.law import Refused, Step
@@ -36,6 +37,18 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
     laws = laws.LAWS
     reference_type = KVStreams
     scope_type = KVStreamsScope
+    operations = {
+        "alloc": {},
+        "free": {"block": int},
+        "write": {"block": int, "stamp": int},
+        "read": {"block": int},
+        "copy": MOVES,
+        "swap_out": MOVES,
+        "swap_in": MOVES,
+        "hold": {"stream": str},
+        "let_go": {"stream": str},
+        "synchronize": {},
+    }
     scopes = tuple(KVStreamsScope(*sizes) for sizes in ((1, 1), (2, 1), (3, 2), (4, 2), (6, 3), (3, 0)))
     small_scopes = (KVStreamsScope(1, 1, exhaustive=3), KVStreamsScope(2, 1, exhaustive=2))
     goals = (

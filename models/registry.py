@@ -1,38 +1,28 @@
-"""The models by the name of their contract."""
+"""The models by the name of their contract: that of NAME is declared in `kvlockstep.models.NAME`."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from kvlockstep.models.block_pool import BlockPoolModel
-from kvlockstep.models.block_stack import BlockStackModel
 from kvlockstep.models.core.model import Model
-from kvlockstep.models.decode_graphs import DecodeGraphsModel
-from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_scheduler import KVSchedulerModel
-from kvlockstep.models.kv_store import KVStoreModel
-from kvlockstep.models.kv_streams import KVStreamsModel
-from kvlockstep.models.paged_cache import PagedCacheModel
-from kvlockstep.models.radix_cache import RadixCacheModel
-from kvlockstep.models.slot_pool import SlotPoolModel
-from kvlockstep.models.slot_prefix_cache import SlotPrefixCacheModel
+from kvlockstep.reference.catalogue import CONTRACTS
 
-MODELS: dict[str, type[Model[Any]]] = {
-    model.contract: model
-    for model in (
-        SlotPoolModel,
-        SlotPrefixCacheModel,
-        BlockStackModel,
-        RadixCacheModel,
-        BlockPoolModel,
-        PagedCacheModel,
-        KVStoreModel,
-        DecodeGraphsModel,
-        KVStreamsModel,
-        KVManagerModel,
-        KVSchedulerModel,
-    )
-}
+
+def _declared(contract: str) -> type[Model[Any]]:
+    """The model in the module, or the package, that is named after the contract.
+
+    Raises TypeError unless there is exactly one whose attribute `contract` says so.
+    """
+    module = importlib.import_module(f"kvlockstep.models.{contract}")
+    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Model)]
+    found = [model for model in classes if vars(model).get("contract") == contract]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__} has {len(found)} models with contract = {contract!r}, not one")
+    return found[0]
+
+
+MODELS: dict[str, type[Model[Any]]] = {contract: _declared(contract) for contract in CONTRACTS}
 
 
 def model_of(contract: str) -> type[Model[Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command
 from kvlockstep.properties import slot_pool as laws
 from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.slot_pool import View
 from kvlockstep.reference.slot_pool import SlotPool
 
 
@@ -21,19 +22,12 @@ class SlotPoolScope(Scope):
     slots: int
 
 
-class View(NamedTuple):
-    """Of each slot whether it is free, and its version."""
-
-    free: list[bool]
-    versions: list[int]
-    free_count: int
-
-
 class SlotPoolModel(LockstepModel[SlotPoolScope]):
     contract = "slot_pool"
     laws = laws.LAWS
     reference_type = SlotPool
     scope_type = SlotPoolScope
+    operations = {"alloc": {}, "free": {"slot": int}, "occupy": {"slot": int}}
     # One episode in eighty has more slots than a machine word has bits; looking at them all takes its time.
     scopes = (*(SlotPoolScope(n) for n in (1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8) * 6), SlotPoolScope(66))
     small_scopes = tuple(SlotPoolScope(n) for n in range(5))

@@ -6,15 +6,13 @@ import difflib
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec
 
-from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.catalogue import CONTRACTS
 
 # `needs` of a law can name a trait, or this optional answer.
 FREE_SLOTS = "free_slots"
-TRAITS = {"kv_manager": Traits, "kv_scheduler": SchedulerTraits}
 
 
 class Refused(NamedTuple):
@@ -91,7 +89,8 @@ class Law(Generic[P]):
     answers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = {f.name for f in fields(TRAITS[self.contract])} | {FREE_SLOTS} if self.contract in TRAITS else set()
+        contract = CONTRACTS.get(self.contract)
+        known = {*contract.traits, FREE_SLOTS} if contract is not None and contract.traits else set()
         for need in self.needs:
             if need not in known:
                 close = difflib.get_close_matches(need, known, n=1)

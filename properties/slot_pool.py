@@ -1,8 +1,18 @@
-"""Laws of slot_pool. A step's view has `free` (bool per slot), `versions` and `free_count`; `held` is a frozenset."""
+"""Laws of slot_pool, and the view that they look at; `held` is the frozenset of the held slots."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+
+
+class View(NamedTuple):
+    """Of each slot whether it is free, and its version."""
+
+    free: list[bool]
+    versions: list[int]
+    free_count: int
 
 
 @law("slot_pool", answers=("seed 000: free and occupy do not look at the mask", "rtp-llm#591"))

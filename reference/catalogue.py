@@ -1,23 +1,24 @@
-"""The contracts by name: what a target must offer, and the parameters of its factory."""
+"""The contracts by name. An entry here is all that registers one.
+
+The rest is found by its name: the model in `kvlockstep.models.NAME`, our own targets in `kvlockstep.impl.TARGETS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from kvlockstep.reference.block_pool.contract import BlockPoolTarget
 from kvlockstep.reference.block_stack import BlockStackTarget
+from kvlockstep.reference.contract import Contract
 from kvlockstep.reference.decode_graphs.contract import DecodeGraphsTarget
 from kvlockstep.reference.kv.shape import KVShape
-from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerOptional, KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.rules import RULES
 from kvlockstep.reference.kv_scheduler.contract import (
-    SCHEDULER_OPTIONAL,
     KVSchedulerOptional,
     KVSchedulerTarget,
     SchedulerTraits,
     drafting_target,
 )
+from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
@@ -28,49 +29,98 @@ from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
 SHAPE = KVShape(2, 1, 2, "int8")
 
 
-@dataclass(frozen=True)
-class Contract:
-    """A contract's name, the protocol of its targets, and its factory's parameters with sizes to try it with.
-
-    Where targets declare `traits`, a dataclass, `announced` names the trait of each method that may be left out, and
-    `optional` is the protocol of those that `protocol` does not have. `instead` answers the protocol whose methods take
-    the place of those of the same name under the traits that it is given, or None.
-    """
-
-    name: str
-    protocol: type
-    probe: dict[str, object]
-    traits: type | None = None
-    optional: type | None = None
-    announced: Mapping[str, str] = field(default_factory=dict)
-    instead: Callable[[Any], type | None] = lambda _traits: None
-
-
 CONTRACTS = {
     contract.name: contract
     for contract in (
-        Contract("slot_pool", SlotPoolTarget, {"slots": 4}),
-        Contract("slot_prefix_cache", SlotPrefixCacheTarget, {"capacity": 4, "slots": 4, "positions": 4}),
-        Contract("block_stack", BlockStackTarget, {"blocks": 4}),
-        Contract("radix_cache", RadixCacheTarget, {"pages": 4, "page_size": 2}),
-        Contract("block_pool", BlockPoolTarget, {"blocks": 4, "block_size": 2, "hash_function": None}),
-        Contract("paged_cache", PagedCacheTarget, {"blocks": 4, "block_size": 2, "policy": "lru", "shape": SHAPE}),
+        Contract(
+            "slot_pool",
+            "An allocator of numbered slots. Each slot has a version, which tells its holders apart.",
+            SlotPoolTarget,
+            {"slots": 4},
+            "kvlockstep.reference.slot_pool:SlotPool",
+        ),
+        Contract(
+            "slot_prefix_cache",
+            "A prefix cache in which a sequence has a whole slot for its KV. A lookup finds the longest cached prefix; "
+            "the caller then reuses its slot, or copies the KV into another one.",
+            SlotPrefixCacheTarget,
+            {"capacity": 4, "slots": 4, "positions": 4},
+            "kvlockstep.reference.slot_prefix_cache:SlotPrefixCache",
+        ),
+        Contract(
+            "block_stack",
+            "A free list of blocks, used as a stack. It is safe to use while a CUDA graph is captured.",
+            BlockStackTarget,
+            {"blocks": 4},
+            "kvlockstep.reference.block_stack:BlockStack",
+        ),
+        Contract(
+            "radix_cache",
+            "A prefix cache as a radix tree of pages, together with its page allocator. Handles pin the paths that "
+            "requests use.",
+            RadixCacheTarget,
+            {"pages": 4, "page_size": 2},
+            "kvlockstep.reference.radix_cache.cache:RadixCache",
+        ),
+        Contract(
+            "block_pool",
+            "A pool of reference-counted blocks with a prefix cache: full blocks are found by the hash of their tokens "
+            "and of all tokens before them. A free block keeps its content until it is evicted.",
+            BlockPoolTarget,
+            {"blocks": 4, "block_size": 2, "hash_function": None},
+            "kvlockstep.reference.block_pool.pool:BlockPool",
+        ),
+        Contract(
+            "paged_cache",
+            "A paged KV cache: sequences with block tables, forks with copy-on-write, registered prefixes, and an "
+            "eviction policy.",
+            PagedCacheTarget,
+            {"blocks": 4, "block_size": 2, "policy": "lru", "shape": SHAPE},
+            "kvlockstep.reference.paged_cache.cache:PagedCache",
+        ),
         Contract(
             "kv_store",
+            "The KV itself, bit for bit, on the device and on the host: writes, gathers, copies of blocks and swaps.",
             KVStoreTarget,
             {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
+            "kvlockstep.reference.kv_store:KVStore",
         ),
-        Contract("decode_graphs", DecodeGraphsTarget, {"rows": 2, "width": 2, "blocks": 4, "block_size": 2}),
-        Contract("kv_streams", KVStreamsTarget, {"blocks": 4, "host_blocks": 2}),
-        Contract("kv_manager", KVManagerTarget, {"blocks": 8, "block_size": 4}, Traits, KVManagerOptional, KV_OPTIONAL),
+        Contract(
+            "decode_graphs",
+            "Decode steps as captured graphs, one for each batch size, with padding and persistent input buffers.",
+            DecodeGraphsTarget,
+            {"rows": 2, "width": 2, "blocks": 4, "block_size": 2},
+            "kvlockstep.reference.decode_graphs.graphs:DecodeGraphs",
+        ),
+        Contract(
+            "kv_streams",
+            "KV that several streams write, read, copy and swap, each in its own order.",
+            KVStreamsTarget,
+            {"blocks": 4, "host_blocks": 2},
+            "kvlockstep.reference.kv_streams.store:KVStreams",
+        ),
+        Contract(
+            "kv_manager",
+            "The KV-cache manager of an engine, as its scheduler sees it: requests are admitted, reserve slots, commit "
+            "what was computed, and end. The judge owns the KV memory and checks what every request reads.",
+            KVManagerTarget,
+            {"blocks": 8, "block_size": 4},
+            "kvlockstep.reference.kv_manager.manager:KVManager",
+            Traits,
+            KVManagerOptional,
+            rules=RULES,
+        ),
         Contract(
             "kv_scheduler",
+            "A scheduler together with the KV manager that it drives: requests go in, batches come out. The judge owns "
+            "the KV memory, launches each batch at once and samples the tokens.",
             KVSchedulerTarget,
             {"blocks": 8, "block_size": 4, "budget": 8, "running": 4},
+            "kvlockstep.reference.kv_scheduler.scheduler:KVScheduler",
             SchedulerTraits,
             KVSchedulerOptional,
-            SCHEDULER_OPTIONAL,
             drafting_target,
+            SCHEDULER_RULES,
         ),
     )
 }

@@ -14,7 +14,6 @@ from kvlockstep.reference.errors import (
     UnknownSlot,
 )
 from kvlockstep.reference.kv_manager.contract import (
-    KV_OPTIONAL,
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -27,7 +26,6 @@ from kvlockstep.reference.slot_pool import SlotPoolTarget
 from kvlockstep.reference.slot_prefix_cache import MISS, Match, SlotPrefixCacheTarget
 
 __all__ = [
-    "KV_OPTIONAL",
     "MISS",
     "AllBlocksCleared",
     "BlockRemoved",

@@ -18,7 +18,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets import resolve
 
-KNOWN = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0]) / "known"
+ENGINES = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0])
 MODEL = model_of("kv_scheduler")
 NANO, MINI, VLLM = "nano_vllm", "mini_sglang", "vllm"
 SGLANG = "sglang"
@@ -61,10 +61,11 @@ def test_random_episodes_hold_every_law_and_reach_every_goal(engine: str, make: 
 @pytest.mark.parametrize("engine", ["nano-vllm", "mini-sglang", "sglang"])
 def test_the_known_divergences_are_still_there(engine: str) -> None:
     adapter_of({"nano-vllm": NANO, "mini-sglang": MINI, "sglang": SGLANG}[engine])
-    for known in tomllib.loads((KNOWN / f"{engine}.toml").read_text())["divergence"]:
+    folder = ENGINES / engine.replace("-", "_")
+    for known in tomllib.loads((folder / "known.toml").read_text())["divergence"]:
         if known["contract"] != "kv_scheduler":
             continue
-        trace = load_trace(KNOWN / known["trace"])
+        trace = load_trace(folder / known["trace"])
         with Watchdog(5.0).watching() as watchdog:
             factory = resolve(known["contract"], known["target"]).factory
             failure = run_ops(MODEL, factory, trace.scope, trace.ops, watchdog)
@@ -143,7 +144,7 @@ def takes_nothing_off(_original: Any, _adapter: Any, _accepted: Any) -> dict[str
 
 def test_no_chunk_of_sglang_starves_where_decodes_leave_it_room() -> None:
     adapter = adapter_of(SGLANG)
-    trace = load_trace(KNOWN / "sglang-scheduler-starved-chunk.jsonl")
+    trace = load_trace(ENGINES / "sglang" / "sglang-scheduler-starved-chunk.jsonl")
     repaired = partial(adapter.make_mixed, kind=adapter.RepairedScheduler)
     with Watchdog(5.0).watching() as watchdog:
         assert run_ops(MODEL, repaired, trace.scope, trace.ops, watchdog) is None

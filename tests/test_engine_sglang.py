@@ -178,8 +178,8 @@ def test_random_episodes_hold_every_law(make: Any, options: dict[str, bool], ste
 
 @pytest.mark.parametrize("known", ["sglang-prompt-near-pool", "sglang-starved-chunk", "sglang-unnamed-extra-key"])
 def test_a_known_divergence_is_still_there(known: str) -> None:
-    folder = Path(target.__file__).parent.parent / "known"
-    entries = {entry["id"]: entry for entry in tomllib.loads((folder / "sglang.toml").read_text())["divergence"]}
+    folder = Path(target.__file__).parent
+    entries = {entry["id"]: entry for entry in tomllib.loads((folder / "known.toml").read_text())["divergence"]}
     make = getattr(target, entries[known]["target"].partition(":")[2])
     trace = load_trace(folder / entries[known]["trace"])
     with Watchdog(10.0).watching() as watchdog:

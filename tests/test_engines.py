@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,11 +15,27 @@ from click.testing import CliRunner
 from kvlockstep.commands import engines
 from kvlockstep.commands.cli import cli
 from kvlockstep.commands.engines import check_engines, markdown, replay_known
+from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
-from kvlockstep.targets.registry import BUILT_IN, KnownDivergence, known_divergences
+from kvlockstep.models.registry import model_of
+from kvlockstep.runs.check import replay_trace
+from kvlockstep.targets import registry as targets
+from kvlockstep.targets.registry import (
+    ENGINE_TARGETS,
+    OWN_TARGETS,
+    EngineMissing,
+    KnownDivergence,
+    clean_twins,
+    engine_names,
+    known_divergences,
+    known_targets,
+    resolve,
+)
 
 FAULT = "fault:kv-abort-leaks"
 TINY = dataclasses.replace(profile_of("quick"), explore_steps=1_000, examples=2, random_steps=3_000)
@@ -26,10 +46,8 @@ def only(monkeypatch):
     """A registry with these engines under kv_manager and nothing else."""
 
     def registry(**targets):
-        monkeypatch.setattr(engines, "BUILT_IN", {"kv_manager": targets})
-        monkeypatch.setattr(engines, "ENGINES", tuple(targets))
-        for name, path in targets.items():
-            monkeypatch.setitem(BUILT_IN["kv_manager"], name, path)
+        monkeypatch.setattr(engines, "ENGINE_TARGETS", {"kv_manager": targets})
+        monkeypatch.setitem(ENGINE_TARGETS, "kv_manager", targets)
 
     return registry
 
@@ -104,6 +122,86 @@ def test_every_known_divergence_has_its_trace_and_class():
     for divergence in known_divergences():
         assert divergence.kind in ("bug", "misuse", "policy")
         assert load_trace(divergence.trace, divergence.contract).law == divergence.law
+
+
+def test_a_folder_of_an_engine_declares_its_targets_and_imports_nothing():
+    for name in engine_names():
+        package = importlib.import_module(f"kvlockstep.impl.engines.{name}")
+        (folder,) = package.__path__
+        assert package.TARGETS
+        for contract, declared in package.TARGETS.items():
+            for target, path in declared.items():
+                assert ENGINE_TARGETS[contract][target] == path, "two engines have a target of this name"
+                assert path.startswith(f"{package.__name__}.")
+                assert target not in OWN_TARGETS[contract]
+        assert "import" not in Path(folder, "__init__.py").read_text()
+
+
+def test_a_folder_is_all_that_an_engine_needs(tmp_path, monkeypatch):
+    """Its targets are listed and run by `engines`, and its known divergences are replayed."""
+    folder = tmp_path / "my_engine"
+    folder.mkdir()
+    make = "kvlockstep.impl.engines.my_engine.manager:make"
+    (folder / "__init__.py").write_text(f'"""Mine."""\n\nTARGETS = {{"kv_manager": {{"mine": "{make}"}}}}\n')
+    (folder / "manager.py").write_text("from kvlockstep.impl.faulty.kv_manager.basics import LosesOnAbort as make\n")
+    trace = known("leak_freedom", folder).trace
+    lines = ['id = "leaks"', 'class = "bug"', 'version = "1"', 'contract = "kv_manager"', 'target = "mine"']
+    lines += ['law = "leak_freedom"', f'trace = "{trace.name}"', 'reason = "It leaks."']
+    (folder / "known.toml").write_text("\n".join(["[[divergence]]", *lines]))
+    package = importlib.import_module("kvlockstep.impl.engines")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    assert engine_names()[-1] == "my_engine"
+    declared = targets.declared_by([importlib.import_module("kvlockstep.impl.engines.my_engine")])
+    monkeypatch.setitem(ENGINE_TARGETS, "kv_manager", declared["kv_manager"])
+    assert known_targets("kv_manager")["mine"] == make
+    assert "mine" not in clean_twins("kv_manager")
+    assert [row.status for row in replay_known(TINY) if row.id == "leaks"] == ["still there"]
+
+
+def test_a_contract_that_there_is_not_is_named():
+    with pytest.raises(ValueError, match=r"my_engine.TARGETS: no contract 'kv_manger'; known: slot_pool"):
+        targets.declared_by([SimpleNamespace(__name__="my_engine", TARGETS={"kv_manger": {}})])
+
+
+def test_every_factory_of_an_adapter_is_a_target_or_in_a_test():
+    """A make that nobody names is run by nobody."""
+    tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_engine*.py"))
+    for name in engine_names():
+        (folder,) = map(Path, importlib.import_module(f"kvlockstep.impl.engines.{name}").__path__)
+        named = tests + "".join(
+            Path(folder, file).read_text() for file in ("__init__.py", "known.toml") if Path(folder, file).exists()
+        )
+        for adapter in folder.glob("*.py"):
+            made = re.findall(r"^(?:def )?(make\w*)(?: = |\(blocks)", adapter.read_text(), re.MULTILINE)
+            assert [make for make in made if not re.search(rf"\b{make}\b", named)] == [], adapter
+
+
+def target_or_skip(contract, name):
+    try:
+        return resolve(contract, name)
+    except UsageError as error:
+        if not isinstance(error.__cause__, EngineMissing):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("contract", "name"), [(c, name) for c, names in ENGINE_TARGETS.items() for name in names])
+def test_a_target_of_an_engine_holds(contract, name):
+    """Every engine that is there, without a test of its own; one with known divergences is replayed below."""
+    target = target_or_skip(contract, name)
+    if any((known.contract, known.target) == (contract, name) for known in known_divergences()):
+        pytest.skip("it is known to diverge")
+    # The first calls of an engine may import and compile.
+    with Watchdog(60.0).watching() as watchdog:
+        assert random_walk(model_of(contract), target.factory, seed=1, watchdog=watchdog, steps=1_000).failure is None
+
+
+@pytest.mark.parametrize("known", known_divergences(), ids=lambda known: known.id)
+def test_a_known_divergence_is_still_there(known):
+    target = target_or_skip(known.contract, known.target)
+    again = replay_trace(target, load_trace(known.trace, known.contract), TINY)
+    assert again is not None
+    assert again.law == known.law
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

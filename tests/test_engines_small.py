@@ -18,7 +18,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.registry import model_of
 
-KNOWN = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0]) / "known"
+ENGINES = Path(importlib.import_module("kvlockstep.impl.engines").__path__[0])
 FACTORIES = {"nano_vllm": "make", "mini_sglang": "make_repaired", "lightllm": "make", "lmdeploy": "make"}
 BLOCKS, SIZE = 4, 2
 NANO = "nanovllm.engine.block_manager"
@@ -53,7 +53,8 @@ def walk(factory: Any, steps: int, seed: int = 1) -> Any:
 
 def play(trace_name: str, factory: Any) -> Divergence | None:
     """Plays a known trace on a factory; answers what diverges."""
-    trace = load_trace(KNOWN / trace_name)
+    (path,) = ENGINES.glob(f"*/{trace_name}")
+    trace = load_trace(path)
     model = model_of(trace.contract)(trace.scope, factory)
     try:
         for op in trace.ops:

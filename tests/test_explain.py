@@ -8,17 +8,22 @@ import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import kvlockstep
 from kvlockstep.campaign.playing import SHARD_DRIVERS
 from kvlockstep.commands import list as listing
 from kvlockstep.commands.explain import bugs, explain, names_to_explain
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.why import WHY
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.runs.check import DRIVERS
+from kvlockstep.show.bug_reports import link
+from kvlockstep.show.explanations import KINDS
 from kvlockstep.targets import registry as targets
 
 
@@ -26,7 +31,7 @@ def test_everything_is_explained(run_cli):
     for name in names_to_explain():
         explained = explain(name)
         assert explained["id"] == name
-        assert explained["kind"] in ("law", "fault", "contract")
+        assert explained["kind"] in KINDS.replace(" or ", ", ").split(", ")
         json.dumps(explained)
     for name in ("kv_manager", "accounting", "kv-fork-no-copy"):
         code, out, err = run_cli("explain", name)
@@ -78,6 +83,74 @@ def test_a_contract_shows_what_a_target_must_offer(run_cli):
         assert f"  {law.id}: {law.statement}" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("kv_manager.chunk", ["trait chunk of kv_manager", "chunk = False", "A prompt may be computed in chunks."]),
+        ("preempted_last", ["trait preempted_last of kv_scheduler", "stated in reference/kv_scheduler/contract.py:"]),
+        ("commit", ["method commit of kv_manager", "commit(rid: str, n: int) -> None"]),
+        ("events", ["only of targets with event_listener"]),
+        ("slot_pool.alloc", ["Takes the lowest free slot", "stated in reference/slot_pool.py:"]),
+        ("exhausted", ["goal exhausted of slot_pool", "stated in models/slot_pool.py:"]),
+        ("rule 5", ["rule 5 of kv_manager", "rule 5 of kv_scheduler", "`output_reserve` fit"]),
+        ("kv_manager rule 12", ["rule 12 of kv_manager", "four different orders"]),
+        ("kv_manager/purity", ["  rule 12: The manager is asked about itself in four different orders"]),
+        ("kv_manager/admission_honesty", ["Rule 5: ", "  rule 5: Admission: a refusal is a violation if"]),
+    ],
+)
+def test_parts_of_a_contract(run_cli, name, expected):
+    code, out, _ = run_cli("explain", name)
+    assert code == 0
+    for text in expected:
+        assert text in out
+
+
+def test_places_are_where_they_say():
+    """A place is a file of the package and the line of the statement."""
+    rooms = Path(kvlockstep.__file__).parent.parent
+    for name in ("write_isolation", "chunk", "commit", "exhausted", "rule 5"):
+        for part in explain(name)["contracts"]:
+            file, _, line = part["stated"].partition(":")
+            folders = (rooms, rooms / "kvlockstep")
+            text = next(folder / file for folder in folders if (folder / file).exists()).read_text()
+            stated = text.splitlines()[int(line) - 1 :][:2]
+            assert re.search(rf"@law|\b{name.removeprefix('rule ')}\b", stated[0]), (name, part["stated"])
+
+
+def test_why_comes_first_and_bugs_are_few(run_cli):
+    _, out, _ = run_cli("explain", "write_isolation")
+    lines = out.splitlines()
+    assert lines[1].startswith("Why it matters: ")
+    bugs_shown = lines[lines.index("seen in") + 1 : -1]
+    assert len([line for line in bugs_shown if not line.startswith("    ")]) == 5
+    assert "    https://github.com/vllm-project/vllm/issues/417" in lines
+    assert re.fullmatch(r"  and \d+ more; --json has all of them", lines[-1])
+
+
+def test_a_contract_lists_its_optional_methods_and_traits(run_cli):
+    _, out, _ = run_cli("explain", "kv_manager")
+    assert out.startswith("contract kv_manager: The KV-cache manager of an engine")
+    assert "  withdraw(rid: str) -> None  (can_withdraw)\n" in out
+    for contract in CONTRACTS.values():
+        explained = explain(contract.name)
+        assert set(explained["optional"].values()) == set(contract.announced.values())
+        assert len(explained["traits"]) == len(contract.traits)
+
+
+@pytest.mark.parametrize(
+    ("report", "address"),
+    [
+        ("vllm#417", "https://github.com/vllm-project/vllm/issues/417"),
+        ("bytedance-iaas/sglang#1", "https://github.com/bytedance-iaas/sglang/issues/1"),
+        ("nobody-knows#1", None),
+        ("rule 12", None),
+        ("seed 003: a block is handed out twice", None),
+    ],
+)
+def test_links(report, address):
+    assert link(report) == address
+
+
 def test_reports_that_are_cited_are_known():
     cited = {id_ for model in MODELS.values() for law in model.laws for id_ in law.answers}
     cited |= {id_ for fault in FAULTS.values() for id_ in fault.seen}
@@ -91,10 +164,11 @@ def test_reports_that_are_cited_are_known():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("acounting", "no contract, law or fault 'acounting'; did you mean accounting"),
-        ("zzz", "no contract, law or fault 'zzz'; `kvlockstep list` shows them"),
-        ("slot_pool/purity", "no contract, law or fault 'slot_pool/purity'"),
-        ("fault:nosuch", "no contract, law or fault 'nosuch'"),
+        ("acounting", "no contract, law, fault, goal, trait, method or rule 'acounting'; did you mean accounting"),
+        ("zzz", "method or rule 'zzz'; `kvlockstep list` shows them"),
+        ("slot_pool/purity", "method or rule 'slot_pool/purity'"),
+        ("kv_manager.rule 99", "method or rule 'kv_manager.rule 99'"),
+        ("fault:nosuch", "method or rule 'nosuch'"),
     ],
 )
 def test_an_unknown_name(run_cli, name, message):

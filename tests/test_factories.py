@@ -12,16 +12,16 @@ from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv.memory import UNWRITTEN
-from kvlockstep.targets.registry import BUILT_IN, ENGINES, load
+from kvlockstep.targets.registry import OWN_TARGETS, load
 
 LOCKSTEP = [contract for contract, model in MODELS.items() if issubclass(model, LockstepModel)]
-OWN = [(contract, name) for contract in LOCKSTEP for name in BUILT_IN[contract] if name not in (*ENGINES, "reference")]
+OWN = [(contract, name) for contract in LOCKSTEP for name in OWN_TARGETS[contract] if name != "reference"]
 
 
 MANAGERS = [
     make
-    for name in BUILT_IN["kv_manager"]
-    if name not in ENGINES and "tensors" in inspect.signature(make := load(BUILT_IN["kv_manager"][name])).parameters
+    for name, path in OWN_TARGETS["kv_manager"].items()
+    if "tensors" in inspect.signature(make := load(path)).parameters
 ]
 
 
@@ -41,7 +41,7 @@ def sizes_around_nothing(contract):
 
 @pytest.mark.parametrize(("contract", "name"), OWN)
 def test_takes_the_sizes_that_the_reference_takes(contract, name):
-    reference, own = (load(BUILT_IN[contract][target]) for target in ("reference", name))
+    reference, own = (load(OWN_TARGETS[contract][target]) for target in ("reference", name))
     tried = {sizes: (takes(reference, sizes), takes(own, sizes)) for sizes in sizes_around_nothing(contract)}
     assert {sizes for sizes, (ours, theirs) in tried.items() if ours != theirs} == set()
     assert {taken for taken, _ in tried.values()} == {True, False}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -16,15 +15,17 @@ from kvlockstep.impl.variants.kv_manager import HARMLESS
 from kvlockstep.models.requests.traits import WRONG, kinds_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerOptional, KVManagerTarget
+from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget
 from kvlockstep.reference.kv_scheduler import KVScheduler
-from kvlockstep.reference.kv_scheduler.contract import SCHEDULER_OPTIONAL, KVSchedulerOptional, KVSchedulerTarget
+from kvlockstep.reference.kv_scheduler.contract import KVSchedulerOptional, KVSchedulerTarget
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.targets.registry import BUILT_IN, ENGINES, faults, load
+from kvlockstep.targets.registry import OWN_TARGETS, faults, load
 from kvlockstep.targets.validation import misfits
 
-WITH_TRAITS = [contract for contract in CONTRACTS.values() if contract.traits is not None]
-TRAITS = [(contract, f.name) for contract in WITH_TRAITS for f in fields(contract.traits)]
+WITH_TRAITS = [contract for contract in CONTRACTS.values() if contract.traits]
+TRAITS = [(contract, name) for contract in WITH_TRAITS for name in contract.traits]
+KV_OPTIONAL = CONTRACTS["kv_manager"].announced
+SCHEDULER_OPTIONAL = CONTRACTS["kv_scheduler"].announced
 NEVER_RIGHT = object()
 
 
@@ -52,9 +53,8 @@ def plain(**attributes: Any) -> type:
 ALL = {
     **{
         f"{contract}-{name}": (contract, path)
-        for contract, targets in BUILT_IN.items()
+        for contract, targets in OWN_TARGETS.items()
         for name, path in targets.items()
-        if name not in ENGINES
     },
 }
 
@@ -164,7 +164,7 @@ def test_a_scheduler_with_drafts_in_flight_is_told_what_the_device_knows() -> No
 
 @pytest.mark.parametrize(("contract", "trait"), TRAITS, ids=[f"{c.name}-{trait}" for c, trait in TRAITS])
 def test_a_trait_that_has_no_value_of_its_kind(contract: Any, trait: str) -> None:
-    made = load(BUILT_IN[contract.name]["reference"])(*contract.probe.values())
+    made = load(contract.reference)(*contract.probe.values())
     setattr(made, trait, NEVER_RIGHT)
     wrong = misfits(contract.name, lambda *_: made)
     assert wrong[-1].startswith(f"the trait {trait} is <object")
@@ -203,9 +203,9 @@ def test_numbers_and_flags_of_other_libraries_are_traits() -> None:
 
 def test_a_default_is_of_its_own_kind() -> None:
     for contract in WITH_TRAITS:
-        for f in fields(contract.traits):
-            kind = kinds_of(contract.traits)[f.name]
-            assert kind.needed or kind.take(f.default) is not WRONG
+        for name in contract.traits:
+            kind = kinds_of(contract.declared)[name]
+            assert kind.needed or kind.take(contract.traits[name].default) is not WRONG
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,10 @@ from kvlockstep.models.kv_manager import model as kv_manager
 from kvlockstep.models.kv_manager.judge import KVJudge
 from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.request import Request
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv.memory import UNWRITTEN, KVMemory, Provenance
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_manager.contract import KV_OPTIONAL, KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.contract import KVManagerTarget, Traits
 
 ROW_ONLY = {"full_prompt_hit", "refused_reserve", "decode_at_block_start", "long_request"}
 WITH_EVENTS = {"announced_hit", "announced_removal"}
@@ -86,7 +87,7 @@ class TestTraits:
         reached = holds(Bare, 6_000)
         goals = {goal.id: goal.when for goal in KVManagerModel.goals}
         assert {id_ for id_, when in goals.items() if when is None} <= reached.keys()
-        assert not [id_ for id_ in reached if goals.get(id_) in KV_OPTIONAL.values()]
+        assert not [id_ for id_ in reached if goals.get(id_) in CONTRACTS["kv_manager"].announced.values()]
 
     def test_nothing_is_taken_for_granted_but_a_prefix_cache(self) -> None:
         assert {field.name for field in fields(Traits) if field.default is True} == {"prefix_cache"}

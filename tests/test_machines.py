@@ -7,6 +7,7 @@ from hypothesis import seed, settings
 from hypothesis.database import InMemoryExampleDatabase
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
+from kvlockstep import machines
 from kvlockstep.commands.cli import main
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import FLAKY_SAYS
@@ -15,6 +16,7 @@ from kvlockstep.core.trace import load_trace, replay_line
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.machines import SlotPoolMachine, machine
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.check import CheckFailed, replay_trace
 from kvlockstep.targets.registry import from_factory
@@ -52,6 +54,18 @@ def test_a_failure_is_shrunk_and_saved(fault, tmp_path):
     page = str(failed.value)
     assert page.startswith(f"{fault.contract} on {target.name} - VIOLATED {trace.law} at step {len(trace.ops)}")
     assert page.endswith(f"replay: {replay_line(target.name, path.relative_to(tmp_path))}")
+
+
+def test_there_is_a_machine_for_each_contract():
+    for contract in CONTRACTS:
+        name = "".join(part.title() for part in contract.split("_")) + "Machine"
+        made = getattr(machines, name)
+        assert made.model_type.contract == contract
+        assert made is getattr(machines, name)
+        assert name in machines.__all__
+        assert name in dir(machines)
+    with pytest.raises(AttributeError, match=r"no attribute 'KvMangerMachine'; its machines are SlotPoolMachine, "):
+        _ = machines.KvMangerMachine
 
 
 def test_the_saved_trace_is_one_that_replay_plays(tmp_path, capsys):

@@ -13,7 +13,7 @@ from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.faulty.fault import Fault
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.score import FaultScore, Score, Sighting, score
-from kvlockstep.targets.registry import BUILT_IN, resolve
+from kvlockstep.targets.registry import OWN_TARGETS, resolve
 
 QUICK = profile_of("quick")
 
@@ -41,7 +41,7 @@ def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):
 
 def test_a_false_alarm_fails_the_score(monkeypatch):
     wrong = resolve("slot_pool", "fault:pool-keeps-one").factory
-    monkeypatch.setitem(BUILT_IN["slot_pool"], "wrong", f"{wrong.__module__}:{wrong.__qualname__}")
+    monkeypatch.setitem(OWN_TARGETS["slot_pool"], "wrong", f"{wrong.__module__}:{wrong.__qualname__}")
     result = score(QUICK, contracts=["slot_pool"], jobs=1)
     assert [(twin.target, twin.law) for twin in result.clean if twin.verdict != "holds"] == [
         ("wrong", "admission_honesty")

@@ -18,7 +18,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.trace import Trace, load_trace, parse_trace, save_trace, trace_text
 from kvlockstep.models.core.fitting import MOST
 from kvlockstep.models.core.op import NotEnabled, Op
-from kvlockstep.models.core.operations import MOST_MADE, OPERATIONS, Size
+from kvlockstep.models.core.operations import MOST_MADE, Size
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.show.junit import NOT_IN_XML
@@ -48,9 +48,10 @@ def values(kind):
 
 @st.composite
 def traces(draw):
-    contract = draw(st.sampled_from(sorted(OPERATIONS)))
-    names = draw(st.lists(st.sampled_from(sorted(OPERATIONS[contract])), max_size=6))
-    ops = [Op(n, **{name: draw(values(kind)) for name, kind in OPERATIONS[contract][n].items()}) for n in names]
+    contract = draw(st.sampled_from(sorted(MODELS)))
+    operations = MODELS[contract].operations
+    names = draw(st.lists(st.sampled_from(sorted(operations)), max_size=6))
+    ops = [Op(n, **{name: draw(values(kind)) for name, kind in operations[n].items()}) for n in names]
     return Trace(
         contract,
         draw(st.sampled_from(model_of(contract).scopes)),

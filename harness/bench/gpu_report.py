@@ -20,7 +20,7 @@ from kvlockstep.impl.faulty.kv_store.narrow_offsets import NarrowOffsets
 from kvlockstep.impl.kv_store.far_apart import FarStore
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import model_of
-from kvlockstep.targets.registry import BUILT_IN, ENGINES, on_device, resolve
+from kvlockstep.targets.registry import OWN_TARGETS, on_device, resolve
 
 MACHINE_STEPS = 100_000
 MACHINE_SECONDS = 200
@@ -34,9 +34,9 @@ sanitizer of torch at what its own operations do on streams, not at Triton's lau
 
 def machines() -> Iterator[tuple[str, str, Factory, int]]:
     """What runs on the device: contract, name, factory and steps. Last a store of more than 2**32 words."""
-    for contract, targets in BUILT_IN.items():
+    for contract, targets in OWN_TARGETS.items():
         for name in targets:
-            if name == "reference" or name in ENGINES:
+            if name == "reference":
                 continue
             try:
                 target = on_device(resolve(contract, name), "cuda")
@@ -62,7 +62,7 @@ def machine_runs() -> Iterator[str]:
     """Lines of the table of machines."""
     runs = list(machines())
     held = {contract for contract, *_ in runs}
-    bare = [contract for contract in BUILT_IN if contract not in held]
+    bare = [contract for contract in OWN_TARGETS if contract not in held]
     yield f"Random episodes in lockstep with the reference.\n{', '.join(bare)} keep nothing on a device."
     yield ""
     yield "| machine | target | steps | steps/s | verdict |"

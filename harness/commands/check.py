@@ -38,7 +38,7 @@ from kvlockstep.show.console import (
 from kvlockstep.show.findings import results_of
 from kvlockstep.show.machine_formats import machine_formats, publish
 from kvlockstep.targets import Target, resolve
-from kvlockstep.targets.registry import CPU, ENGINES, check_contract, known_targets, on_device
+from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, known_targets, on_device
 
 
 @click.command("check")
@@ -110,7 +110,7 @@ def _chosen_targets(
                 target = resolve(contract, spec)
                 chosen.append(target if device in (CPU, target.device) else on_device(target, device))
             except UsageError as error:
-                if wanted or (spec not in ENGINES and device == CPU):
+                if wanted or (spec not in ENGINE_TARGETS[contract] and device == CPU):
                     raise
                 report.skipped[f"{contract} on {spec}"] = str(error)
     if device != CPU and not chosen:

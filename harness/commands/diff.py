@@ -28,6 +28,7 @@ from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.properties.law import Law
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.runs.check import shrink_model
 from kvlockstep.runs.supervising import supervised
@@ -35,6 +36,7 @@ from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets import Target, resolve
 
 ROOMY = 2_048
+TRAITS = CONTRACTS["kv_manager"].traits
 DIFFERENCE = Law[[Any]](
     "difference", "kv_manager", "Both engines admit the same requests with the same hits.", lambda _: None
 )
@@ -42,20 +44,8 @@ DIFFERENCE = Law[[Any]](
 
 def common_traits(a: Traits, b: Traits) -> Traits:
     """What a scheduler may do to both. Prompts come in chunks only where both count in the same blocks."""
-    limits = [t.max_length for t in (a, b) if t.max_length is not None]
-    widths = [t.tokens_per_decode for t in (a, b) if t.tokens_per_decode is not None]
-    both = {
-        name: getattr(a, name) and getattr(b, name)
-        for name in ("extra_key", "can_withdraw", "can_fork", "can_reset", "can_evict_all")
-    }
-    return replace(
-        a,
-        max_length=min(limits, default=None),
-        chunk=a.chunk and b.chunk and a.block_size == b.block_size,
-        chunk_align=math.lcm(a.chunk_align, b.chunk_align),
-        tokens_per_decode=min(widths, default=None),
-        **both,
-    )
+    common = {t.name: t.common(getattr(a, t.name), getattr(b, t.name)) for t in TRAITS.values() if t.common}
+    return replace(a, **{**common, "chunk": common["chunk"] and a.block_size == b.block_size})
 
 
 def pair_model(names: tuple[str, str], other: Factory, without: Collection[str], roomy: bool) -> type[KVManagerModel]:
@@ -104,8 +94,7 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
 
 def _own(traits: Traits) -> dict[str, Any]:
     """What a judge must know of its own engine and may not share with the other."""
-    names = ("block_size", "total", "whole_prompt", "early_publish", "output_reserve", "hash_trust", "prefix_cache")
-    return {name: getattr(traits, name) for name in (*names, "copies_at_admit", "copies_at_reserve")}
+    return {trait.name: getattr(traits, trait.name) for trait in TRAITS.values() if trait.common is None}
 
 
 def _labelled(name: str, step: Any, op: Op) -> str:

@@ -26,7 +26,7 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.runs.check import FAILURES, check_target, replay_trace
 from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetReport, worst
 from kvlockstep.show.console import progress_bar, stdout, traits_text
-from kvlockstep.targets.registry import BUILT_IN, ENGINES, EngineMissing, known_divergences, resolve
+from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_divergences, resolve
 
 SKIPPED, KNOWN = "skipped", "known"
 MISUSE = "misuse"
@@ -35,7 +35,7 @@ INTRODUCTION = """# Engines under the contracts
 
 Written by `kvlockstep engines --profile {profile} -o FILE`, which checks every engine that it finds. An engine that
 is missing is listed with the reason. The known divergences below are replayed as well; they stand, with their
-traces, beside the adapters in impl/engines/known.
+traces, beside the adapters: impl/engines/ENGINE/known.toml.
 """
 
 
@@ -62,10 +62,8 @@ def check_engines(
 
     A missing one is a skipped row; one that is there and cannot be loaded is an error.
     """
-    for contract, targets in BUILT_IN.items():
+    for contract, targets in ENGINE_TARGETS.items():
         for name in targets:
-            if name not in ENGINES:
-                continue
             if progress is not None:
                 progress(f"{contract} on {name}")
             try:

@@ -10,7 +10,7 @@ from rich.console import Console
 from kvlockstep.commands.options import json_option, print_json
 from kvlockstep.models.registry import MODELS
 from kvlockstep.show.console import stdout
-from kvlockstep.targets.registry import BUILT_IN, ENTRY_POINTS, known_faults, known_targets
+from kvlockstep.targets.registry import ENTRY_POINTS, built_in, known_faults, known_targets
 
 WHAT_DRIVERS_DO = {
     "explore": "every operation in every state of small scopes, breadth first",
@@ -36,7 +36,7 @@ def catalogue() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _described(contract: str, name: str, path: str) -> str:
-    if name in BUILT_IN.get(contract, {}):
+    if name in built_in(contract):
         return path
     packages = [e.dist.name for e in entry_points(group=ENTRY_POINTS) if e.name == f"{contract}.{name}" and e.dist]
     return f"{path} (registered by {packages[-1]})" if packages else path

@@ -9,7 +9,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -17,51 +16,13 @@ from typing import Any
 import click
 
 from kvlockstep.core.errors import UsageError
-from kvlockstep.reference.catalogue import CONTRACTS, Contract
-from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.contract import Contract, members
 from kvlockstep.show.console import complete_contract, stdout
-from kvlockstep.targets.registry import BUILT_IN, check_contract, load
+from kvlockstep.targets.registry import check_contract
+from kvlockstep.targets.signatures import documented, literal, signature_of
 
 WIDTH = 120
-
-KV_TRAITS = {
-    "max_length": "longest request in tokens, None without a limit",
-    "chunk": "a prompt may be computed in chunks",
-    "chunk_align": "chunks end at multiples of this",
-    "tokens_per_decode": "most tokens of one decode, drafts included; None for any",
-    "extra_key": "admit looks at extra_key: adapter, salt",
-    "whole_prompt": "admit takes slots for the whole prompt at once",
-    "early_publish": "blocks are published before they are computed",
-    "output_reserve": "slots kept for the output at admission",
-    "lookahead_blocks": "blocks of a table beyond max_length, kept ahead on purpose",
-    "can_withdraw": "there is withdraw(rid): takes back what this step scheduled",
-    "can_fork": "there is fork(rid, child) -> [(source, target)] or None",
-    "can_reset": "there is reset(): forgets everything",
-    "can_evict_all": "there is evict_all(): drops what is cached for nobody",
-    "hash_trust": "what a hit is verified by: none, tokens, tokens+parent",
-    "copies_at_admit": "admit can make copies due",
-    "copies_at_reserve": "reserve can make copies due: copy-on-write",
-    "prefix_cache": "False if prefixes are never shared",
-    "event_listener": 'there is events() for a listener that keeps a "set" of keys, or one "counting" copies',
-}
-SCHEDULER_TRAITS = {
-    "overlap": "batches that may be in flight; with drafts schedule has an argument, too",
-    "policy": '"fcfs" or "priority" if nobody is admitted before an older request that waits',
-    "preempts": "False if it never takes slots back",
-    "mixes": "False if prompts and decodes never share a batch",
-    "prefix_cache": "False if prefixes are never shared",
-    "extra_key": "add looks at extra_key: adapter, salt",
-    "can_reset": "there is reset(): drops every content, live requests wait anew",
-    "max_length": "longest request in tokens with its output, None for the pool",
-    "lookahead_blocks": "blocks of a table beyond max_length, kept ahead on purpose",
-    "drafts": "most drafts of a request in a batch; there is draft(rid, tokens), and update has a second argument",
-    "aborts": '"any" time; "before_schedule" if messages are read there; None without an abort',
-}
-TRAITS: dict[str, tuple[type[Any], dict[str, str]]] = {
-    "kv_manager": (Traits, KV_TRAITS),
-    "kv_scheduler": (SchedulerTraits, SCHEDULER_TRAITS),
-}
 
 
 @click.command("new-target")
@@ -113,15 +74,15 @@ def test_source(module: str, contract: str, inside: bool) -> str:
 def adapter_source(module: str, contract: str) -> str:
     """A class with every method of the contract's protocol; each raises NotImplementedError."""
     known = CONTRACTS[contract]
-    methods = [(n, m) for n, m in vars(known.protocol).items() if not n.startswith("_")]
+    methods = members(known.protocol)
     body = [
         _docstring(f"What does {class_name(module)} wrap? `kvlockstep explain {contract}` says what is asked of it.")
     ]
-    body += _traits(contract) if contract in TRAITS else []
+    body += _traits(known)
     body += ["", *_init(known)]
-    for name, member in methods:
-        body += ["", *_method(name, member, _about(known, name, member))]
-    imports = _imports(known, [member for _, member in methods])
+    for name, member in methods.items():
+        body += ["", *_method(name, member, documented(known, name) or f"See `kvlockstep explain {contract}`.")]
+    imports = _imports(known, list(methods.values()))
     head = [
         f'"""{class_name(module)}: a target of the contract {contract}."""',
         "",
@@ -134,7 +95,7 @@ def adapter_source(module: str, contract: str) -> str:
 def _init(contract: Contract) -> list[str]:
     kinds = {name: _kind(value) for name, value in contract.probe.items()}
     lines = [f"def __init__(self, {', '.join(f'{name}: {kind}' for name, kind in kinds.items())}) -> None:"]
-    if contract.name in TRAITS:
+    if contract.traits:
         return [*lines, "    self.block_size = block_size", "    self.total = blocks * block_size"]
     return [*lines, *(f"    self._{name} = {name}" for name in kinds)]
 
@@ -143,17 +104,10 @@ def _kind(value: object) -> str:
     return "Any" if value is None else type(value).__name__
 
 
-def _traits(contract: str) -> list[str]:
-    declared, about = TRAITS[contract]
-    lines = ["", "# What it can do; a run says nothing of what is not declared here."]
-    for trait in fields(declared):
-        if trait.default is not MISSING:
-            lines.append(f"{trait.name} = {_literal(trait.default)}  # {about.get(trait.name, '')}".rstrip(" #"))
-    return lines
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def _traits(contract: Contract) -> list[str]:
+    optional = [trait for trait in contract.traits.values() if not trait.required]
+    lines = [f"{trait.name} = {literal(trait.default)}  # {trait.summary}" for trait in optional]
+    return ["", "# What it can do; a run says nothing of what is not declared here.", *lines] if lines else []
 
 
 def _method(name: str, member: Any, about: str) -> list[str]:
@@ -165,28 +119,6 @@ def _method(name: str, member: Any, about: str) -> list[str]:
         *(f"    {text}" for text in _docstring_lines(about)),
         f'    raise NotImplementedError("{name}")',
     ]
-
-
-def signature_of(name: str, member: Any, own: bool = False) -> str:
-    """A method of a protocol as it is written in it: `free(slot: int) -> None`; with `own` for a class's body."""
-    if isinstance(member, property):
-        answer = inspect.signature(member.fget).return_annotation if member.fget else "Any"
-        return f"{name}(self) -> {answer}" if own else f"{name}: {answer}"
-    signature = inspect.signature(member)
-    parameters = [_parameter(p) for n, p in signature.parameters.items() if n != "self"]
-    return f"{name}({', '.join((['self'] if own else []) + parameters)}) -> {signature.return_annotation}"
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
-    return f"{parameter.name}: {parameter.annotation}{default}"
-
-
-def _about(contract: Contract, method: str, member: Any) -> str:
-    """What a method does, as the protocol says, or the reference."""
-    reference = BUILT_IN.get(contract.name, {}).get("reference")
-    documented = inspect.getdoc(getattr(load(reference), method, None)) if reference else None
-    return member.__doc__ or documented or f"See `kvlockstep explain {contract.name}`."
 
 
 def _docstring(text: str) -> str:

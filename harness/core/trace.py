@@ -195,7 +195,7 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
     for index, record in enumerate(records[1:-1]):
         try:
             require_kind("the line", record, dict)
-            ops.append(op_of(header.contract, record.get("op"), record.get("args")))
+            ops.append(op_of(model_of(header.contract), record.get("op"), record.get("args")))
             answers.append(str(record.get("answer", "")))
             avails.append(n if type(n := record.get("avail")) is int else None)
         except ValueError as error:

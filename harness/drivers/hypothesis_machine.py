@@ -155,8 +155,12 @@ def machine_for(
     body["begin"] = initialize(scope=st.sampled_from(model_type.scopes))(begin)
     body["model_type"] = model_type
     body["target"] = staticmethod(target) if target is not None else None
-    name = "".join(part.title() for part in model_type.contract.split("_")) + "Machine"
-    return type(name, (base,), body)
+    return type(machine_name(model_type.contract), (base,), body)
+
+
+def machine_name(contract: str) -> str:
+    """The name of the machine of a contract: that of kv_manager is KvManagerMachine."""
+    return "".join(part.title() for part in contract.split("_")) + "Machine"
 
 
 def hypothesis_run(

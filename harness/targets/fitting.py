@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
 from kvlockstep.models.requests.traits import WRONG, Kind, kinds_of, taken_traits
-from kvlockstep.reference.catalogue import Contract
+from kvlockstep.reference.contract import Contract, members
 from kvlockstep.targets.trying import tried
 
 # How like a trait's name another one has to be. With these two an adapter's own `chunks`, `max_len`, `can_preempt` or
@@ -22,9 +22,9 @@ FAMILY = "can_"
 
 def misfits_of(contract: Contract, made: Any) -> list[str]:
     """A sentence for each thing that is wrong, none if `made` fits."""
-    declared, wrong = ({}, []) if contract.traits is None else taken_traits(made, contract.traits)
+    declared, wrong = ({}, []) if contract.declared is None else taken_traits(made, contract.declared)
     calls = _calls(contract, made, declared)
-    read = [name for name, value in vars(contract.protocol).items() if isinstance(value, property)]
+    read = [name for name, member in contract.methods.items() if isinstance(member, property)]
     needed = [name for name, kind in _kinds(contract).items() if kind.needed]
     missing = [name for name in (*calls, *read, *needed) if not _has(made, name)]
     odd = [text for name, call in calls.items() if name not in missing and (text := _odd_call(made, name, call))]
@@ -50,25 +50,23 @@ def _calls(contract: Contract, made: Any, declared: dict[str, Any]) -> dict[str,
 
     A trait whose value is wrong announces its method all the same.
     """
-    calls = dict(_methods(contract.protocol))
-    if contract.traits is None:
+    calls = _parameters(contract.methods)
+    if contract.declared is None:
         return calls
-    traits = contract.traits(**{"block_size": 1, "total": 0, **declared})
-    calls.update(_methods(contract.optional))
+    least = {name: trait.least for name, trait in contract.traits.items() if trait.required}
+    traits = contract.declared(**{**least, **declared})
     announced = {method: getattr(made, t, getattr(traits, t)) for method, t in contract.announced.items()}
     calls = {name: call for name, call in calls.items() if announced.get(name, True)}
-    return {**calls, **dict(_methods(contract.instead(traits)))}
+    return {**calls, **_parameters(members(contract.instead(traits)))}
 
 
-def _methods(protocol: type | None) -> Iterator[tuple[str, list[str]]]:
-    for base in reversed(protocol.__mro__ if protocol is not None else ()):
-        for name, method in vars(base).items():
-            if not name.startswith("_") and inspect.isfunction(method):
-                yield name, list(inspect.signature(method).parameters)[1:]
+def _parameters(methods: Mapping[str, Any]) -> dict[str, list[str]]:
+    functions = {name: member for name, member in methods.items() if inspect.isfunction(member)}
+    return {name: list(inspect.signature(function).parameters)[1:] for name, function in functions.items()}
 
 
 def _kinds(contract: Contract) -> dict[str, Kind]:
-    return {} if contract.traits is None else kinds_of(contract.traits)
+    return {} if contract.declared is None else kinds_of(contract.declared)
 
 
 def _has(made: Any, name: str) -> bool:

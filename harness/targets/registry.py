@@ -2,128 +2,65 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from kvlockstep import impl
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.isolation import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
+from kvlockstep.impl import engines
 from kvlockstep.impl.engines import loading
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import MODELS
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.targets import importing
 from kvlockstep.targets.validation import require_usable
 
-BUILT_IN: dict[str, dict[str, str]] = {
-    "slot_pool": {"reference": "kvlockstep.reference.slot_pool:SlotPool", "pool": "kvlockstep.impl.slot_pool:SlotPool"},
-    "slot_prefix_cache": {
-        "reference": "kvlockstep.reference.slot_prefix_cache:SlotPrefixCache",
-        "tree": "kvlockstep.impl.slot_prefix_cache.cache:SlotPrefixCache",
-    },
-    "block_stack": {
-        "reference": "kvlockstep.reference.block_stack:BlockStack",
-        "stack": "kvlockstep.impl.block_stack:BlockStack",
-        "sglang-pages": "kvlockstep.impl.engines.sglang.block_stack:PagedBlockStack",
-    },
-    "radix_cache": {
-        "reference": "kvlockstep.reference.radix_cache.cache:RadixCache",
-        "radix": "kvlockstep.impl.radix_cache.cache:RadixCache",
-    },
-    "block_pool": {
-        "reference": "kvlockstep.reference.block_pool.pool:BlockPool",
-        "pool": "kvlockstep.impl.block_pool.pool:BlockPool",
-        "vllm-pool": "kvlockstep.impl.engines.vllm.block_pool:VllmBlockPool",
-    },
-    "paged_cache": {
-        "reference": "kvlockstep.reference.paged_cache.cache:PagedCache",
-        "paged": "kvlockstep.impl.paged_cache.cache:PagedCache",
-    },
-    "kv_store": {
-        "reference": "kvlockstep.reference.kv_store:KVStore",
-        "tensors": "kvlockstep.impl.kv_store.store:KVStore",
-    },
-    "decode_graphs": {
-        "reference": "kvlockstep.reference.decode_graphs.graphs:DecodeGraphs",
-        "graphs": "kvlockstep.impl.decode_graphs.graphs:DecodeGraphs",
-    },
-    "kv_streams": {
-        "reference": "kvlockstep.reference.kv_streams.store:KVStreams",
-        "streams": "kvlockstep.impl.kv_streams.store:KVStreams",
-    },
-    "kv_manager": {
-        "reference": "kvlockstep.reference.kv_manager.manager:KVManager",
-        "blocks": "kvlockstep.impl.kv_manager.blocks:BlockManager",
-        "slots": "kvlockstep.impl.kv_manager.slots:SlotManager",
-        "radix": "kvlockstep.impl.kv_manager.radix:RadixManager",
-        "pool": "kvlockstep.impl.kv_manager.pool:PoolManager",
-        "paged": "kvlockstep.impl.kv_manager.paged:PagedManager",
-        "transformers": "kvlockstep.impl.engines.transformers.manager:make",
-        "vllm": "kvlockstep.impl.engines.vllm.manager:make",
-        "vllm-uncached": "kvlockstep.impl.engines.vllm.manager:make_uncached",
-        "vllm-lora": "kvlockstep.impl.engines.vllm.manager:make_lora",
-        "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",
-        "sglang-python": "kvlockstep.impl.engines.sglang.manager:make_unified_python",
-        "sglang-radix": "kvlockstep.impl.engines.sglang.manager:make_radix",
-        "nano-vllm": "kvlockstep.impl.engines.nano_vllm.manager:make",
-        "mini-sglang": "kvlockstep.impl.engines.mini_sglang.manager:make",
-        "mini-sglang-repaired": "kvlockstep.impl.engines.mini_sglang.manager:make_repaired",
-        "lightllm": "kvlockstep.impl.engines.lightllm.manager:make",
-        "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
-    },
-    "kv_scheduler": {
-        "reference": "kvlockstep.reference.kv_scheduler.scheduler:KVScheduler",
-        "vllm": "kvlockstep.impl.engines.vllm.scheduler:make",
-        "vllm-priority": "kvlockstep.impl.engines.vllm.scheduler:make_priority",
-        "vllm-async": "kvlockstep.impl.engines.vllm.scheduler:make_async",
-        "vllm-ngram": "kvlockstep.impl.engines.vllm.scheduler:make_ngram",
-        "vllm-async-ngram": "kvlockstep.impl.engines.vllm.scheduler:make_async_ngram",
-        "vllm-async-eagle": "kvlockstep.impl.engines.vllm.scheduler:make_async_eagle",
-        "sglang": "kvlockstep.impl.engines.sglang.scheduler:make_overlap",
-        "sglang-normal": "kvlockstep.impl.engines.sglang.scheduler:make",
-        "sglang-priority": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_priority",
-        "sglang-mixed-repaired": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_mixed_repaired",
-        "nano-vllm": "kvlockstep.impl.engines.nano_vllm.scheduler:make",
-        "mini-sglang": "kvlockstep.impl.engines.mini_sglang.scheduler:make",
-        "mini-sglang-repaired": "kvlockstep.impl.engines.mini_sglang.scheduler:make_repaired",
-        "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
-    },
-}
-ENGINES = (
-    "transformers",
-    "vllm",
-    "vllm-uncached",
-    "vllm-lora",
-    "vllm-pool",
-    "vllm-priority",
-    "vllm-async",
-    "vllm-ngram",
-    "vllm-async-ngram",
-    "vllm-async-eagle",
-    "sglang",
-    "sglang-python",
-    "sglang-radix",
-    "sglang-pages",
-    "sglang-normal",
-    "sglang-priority",
-    "sglang-mixed-repaired",
-    "nano-vllm",
-    "mini-sglang",
-    "mini-sglang-repaired",
-    "lightllm",
-    "lmdeploy",
-)
 ENGINE_PATH = loading.ENGINE_PATH
 EngineMissing = loading.EngineMissing
 load = importing.load
 ENTRY_POINTS = "kvlockstep.targets"
-KNOWN = Path(loading.__file__).with_name("known")
+KNOWN = "known.toml"
 FAULT_PREFIX, HARMLESS_PREFIX = TARGETS_BY_ID
 CPU = "cpu"
+
+
+def engine_names() -> list[str]:
+    """The packages below `impl.engines`, each an engine, in the order in which tables show them."""
+    first = engines.SHOWN_FIRST
+    names = [module.name for module in pkgutil.iter_modules(engines.__path__) if module.ispkg]
+    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+
+
+def declared_by(modules: Iterable[ModuleType]) -> dict[str, dict[str, str]]:
+    """What TARGETS of these modules names, by contract. Raises ValueError for a contract that there is not."""
+    found: dict[str, dict[str, str]] = {contract: {} for contract in CONTRACTS}
+    for module in modules:
+        for contract, targets in module.TARGETS.items():
+            if contract not in found:
+                raise ValueError(f"{module.__name__}.TARGETS: no contract {contract!r}; known: {', '.join(found)}")
+            found[contract].update(targets)
+    return found
+
+
+# Name to `module:factory`, by contract. What a folder below impl/engines declares is an engine, all else is ours.
+OWN_TARGETS = {c: {"reference": CONTRACTS[c].reference, **targets} for c, targets in declared_by([impl]).items()}
+ENGINE_TARGETS = declared_by(importlib.import_module(f"{engines.__name__}.{name}") for name in engine_names())
+
+
+def built_in(contract: str) -> dict[str, str]:
+    """The targets that come with the package: name to `module:factory`. Raises KeyError for an unknown contract."""
+    return {**OWN_TARGETS[contract], **ENGINE_TARGETS[contract]}
 
 
 @dataclass(frozen=True)
@@ -141,7 +78,7 @@ def known_targets(contract: str) -> dict[str, str]:
 
     Another package registers under the entry point group `kvlockstep.targets` with names `contract.name`.
     """
-    known = dict(BUILT_IN[contract])
+    known = built_in(contract)
     for entry in entry_points(group=ENTRY_POINTS):
         of, _, name = entry.name.partition(".")
         if of == contract and name:
@@ -214,10 +151,12 @@ class KnownDivergence:
 
 
 def known_divergences() -> list[KnownDivergence]:
-    """Those listed beside the adapters, one file per engine."""
+    """Those that the folder of each engine lists."""
+    files = [Path(folder, name, KNOWN) for folder in engines.__path__ for name in sorted(engine_names())]
     rows = [
         (file.parent / row.pop("trace"), row)
-        for file in sorted(KNOWN.glob("*.toml"))
+        for file in files
+        if file.is_file()
         for row in tomllib.loads(file.read_text())["divergence"]
     ]
     return [KnownDivergence(kind=row.pop("class"), trace=trace, **row) for trace, row in rows]
@@ -239,8 +178,7 @@ def clean_twins(contract: str) -> list[str]:
     """Targets that are known to be right: the reference, our own implementations, harmless variations."""
     from kvlockstep.impl.variants.kv_manager import HARMLESS  # noqa: PLC0415
 
-    own = [name for name in BUILT_IN[contract] if name not in ENGINES]
-    return own + [HARMLESS_PREFIX + name for name in HARMLESS if contract == "kv_manager"]
+    return [*OWN_TARGETS[contract]] + [HARMLESS_PREFIX + name for name in HARMLESS if contract == "kv_manager"]
 
 
 def _harmless(contract: str, spec: str) -> Target:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlockstep.models.block_pool.goals import GOALS, extends, reached
+from kvlockstep.models.block_pool.operations import OPERATIONS
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, pick_first, sample
@@ -83,6 +84,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
     goals = GOALS
     reference_type = BlockPool
     scope_type = BlockPoolScope
+    operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
         BlockPoolScope(0, 1, longest=1, exhaustive=True),

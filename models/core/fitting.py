@@ -13,7 +13,7 @@ from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from kvlockstep.models.core.model import Model, Scope
 from kvlockstep.models.core.op import Op
-from kvlockstep.models.core.operations import MOST_MADE, OPERATIONS, Size
+from kvlockstep.models.core.operations import MOST_MADE, Size
 from kvlockstep.models.core.safe_text import safe_text
 
 # Tensors and arrays of targets hold 64 bits.
@@ -97,11 +97,11 @@ def require_kind(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"{name} is {shown(value)}, not {shown_kind(kind)}")
 
 
-def op_of(contract: str, name: Any, args: Any) -> Op:
-    """The operation of a contract, with lists inside of lists as tuples, which is how models propose them."""
-    known = OPERATIONS[contract]
+def op_of(model_type: type[Model[Any]], name: Any, args: Any) -> Op:
+    """The operation of a model, with lists inside of lists as tuples, which is how models propose them."""
+    known = model_type.operations
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"{contract} has no operation {shown(name)}; it has {', '.join(known)}")
+        raise ValueError(f"{model_type.contract} has no operation {shown(name)}; it has {', '.join(known)}")
     require_kind(f"args of {name}", args, dict)
     kinds = known[name]
     if unknown := [argument for argument in args if argument not in kinds]:

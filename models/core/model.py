@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kvlockstep.models.core.op import Command, Op
+from kvlockstep.models.core.operations import Arguments
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import EVERYWHERE, Law
 
@@ -69,14 +70,16 @@ S = TypeVar("S", bound=Scope)
 class Model(ABC, Generic[S]):
     """One episode, made by `Model(scope, factory)`: a driver proposes through `commands` and executes with `step`.
 
-    A subclass names its contract, laws, goals, and the scopes that each driver runs: `scopes` for random and
-    Hypothesis episodes, `small_scopes` for exhaustive exploration.
+    A subclass names its contract, laws, goals, the `operations` that it executes with the types of their arguments,
+    and the scopes that each driver runs: `scopes` for random and Hypothesis episodes, `small_scopes` for exhaustive
+    exploration.
     """
 
     contract: ClassVar[str]
     laws: ClassVar[tuple[Law[Any], ...]]
     goals: ClassVar[tuple[Goal, ...]]
     scope_type: ClassVar[type[Scope]]
+    operations: ClassVar[Mapping[str, Arguments]]
     scopes: ClassVar[tuple[Scope, ...]]
     small_scopes: ClassVar[tuple[Scope, ...]]
     commands: ClassVar[tuple[Command, ...]] = ()

@@ -11,6 +11,7 @@ from kvlockstep.models.core.model import Factory, Goal, Model, Scope, simpler_ar
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
 from kvlockstep.models.kv_manager.forks import LOOK_UP, Forks
 from kvlockstep.models.kv_manager.judge import KVJudge
+from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
@@ -27,6 +28,7 @@ class KVManagerModel(Model[KVScope]):
     contract = "kv_manager"
     laws = laws.LAWS
     scope_type = KVScope
+    operations = OPERATIONS
     scopes = tuple(scopes())
     # One request at a time, or one token, leaves the budget for longer sequences than two of each do.
     small_scopes = (
@@ -275,10 +277,9 @@ class KVManagerModel(Model[KVScope]):
     def unreachable(self) -> set[str]:
         traits = self.judge.traits
         has = {
-            **{f: getattr(traits, f) for f in ("chunk", "can_withdraw", "can_fork", "can_reset", "can_evict_all")},
-            "extra_key": traits.extra_key,
+            **vars(traits),
+            # The judge has no listener where tables come by block, whatever the target declares.
             "event_listener": self.judge.listener is not None,
-            "prefix_cache": traits.prefix_cache,
             "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
             "copies": traits.copies_at_admit
             or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),

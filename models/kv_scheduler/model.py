@@ -11,12 +11,13 @@ from typing import Any
 from kvlockstep.models.core.model import Factory, Goal, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.requests.answers import operate
 from kvlockstep.models.requests.shrinking import plain_keys, smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SCHEDULER_OPTIONAL
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 HISTORY = 6
@@ -52,6 +53,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
     contract = "kv_scheduler"
     laws = laws.LAWS
     scope_type = SchedulerScope
+    operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
         SchedulerScope(2, 1, 2, 2, 2, 1, (1,), priorities=(0,), exhaustive=True),
@@ -199,18 +201,14 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def unreachable(self) -> set[str]:
         traits = self.judge.traits
         has = {
-            "mixes": traits.mixes,
-            "preempts": traits.preempts,
+            **vars(traits),
             "overlap": traits.overlap > 1,
             "overlap_preempts": traits.overlap > 1 and traits.preempts,
-            "prefix_cache": traits.prefix_cache,
-            "extra_key": traits.extra_key,
             "ends_in_flight": traits.overlap > 1 or traits.aborts == "any",
             "aborts_in_flight": traits.aborts == "any" or (traits.aborts and traits.overlap > 1),
             "aborts_preempted": traits.aborts and traits.preempts,
             "drafts_overlap": self.judge.drafts_overlap,
             "drafts_overlap_preempts": self.judge.drafts_overlap and traits.preempts,
-            **{trait: getattr(traits, trait) for trait in SCHEDULER_OPTIONAL.values()},
         }
         unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
         if not self.judge.saw_evictable or not self.judge.places.shows_free:

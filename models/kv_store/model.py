@@ -11,6 +11,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.kv_store.goals import GOALS, notice
+from kvlockstep.models.kv_store.operations import OPERATIONS
 from kvlockstep.properties import kv_store as laws
 from kvlockstep.properties.kv_store import NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
 from kvlockstep.properties.law import Step
@@ -66,6 +67,7 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
     laws = laws.LAWS
     reference_type = KVStore
     scope_type = KVStoreScope
+    operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
         KVStoreScope(3, 1, 1, 2, 1, 2, "float8_e4m3fn", "layer_major", (3,), exhaustive=True),

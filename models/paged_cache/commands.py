@@ -11,6 +11,7 @@ from typing import Any
 from kvlockstep.models.core.lazy_view import LazyViewModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.paged_cache.operations import OPERATIONS
 from kvlockstep.properties.paged_cache.state import Tokens, asked_keys, run_of
 from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.paged_cache.contract import POLICIES
@@ -63,6 +64,7 @@ class PagedCommands(LazyViewModel[PagedCacheScope]):
     """The commands, and how they choose names, prompts and lengths."""
 
     scope_type = PagedCacheScope
+    operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
         PagedCacheScope(2, 1, "lru", 2, 2, exhaustive=True, aged=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlockstep.models.core.lazy_view import LazyViewModel
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.radix_cache.operations import OPERATIONS
 from kvlockstep.models.radix_cache.scope import SCOPES, SMALL_SCOPES, RadixCacheScope
 from kvlockstep.models.radix_cache.sequences import amount, any_sequence, computed_sequence
 from kvlockstep.properties.radix_cache import Prefix, is_live
@@ -16,6 +17,7 @@ class RadixCommands(LazyViewModel[RadixCacheScope]):
     """The commands, and how they choose handles and sequences."""
 
     scope_type = RadixCacheScope
+    operations = OPERATIONS
     scopes = SCOPES
     small_scopes = SMALL_SCOPES
 

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from kvlockstep.reference.traits import Trait, traits_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# What the numbers among the traits are at least.
-LEAST = {
-    "block_size": 1,
-    "total": 0,
-    "max_length": 0,
-    "chunk_align": 1,
-    "tokens_per_decode": 1,
-    "output_reserve": 0,
-    "lookahead_blocks": 0,
-    "overlap": 1,
-    "drafts": 0,
-}
 WRONG = object()
 _UNDECLARED = object()
 
@@ -44,7 +34,7 @@ class Kind:
 def kinds_of(traits: type[DataclassInstance]) -> dict[str, Kind]:
     """Each trait with the kind of its values. Raises TypeError for a field of a type that is not known here."""
     hints = get_type_hints(traits)
-    return {f.name: _kind(f.name, hints[f.name], f.default) for f in fields(traits)}
+    return {name: _kind(trait, hints[name]) for name, trait in traits_of(traits).items()}
 
 
 def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[str, Any], list[str]]:
@@ -71,19 +61,19 @@ def as_number(value: Any) -> int | None:
         return None
 
 
-def _kind(name: str, hint: Any, default: Any) -> Kind:
+def _kind(trait: Trait, hint: Any) -> Kind:
     plain = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    needed = default is MISSING
     if get_origin(plain[0]) is Literal:
         choices = (None, *get_args(plain[0]))
-        return Kind(f"one of {choices}", partial(_choice, choices), str, needed)
+        return Kind(f"one of {choices}", partial(_choice, choices), str, trait.required)
     if plain == [bool]:
-        return Kind("True or False", _flag, bool, needed)
+        return Kind("True or False", _flag, bool, trait.required)
     if plain == [int]:
-        return Kind(f"a number from {LEAST[name]} on", partial(_number, LEAST[name], default is None), int, needed)
+        number = partial(_number, trait.least, trait.default is None)
+        return Kind(f"a number from {trait.least} on", number, int, trait.required)
     if plain == [str]:
-        return Kind("a text", _text, str, needed)
-    raise TypeError(f"the trait {name} has a type that no rule here knows: {hint}")
+        return Kind("a text", _text, str, trait.required)
+    raise TypeError(f"the trait {trait.name} has a type that no rule here knows: {hint}")
 
 
 def _flag(value: Any) -> Any:

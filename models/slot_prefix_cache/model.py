@@ -12,6 +12,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
 from kvlockstep.models.slot_prefix_cache.goals import GOALS, notice
+from kvlockstep.models.slot_prefix_cache.operations import OPERATIONS
 from kvlockstep.properties import slot_prefix_cache as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
@@ -65,6 +66,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     laws = laws.LAWS
     reference_type = SlotPrefixCache
     scope_type = SlotPrefixCacheScope
+    operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
         SlotPrefixCacheScope(1, 2, 2, pins=1, exhaustive=True, gone=True),

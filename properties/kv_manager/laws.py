@@ -1,4 +1,4 @@
-"""Laws of kv_manager. The numbered rules are those of the request-level contract, docs/kv_manager.md.
+"""Laws of kv_manager. The numbered rules are those of the contract, in reference/kv_manager/rules.py.
 
 Each law looks at plain values; the judge in models/kv_manager/judge.py calls it at the point that its statement names.
 `Cell` is one slot as a request reads it: what stands there, what must, and how it came there.

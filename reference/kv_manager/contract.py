@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from kvlockstep.reference.traits import both, required, smaller, trait
 
 
 @runtime_checkable
 class KVManagerTarget(Protocol):
     """Factory `make(blocks, block_size)`. A whole engine as its scheduler sees it.
 
-    Optional methods are those of `KVManagerOptional`, each announced by its trait in `KV_OPTIONAL`; the traits are the
-    attributes of `Traits`.
+    Optional methods are those of `KVManagerOptional`, each announced by a trait; the traits are the attributes of
+    `Traits`.
     """
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
@@ -61,7 +64,7 @@ class KVManagerTarget(Protocol):
 
 
 class KVManagerOptional(Protocol):
-    """Methods of a kv_manager that may be left out. A target that has one says so with its trait in `KV_OPTIONAL`."""
+    """Methods of a kv_manager that may be left out. A target that has one announces it with a trait."""
 
     def withdraw(self, rid: str) -> None:
         """Takes back what this step scheduled for the request; of an admission that is the end of the request."""
@@ -107,46 +110,59 @@ class AllBlocksCleared(NamedTuple):
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
-KV_OPTIONAL = {
-    "withdraw": "can_withdraw",
-    "fork": "can_fork",
-    "reset": "can_reset",
-    "evict_all": "can_evict_all",
-    "events": "event_listener",
-}
-
 
 @dataclass(frozen=True)
 class Traits:
-    """What a kv_manager target declares of itself; read from attributes of the same names.
+    """What a kv_manager target declares of itself; read from attributes of the same names."""
 
-    `total` counts slots and excludes null blocks. `max_length`: longest request in tokens, None without
-    a limit; no table has more blocks than that takes, and `lookahead_blocks` more. `chunk`: prefill may be
-    split, at multiples of `chunk_align`. `tokens_per_decode`: most tokens one reserve of a decode may ask
-    for, None for any. `whole_prompt`: admit owns the whole prompt.
-    `output_reserve`: slots kept for the output at admission, for each request admitted in the step.
-    `prefix_cache`: False for an engine that never shares prefixes, so that a run without a hit is not
-    inconclusive. `event_listener`: whom the events of `events` are for: "set", whoever keeps a set of keys, in which
-    equal blocks are one; "counting", whoever counts a store and a removal for each copy of a block.
-    """
-
-    block_size: int
-    total: int
-    max_length: int | None = None
-    chunk: bool = False
-    chunk_align: int = 1
-    tokens_per_decode: int | None = None
-    extra_key: bool = False
-    whole_prompt: bool = False
-    early_publish: bool = False
-    output_reserve: int = 0
-    lookahead_blocks: int = 0
-    can_withdraw: bool = False
-    can_fork: bool = False
-    can_reset: bool = False
-    can_evict_all: bool = False
-    hash_trust: str = "none"
-    copies_at_admit: bool = False
-    copies_at_reserve: bool = False
-    prefix_cache: bool = True
-    event_listener: Literal["set", "counting"] | None = None
+    block_size: int = required("Tokens of a block", least=1)
+    total: int = required("Slots of the pool, without null blocks")
+    max_length: int | None = trait(
+        None,
+        "Longest request in tokens, None for the pool. No table has more blocks than that many tokens take: the "
+        "worker's row has no room for more.",
+        common=smaller,
+    )
+    chunk: bool = trait(False, "A prompt may be computed in chunks.", common=both)
+    chunk_align: int = trait(1, "Each chunk but the last is a multiple of this.", least=1, common=math.lcm)
+    tokens_per_decode: int | None = trait(
+        None,
+        "Most tokens of one decode, drafts included; None for any. An engine without drafts says 1.",
+        least=1,
+        common=smaller,
+    )
+    extra_key: bool = trait(False, "`admit` looks at `extra_key`: adapter, salt.", common=both)
+    whole_prompt: bool = trait(False, "`admit` takes slots for the whole prompt at once.")
+    early_publish: bool = trait(
+        False, "Blocks are published before they are computed. They can be hit from the admission or reservation on."
+    )
+    output_reserve: int = trait(
+        0,
+        "Slots kept for the output at admission. Added to the prompt, of each request admitted in the step, before "
+        "rounding up to blocks.",
+    )
+    lookahead_blocks: int = trait(
+        0,
+        "Blocks of a table beyond `max_length`, kept ahead on purpose. The rows of such an engine have room for them.",
+    )
+    can_withdraw: bool = trait(False, "There is `withdraw(rid)`.", method="withdraw", common=both)
+    can_fork: bool = trait(False, "There is `fork(rid, child)`.", method="fork", common=both)
+    can_reset: bool = trait(False, "There is `reset()`.", method="reset", common=both)
+    can_evict_all: bool = trait(False, "There is `evict_all()`.", method="evict_all", common=both)
+    hash_trust: str = trait(
+        "none",
+        'What a hit is verified by besides its hash: "none", "tokens", "tokens+parent". Shown in reports only: a hit '
+        "is judged by what it reads.",
+    )
+    copies_at_admit: bool = trait(False, "`admit` can make copies due: reuse by copying.")
+    copies_at_reserve: bool = trait(False, "`reserve` can make copies due: copy-on-write.")
+    prefix_cache: bool = trait(
+        True, "False if prefixes are never shared. Otherwise a run without a hit is inconclusive."
+    )
+    event_listener: Literal["set", "counting"] | None = trait(
+        None,
+        'There is `events()` for a listener that keeps a "set" of keys, or one "counting" copies. A "set" holds equal '
+        "blocks once. A counting listener counts a store and a removal for each copy of a block. A removal of what is "
+        "not known changes nothing.",
+        method="events",
+    )

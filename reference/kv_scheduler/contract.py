@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from kvlockstep.reference.traits import required, trait
+
 END_TOKEN = 0
 """A sampled token that ends its request."""
 
@@ -93,7 +95,7 @@ class KVSchedulerTarget(Protocol):
 
 
 class KVSchedulerOptional(Protocol):
-    """Methods that may be left out. A target that has one says so with its trait in `SCHEDULER_OPTIONAL`."""
+    """Methods that may be left out. A target that has one announces it with a trait."""
 
     def reset(self) -> None:
         """Every content is dropped; live requests wait anew."""
@@ -118,40 +120,52 @@ class OverlappedDraftingTarget(DraftingTarget, Protocol):
 
 @dataclass(frozen=True)
 class SchedulerTraits:
-    """What a kv_scheduler target declares of itself; read from attributes of the same names.
+    """What a kv_scheduler target declares of itself; read from attributes of the same names."""
 
-    `overlap`: batches that may be in flight. `policy`: "fcfs" or "priority" (the smaller number first) if nobody is
-    admitted before an older request that waits, else None. `preempts`: False for a scheduler that never takes slots
-    back. `mixes`: False if prompts and decodes never share a batch.
-    `max_length`: longest request in tokens, prompt and output, None for the pool; no table has more blocks than that
-    takes, and `lookahead_blocks` more. `drafts`: most drafts that a request may have in a batch. `aborts`: "any" time;
-    "before_schedule", where a batch might be scheduled next, for an engine that reads its messages there; None for one
-    that has no `abort`.
-    `can_reset`: it has `reset`, which drops every content; live requests wait anew.
-    `late_aborts`: an aborted request that has started may stay live until its next token is back; when it has left the
-    queues it is gone. `drops_late_tokens`: a token in flight is dropped, and sampled anew, if its request is preempted.
-    `preempted_last`: for `policy` a preempted request has arrived anew.
-    """
-
-    block_size: int
-    total: int
-    overlap: int = 1
-    policy: Literal["fcfs", "priority"] | None = None
-    preempts: bool = True
-    mixes: bool = True
-    prefix_cache: bool = True
-    extra_key: bool = False
-    can_reset: bool = False
-    max_length: int | None = None
-    lookahead_blocks: int = 0
-    drafts: int = 0
-    aborts: Literal["any", "before_schedule"] | None = "any"
-    late_aborts: bool = False
-    drops_late_tokens: bool = False
-    preempted_last: bool = False
-
-
-SCHEDULER_OPTIONAL = {"reset": "can_reset", "abort": "aborts", "draft": "drafts"}
+    block_size: int = required("Tokens of a block", least=1)
+    total: int = required("Slots of the pool, without null blocks")
+    overlap: int = trait(1, "Batches that may be in flight.", least=1)
+    policy: Literal["fcfs", "priority"] | None = trait(
+        None,
+        '"fcfs" or "priority" if nobody is admitted before an older request that waits. With "priority" the smaller '
+        "number goes first. None promises no order.",
+    )
+    preempts: bool = trait(True, "False if it never takes slots back.")
+    mixes: bool = trait(True, "False if prompts and decodes never share a batch.")
+    prefix_cache: bool = trait(True, "False if prefixes are never shared.")
+    extra_key: bool = trait(False, "`add` looks at `extra_key`: adapter, salt.")
+    can_reset: bool = trait(
+        False, "There is `reset()`. It drops every content; live requests wait again.", method="reset"
+    )
+    max_length: int | None = trait(
+        None,
+        "Longest request in tokens with its output, None for the pool. No table has more blocks than a request of that "
+        "length takes with what a batch may compute beyond its end: its drafts, and what is in flight when it ends.",
+    )
+    lookahead_blocks: int = trait(0, "Blocks of a table beyond `max_length`, kept ahead on purpose.")
+    drafts: int = trait(
+        0,
+        "Most drafts of a request in a batch; there is `draft(rid, tokens)`, and `update` has a second argument. With "
+        "`overlap` > 1 `schedule` has an argument, too.",
+        method="draft",
+    )
+    aborts: Literal["any", "before_schedule"] | None = trait(
+        "any",
+        'When `abort` comes: at "any" time, "before_schedule", or None for never. "before_schedule" is where a batch '
+        "might be scheduled next, for an engine that reads its messages there.",
+        method="abort",
+    )
+    late_aborts: bool = trait(
+        False,
+        "An aborted request that has started may run on. It may do so until its next token is back, and is gone when "
+        "it stands in no queue.",
+    )
+    drops_late_tokens: bool = trait(
+        False, "A token in flight is dropped if its request is preempted. It is sampled again."
+    )
+    preempted_last: bool = trait(
+        False, "A preempted request waits behind all others of its priority. For `policy` it has arrived again."
+    )
 
 
 def drafting_target(traits: SchedulerTraits) -> type | None:

@@ -90,17 +90,13 @@ def closure(tree: Path, *files: str) -> set[str]:
 def plan_of(tree: Path, file: str) -> Plan:
     """What can notice a change in the file. Imports ours, so it needs a child of its own."""
     from kvlockstep.models.registry import MODELS  # noqa: PLC0415
-    from kvlockstep.targets.registry import BUILT_IN, ENGINES  # noqa: PLC0415
+    from kvlockstep.targets.registry import OWN_TARGETS  # noqa: PLC0415
 
     folder = file.partition("/")[0]
     checks, contracts = [], []
     for contract in MODELS:
         lockstep = contract not in ("kv_manager", "kv_scheduler")
-        modules = {
-            name: file_of(tree, path.partition(":")[0]) or ""
-            for name, path in BUILT_IN[contract].items()
-            if name not in ENGINES
-        }
+        modules = {name: file_of(tree, path.partition(":")[0]) or "" for name, path in OWN_TARGETS[contract].items()}
         judged = file in closure(tree, file_of(tree, f"kvlockstep.models.{contract}") or "")
         for name, module in modules.items():
             rests = file in closure(tree, module)

@@ -1,1 +1,7 @@
 """LightLLM."""
+
+TARGETS = {
+    "kv_manager": {
+        "lightllm": "kvlockstep.impl.engines.lightllm.manager:make",
+    },
+}

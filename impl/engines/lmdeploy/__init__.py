@@ -1,1 +1,7 @@
 """LMDeploy."""
+
+TARGETS = {
+    "kv_manager": {
+        "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
+    },
+}

@@ -45,7 +45,7 @@ class LmdeployKVManager:
     """One Scheduler with `blocks` GPU blocks, prefix caching and room for `ahead` tokens of output at each allocation.
 
     An extra key is a LoRA adapter's name. A preempted request that has a full block unpublished, or that is between the
-    chunks of its prompt, where the engine never preempts, would be resumed in the wrong place (known/lmdeploy.toml):
+    chunks of its prompt, where the engine never preempts, would be resumed in the wrong place (known.toml):
     here the one publishes what it has computed, and the other gives its blocks back, unless `as_is`.
     """
 

@@ -164,7 +164,7 @@ class MiniSglangKVManager:
 
 
 class RepairedMiniSglangKVManager(MiniSglangKVManager):
-    """The engine without the bugs of known/mini-sglang.toml, to look for what lies behind them."""
+    """The engine without the bugs of known.toml, to look for what lies behind them."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
         super().__init__(blocks, block_size)

@@ -122,7 +122,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
 
 class RepairedScheduler(Scheduler):
-    """The engine without the bugs of known/mini-sglang.toml but those that are `left`."""
+    """The engine without the bugs of known.toml but those that are `left`."""
 
     def __init__(self, *sizes: int, left: Collection[str] = ()) -> None:
         super().__init__(*sizes)
@@ -130,8 +130,6 @@ class RepairedScheduler(Scheduler):
         self._leaving: list[Any] = []
 
     def _schedule_next_batch(self) -> Any:
-        if "overcommitted_pages" in self._left:
-            return super()._schedule_next_batch()
         with patch.object(mini_sglang.prefill, "PrefillAdder", mini_sglang.WholePageAdder):
             return super()._schedule_next_batch()
 
@@ -277,7 +275,6 @@ class MiniSglangScheduler:
 
 
 make = MiniSglangScheduler
-make_normal = partial(MiniSglangScheduler, overlap=False)
 make_repaired = partial(MiniSglangScheduler, kind=RepairedScheduler)
 make_normal_repaired = partial(MiniSglangScheduler, overlap=False, kind=RepairedScheduler)
 
@@ -289,7 +286,6 @@ def _with(bug: str) -> Callable[..., MiniSglangScheduler]:
 
 make_early_end = _with("early_end")
 make_unmapped_duplicates = _with("unmapped_duplicates")
-make_overcommitted_pages = _with("overcommitted_pages")
 make_abort_in_flight = _with("abort_in_flight")
 make_late_write = _with("late_write")
 make_late_reply = _with("late_reply")

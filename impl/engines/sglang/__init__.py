@@ -1,1 +1,18 @@
 """SGLang."""
+
+TARGETS = {
+    "block_stack": {
+        "sglang-pages": "kvlockstep.impl.engines.sglang.block_stack:PagedBlockStack",
+    },
+    "kv_manager": {
+        "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",
+        "sglang-python": "kvlockstep.impl.engines.sglang.manager:make_unified_python",
+        "sglang-radix": "kvlockstep.impl.engines.sglang.manager:make_radix",
+    },
+    "kv_scheduler": {
+        "sglang": "kvlockstep.impl.engines.sglang.scheduler:make_overlap",
+        "sglang-normal": "kvlockstep.impl.engines.sglang.scheduler:make",
+        "sglang-priority": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_priority",
+        "sglang-mixed-repaired": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_mixed_repaired",
+    },
+}

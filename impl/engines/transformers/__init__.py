@@ -1,1 +1,7 @@
 """Transformers."""
+
+TARGETS = {
+    "kv_manager": {
+        "transformers": "kvlockstep.impl.engines.transformers.manager:make",
+    },
+}

@@ -1,1 +1,20 @@
 """vLLM."""
+
+TARGETS = {
+    "block_pool": {
+        "vllm-pool": "kvlockstep.impl.engines.vllm.block_pool:VllmBlockPool",
+    },
+    "kv_manager": {
+        "vllm": "kvlockstep.impl.engines.vllm.manager:make",
+        "vllm-uncached": "kvlockstep.impl.engines.vllm.manager:make_uncached",
+        "vllm-lora": "kvlockstep.impl.engines.vllm.manager:make_lora",
+    },
+    "kv_scheduler": {
+        "vllm": "kvlockstep.impl.engines.vllm.scheduler:make",
+        "vllm-priority": "kvlockstep.impl.engines.vllm.scheduler:make_priority",
+        "vllm-async": "kvlockstep.impl.engines.vllm.scheduler:make_async",
+        "vllm-ngram": "kvlockstep.impl.engines.vllm.scheduler:make_ngram",
+        "vllm-async-ngram": "kvlockstep.impl.engines.vllm.scheduler:make_async_ngram",
+        "vllm-async-eagle": "kvlockstep.impl.engines.vllm.scheduler:make_async_eagle",
+    },
+}

@@ -26,7 +26,7 @@ class VllmKVManager:
     """One KVCacheManager. With `adapters` an extra key is a LoRA adapter, otherwise a cache salt.
 
     There is no withdrawal: the engine's scheduler has none apart from preemption by priority, which leaves published
-    what it never computed (see impl/engines/known/vllm.toml and the scheduler's own adapter).
+    what it never computed (see known.toml and the scheduler's own adapter).
     """
 
     engine = "vllm"

@@ -89,7 +89,6 @@ single_type.register_all_kvcache_specs(None)
 HASH = hashing.sha256
 ADAPTER = "adapter-"
 utils.init_none_hash(HASH)
-FINISHED = request.RequestStatus.FINISHED_STOPPED
 ABORTED = request.RequestStatus.FINISHED_ABORTED
 PREEMPTED = request.RequestStatus.PREEMPTED
 RUNNING = request.RequestStatus.RUNNING
