@@ -10,6 +10,7 @@ import sys
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from watched import watched
@@ -540,3 +541,13 @@ def test_pages_fit_a_phone_in_the_dark_and_ask_nobody(run_cli, finding, browser,
     urls = [r["params"]["request"]["url"] for r in requests if r["method"] == "Network.requestWillBeSent"]
     assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
     assert len(urls) >= 9
+
+
+def test_a_trace_becomes_a_picture(run_cli, finding, tmp_path):
+    code, out, _ = run_cli("report", finding, "-o", "finding.svg")
+    assert code == 0
+    assert f"a picture of {len(load_trace(finding).ops)} steps" in out
+    picture = ElementTree.parse(tmp_path / "finding.svg").getroot()
+    words = "".join(picture.itertext()).replace("\xa0", " ")
+    assert "VIOLATED write_isolation" in words
+    assert "prefers-color-scheme: dark" in words

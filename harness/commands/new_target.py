@@ -16,11 +16,12 @@ from typing import Any
 
 import click
 
+from kvlockstep.commands.options import complete_contract
 from kvlockstep.core.errors import UsageError
 from kvlockstep.reference.catalogue import CONTRACTS, Contract
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
-from kvlockstep.show.console import complete_contract, stdout
+from kvlockstep.show.console import stdout
 from kvlockstep.targets.registry import BUILT_IN, check_contract, load
 
 WIDTH = 120
@@ -64,16 +65,31 @@ TRAITS: dict[str, tuple[type[Any], dict[str, str]]] = {
 }
 
 
-@click.command("new-target")
+@click.command(
+    "new-target", short_help="Write an adapter to fill in", epilog="Example: kvlockstep new-target my_manager"
+)
 @click.argument("name")
 @click.option(
-    "--contract", default="kv_manager", show_default=True, shell_complete=complete_contract, help="What it implements."
+    "--contract",
+    default="kv_manager",
+    show_default=True,
+    shell_complete=complete_contract,
+    metavar="CONTRACT",
+    help="Contract that the adapter implements.",
 )
 @click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), default=Path(), help="Where to write (default: here)."
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Directory to write to (default: the current one).",
 )
 def new_target_command(name: str, contract: str, directory: Path) -> None:
-    """Writes NAME.py, an adapter with the methods to fill in, and test_NAME.py, which checks it."""
+    """Write NAME.py, an adapter with methods to fill in, and test_NAME.py, which checks it.
+
+    Existing files are never overwritten.
+    """
     check_contract(contract)
     if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         raise UsageError(f"{name!r} cannot be a module's name: give letters, digits and _, like my_manager")
