@@ -19,6 +19,7 @@ from kvlockstep.commands.engines import engines_command
 from kvlockstep.commands.explain import explain_command
 from kvlockstep.commands.explore import explore_command
 from kvlockstep.commands.fuzz import fuzz_command
+from kvlockstep.commands.init import init_command
 from kvlockstep.commands.list import list_command
 from kvlockstep.commands.new_target import new_target_command
 from kvlockstep.commands.prove import prove_command
@@ -50,7 +51,7 @@ GROUPS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
             quality_command,
         ),
     ),
-    ("Understand", (new_target_command, list_command, explain_command, report_command)),
+    ("Understand", (new_target_command, init_command, list_command, explain_command, report_command)),
     ("Trust", (score_command, prove_command, bench_command)),
 )
 

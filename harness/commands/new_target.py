@@ -91,8 +91,7 @@ def new_target_command(name: str, contract: str, directory: Path) -> None:
     Existing files are never overwritten.
     """
     check_contract(contract)
-    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise UsageError(f"{name!r} cannot be a module's name: give letters, digits and _, like my_manager")
+    require_module_name(name)
     if not directory.is_dir():
         raise UsageError(f"--dir {directory}: no such directory")
     adapter, test = directory / f"{name}.py", directory / f"test_{name}.py"
@@ -109,6 +108,12 @@ def new_target_command(name: str, contract: str, directory: Path) -> None:
     console.print(f"{test}: run it with `pytest {shlex.quote(str(test))}`, or", markup=False)
     target = f"{name if adapter.parent == Path() else adapter}:{class_name(name)}"
     console.print(f"kvlockstep check {contract} --target {shlex.quote(target)}", markup=False)
+
+
+def require_module_name(name: str) -> None:
+    """Raises UsageError for a name that no module of the user's own can have."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UsageError(f"{name!r} cannot be a module's name: give letters, digits and _, like my_manager")
 
 
 def class_name(module: str) -> str:
