@@ -25,6 +25,8 @@ from kvlockstep.show.svg import finding_svg
 from kvlockstep.targets import Target
 from kvlockstep.targets.trusting import target_of, trust_option
 
+TargetOf = Callable[[Trace, Path], Target]
+
 
 @click.command(
     "report",
@@ -57,7 +59,7 @@ def report_command(source: Path, output: Path, target: str | None, trust: bool, 
         raise UsageError(f"cannot write {output}: there is no directory {output.parent}")
     with progress_bar() as progress:
         progress.add_task(f"reading {source}")
-        text, what = _made(source, output, partial(_target_of, source, target, config, trust), target)
+        text, what = _made(source, output, partial(_target_of, target, config, trust), target)
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -65,35 +67,44 @@ def report_command(source: Path, output: Path, target: str | None, trust: bool, 
     stdout().print(f"{output}: {what}, {len(text.encode()) / 1000:,.0f} kB", markup=False)
 
 
-def _target_of(source: Path, spec: str | None, config: Path | None, trust: bool, trace: Trace) -> Target:
+def _target_of(spec: str | None, config: Path | None, trust: bool, trace: Trace, source: Path) -> Target:
     return target_of(trace, source, spec, load_config(config).targets.get(trace.contract, ()), trust)
 
 
-def _made(source: Path, output: Path, target: Callable[[Trace], Target], spec: str | None) -> tuple[str, str]:
+def _made(source: Path, output: Path, target: TargetOf, spec: str | None) -> tuple[str, str]:
     document = None if source.is_dir() else json_document(source)
     if document is None and not source.is_dir():
         return _trace_page(source, output, target, spec)
-    if spec is not None or output.suffix in (".py", ".svg"):
-        raise UsageError(f"{source} is no trace; --target and an output that ends in .py or .svg are for traces")
+    if output.suffix in (".py", ".svg"):
+        raise UsageError(f"{source} is no trace; an output that ends in .py or .svg is for traces")
     if source.is_dir():
-        return campaign_page(read_campaign(source)), "a campaign"
+        return campaign_page(read_campaign(source), partial(_timeline, target)), "a campaign"
     assert document is not None
     if "faults" in document:
+        if spec is not None:
+            raise UsageError(f"{source} is a score; --target is for traces")
         return score_page(checked_score(source, document)), "a score"
     if "runs" in document:
-        return campaign_page(campaign_of(source, document)), "a campaign"
+        return campaign_page(campaign_of(source, document), partial(_timeline, target)), "a campaign"
     raise UsageError(f"{source}: neither a score nor the results of a run: it has no 'faults' and no 'runs'")
 
 
-def _trace_page(
-    source: Path, output: Path, target_of_trace: Callable[[Trace], Target], spec: str | None
-) -> tuple[str, str]:
+def _timeline(target_of_trace: TargetOf, trace: Trace, path: Path) -> str:
+    """The page of a campaign's finding; empty for a target that is not ours to import, or that is not here."""
+    try:
+        target = target_of_trace(trace, path)
+        return finding_page(trace.but(target=target.name), target, path)
+    except (UsageError, Unplayable):
+        return ""
+
+
+def _trace_page(source: Path, output: Path, target_of_trace: TargetOf, spec: str | None) -> tuple[str, str]:
     trace = load_trace(source)
     if output.suffix == ".svg":
         return finding_svg(trace.but(target=spec or trace.target)), f"a picture of {len(trace.ops)} steps"
     if output.suffix == ".py":
         return script_of(trace.but(target=spec or trace.target)), f"a script of {len(trace.ops)} steps"
-    target = target_of_trace(trace)
+    target = target_of_trace(trace, source)
     try:
         page = finding_page(trace.but(target=target.name), target, source)
     except Unplayable:
