@@ -9,9 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from kvlockstep.campaign import running
 from kvlockstep.commands import fuzz as fuzzing
+from kvlockstep.commands.cli import cli
 from kvlockstep.runs.config import Config, load_config
 from kvlockstep.show import console
 
@@ -64,8 +66,46 @@ def managers(tmp_path, monkeypatch):
 def test_check_holds(run_cli):
     code, out, _ = run_cli("check", "slot_pool", "--target", "pool")
     assert code == 0
-    assert "HOLDS" in out
-    assert "exhausted" in out
+    line, summary = out.splitlines()
+    assert re.fullmatch(r"slot_pool on pool +[\d,]+ steps +7 of 7 goals  HOLDS", line)
+    assert summary.startswith("HOLDS: 1 target")
+
+
+def test_check_tells_the_details_on_request(run_cli):
+    _, out, _ = run_cli("check", "slot_pool", "--target", "pool", "--driver", "random", "-v")
+    assert "laws: " in out
+    assert "reached: " in out
+    assert re.search(r"random +[\d,]+ +\d+ episodes", out)
+
+
+def test_a_narrow_terminal_shows_fewer_columns(run_cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = run_cli("check", "slot_pool", "--target", "pool", "--driver", "random")
+    assert out.splitlines()[0] == "slot_pool on pool  HOLDS"
+
+
+def test_what_was_not_checked_is_said_once_for_all_targets(run_cli):
+    targets = ("--target", "slots", "--target", "pool")
+    _, out, _ = run_cli("check", "kv_manager", *targets, "--driver", "random")
+    assert len(re.findall(r"^not checked: \w+ of kv_manager on (?:slots|pool|slots, pool): ", out, re.MULTILINE)) >= 1
+
+
+def test_help_shows_every_verb_whole(run_cli):
+    _, out, _ = run_cli("--help")
+    assert "..." not in out.partition("Commands")[0].partition("Check:")[2]
+    assert set(cli.commands) == set(re.findall(r"^  ([\w-]+)  +\w", out.partition("Check:")[2], re.MULTILINE))
+    for name, command in cli.commands.items():
+        assert f"Example: kvlockstep {name}" in (command.epilog or "")
+
+
+def test_the_shell_completes_targets_and_profiles(run_cli):
+    def completed(*words):
+        complete = ShellComplete(cli, {}, "kvlockstep", "_KVLOCKSTEP_COMPLETE")
+        return [item.value for item in complete.get_completions(list(words[:-1]), words[-1])]
+
+    assert completed("check", "kv_manager", "--target", "rad") == ["radix"]
+    assert completed("check", "slot_pool", "--target", "fault:pool-occupy-t") == ["fault:pool-occupy-toggles"]
+    assert completed("fuzz", "kv_manager", "--profile", "d") == ["deep"]
 
 
 def test_check_violated_saves_replays_and_heals(run_cli, managers, tmp_path):
@@ -285,7 +325,7 @@ def test_what_a_target_prints_is_not_among_the_results(tmp_path):
 @pytest.mark.parametrize(("factory", "header"), [("Engine", ""), ("Named", " (mine 1.2)")])
 def test_an_engine_is_shown_if_it_is_a_name(run_cli, managers, factory, header):
     _, out, _ = run_cli("check", "kv_manager", "--target", f"managers:{factory}", "--driver", "random")
-    assert out.splitlines()[0] == f"kv_manager on managers:{factory}{header}"
+    assert out.splitlines()[0].endswith(f"HOLDS{header}")
 
 
 def test_a_long_run_says_now_and_then_how_far_it_is(run_cli, monkeypatch):
@@ -313,9 +353,11 @@ def test_fuzz_says_what_it_waits_for(run_cli, managers, tmp_path, monkeypatch):
     slow = ("fuzz", "kv_manager", "--target", "managers:Slow", "--time", "0.3s", "--json")
     _, out, err = run_cli(*slow, "--shard-episodes", 1, "--dir", "one")
     assert json.loads(out)["runs"][0]["states"] == 1
-    assert err.startswith("the time of 0.3 s is up; what was begun is ended first, within 300 s")
+    assert err.startswith("the time of 0.3 s is up; running shards finish within 300 s")
     assert err.splitlines()[0].endswith("no shard has ended yet, --shard-episodes makes them shorter")
     assert json.loads((tmp_path / "one/campaign.json").read_text())["shard_episodes"] == 1
+    _, _, err = run_cli(*slow, "--shard-episodes", 1, "--dir", "one")
+    assert err.startswith("resuming after ")
     code, _, err = run_cli(*slow, "--dir", "one")
     assert code == 2
     assert "has shard_episodes 1, not 64" in err

@@ -1,19 +1,16 @@
-"""JUnit XML, SARIF and GitHub annotations, and the workflow in docs/ci.md that uses them."""
+"""JUnit XML, SARIF and GitHub annotations."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
 
-from kvlockstep.commands.cli import cli
 from kvlockstep.runs.results import HOLDS, VIOLATED, Run
 from kvlockstep.show import junit as formats
 from kvlockstep.show.findings import Finding, Results, results_of_json, source_of
@@ -22,7 +19,6 @@ from kvlockstep.show.sarif import sarif
 
 # The schema that the npm package @microsoft/jest-sarif 1.0.0-beta.0 (MIT) carries.
 SCHEMA = Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json"
-CI = Path(__file__).parent.parent / "docs" / "ci.md"
 
 BEGAN = datetime(2026, 2, 28, 23, 59, 59, 999_999, timezone(timedelta(hours=-2)))
 
@@ -270,32 +266,3 @@ def test_a_file_that_cannot_be_written_is_said_before_the_run(run_cli, option, p
     assert code == 2
     assert f"{option} {path}: cannot write there" in err
     assert not out
-
-
-def workflows() -> list[str]:
-    return re.findall(r"^```yaml\n(.*?)^```$", CI.read_text(), re.DOTALL | re.MULTILINE)
-
-
-def test_the_workflows_are_complete():
-    yaml = pytest.importorskip("yaml")
-    gate = yaml.safe_load(workflows()[0])
-    steps = gate["jobs"]["check"]["steps"]
-    used = [step["uses"].partition("@")[0] for step in steps if "uses" in step]
-    assert used.index("actions/cache/restore") < used.index("actions/cache/save")
-    assert "github/codeql-action/upload-sarif" in used
-    assert gate["permissions"]["security-events"] == "write"
-    caches = [step["with"] for step in steps if step.get("uses", "").startswith("actions/cache/")]
-    assert {cache["path"] for cache in caches} == {".kvlockstep/failures"}
-    assert len({cache["key"] for cache in caches}) == 1
-
-
-@pytest.mark.parametrize("workflow", workflows(), ids=["gate", "overnight"])
-def test_the_commands_of_the_workflows_are_understood(workflow):
-    commands = re.findall(r"^ *(?:run: )?(kvlockstep (?:[^\n]|\n +--)*)", workflow, re.MULTILINE)
-    assert commands
-    for command in commands:
-        name, *arguments = shlex.split(command.replace("${{ github.run_number }}", "7"))[1:]
-        understood = CliRunner().invoke(cli, [name, *arguments, "--help"])
-        assert understood.exit_code == 0
-        parsed = cli.commands[name].make_context(name, [a for a in arguments if a], resilient_parsing=True)
-        assert not parsed.args

@@ -6,17 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from kvlockstep.models.registry import MODELS
 from kvlockstep.targets.registry import known_divergences
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+RUNNING = (ROOT / "docs" / "running.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = README) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return [text for name, text in fenced if name == language]
 
 
@@ -29,8 +31,7 @@ def my_manager(tmp_path, monkeypatch):
     return example
 
 
-def test_the_example_is_short_and_passes(run_cli, my_manager):
-    assert len(my_manager.splitlines()) <= 30
+def test_the_example_passes(run_cli, my_manager):
     code, out, _ = run_cli("check", "kv_manager", "--target", "my_manager:MyManager")
     assert code == 0, out
 
@@ -47,17 +48,23 @@ def test_the_machine_example_passes(my_manager, tmp_path):
     assert "1 passed" in done.stdout, done.stdout
 
 
-def test_the_failure_page_is_what_the_command_prints(run_cli):
-    page: str = next(block for block in blocks("") if "on fault:kv-fork-no-copy - VIOLATED" in block)
+def test_the_failure_page_and_its_picture_are_what_the_commands_print(run_cli, tmp_path):
+    page: str = next(block for block in blocks("", RUNNING) if "on fault:kv-fork-no-copy - VIOLATED" in block)
     _, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random")
     assert page.strip() in out
+    (trace,) = (tmp_path / ".kvlockstep/failures").glob("*.jsonl")
+    run_cli("report", trace, "-o", "finding.svg")
+
+    def words(picture):
+        return "".join(ElementTree.parse(picture).getroot().itertext())
+
+    assert words(tmp_path / "finding.svg") == words(ROOT / "docs" / "finding.svg")
 
 
-def test_every_law_and_contract_is_in_the_tables():
-    for contract, model in MODELS.items():
-        assert f"`{contract}`" in README
-        for law in model.laws:
-            assert f"`{law.id}`" in README, law.id
+def test_links_lead_somewhere():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 def test_the_bugs_of_engines_are_counted():

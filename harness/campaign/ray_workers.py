@@ -21,7 +21,7 @@ from kvlockstep.targets.registry import ENGINE_PATH, Target, resolve
 try:
     import ray
 except ImportError as error:
-    raise UsageError("--engine ray needs the package ray: pip install 'kvlockstep[cluster]'") from error
+    raise UsageError("--workers ray needs the package ray: pip install 'kvlockstep[cluster]'") from error
 
 START_SECONDS = 120
 CONNECT_SECONDS = 10

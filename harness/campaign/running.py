@@ -82,6 +82,8 @@ def fuzz(
             require_same(plan, saved.plan, store.place, store.way_out)
         ledger = saved.ledger if saved is not None else Ledger()
         campaign = Campaign(target, plan, ledger)
+        if saved is not None and progress is not None:
+            progress(campaign)
         run = _Run(campaign, store, progress)
         run.replay_findings(profile)
         engine = make_engine(target, plan, jobs, store.database())

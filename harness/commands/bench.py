@@ -13,16 +13,25 @@ from kvlockstep.show.console import announce_timing, stdout
 from kvlockstep.targets.registry import check_contract
 
 
-@click.command("bench")
+@click.command("bench", short_help="Measure speed", epilog="Example: kvlockstep bench drivers")
 @click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store|record]...")
-@click.option("--contract", "contracts", multiple=True, help="For guided episodes against uniform ones (repeatable).")
-@click.option("--steps", type=click.IntRange(min=1), help="For these: steps of a run at most (default 10,000).")
-@click.option("--seeds", type=click.IntRange(min=1), help="For these: runs for each fault (default 3).")
+@click.option(
+    "--contract",
+    "contracts",
+    multiple=True,
+    metavar="CONTRACT",
+    help="Contracts of the guided-versus-random benchmark. Repeatable.",
+)
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Its steps per run, at most (default 10,000).")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Its runs per fault (default 3).")
 @json_option
 def bench_command(
     what: Sequence[str], contracts: Sequence[str], steps: int | None, seeds: int | None, as_json: bool
 ) -> None:
-    """Speed as ratios inside one run: drivers against each other, implementations against their floors."""
+    """Measure speed: drivers against each other, implementations against floors of the same run.
+
+    Compare the ratios; absolute numbers depend on your machine.
+    """
     from kvlockstep.bench.drivers import BENCHES, bench_drivers, print_drivers, print_speeds  # noqa: PLC0415
     from kvlockstep.bench.guided import CONTRACTS, SEEDS, STEPS, bench_guided, print_guided  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kvlockstep.commands.options import (
+    complete_contract,
     config_option,
     dir_option,
     in_process_option,
@@ -28,9 +29,9 @@ from kvlockstep.runs.config import Config, load_config
 from kvlockstep.runs.results import EXIT_CODES, Report
 from kvlockstep.show.console import (
     CheckProgress,
-    complete_contract,
     print_summary,
     print_target,
+    print_target_in_full,
     progress_bar,
     stderr,
     stdout,
@@ -41,14 +42,19 @@ from kvlockstep.targets import Target, resolve
 from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, known_targets, on_device
 
 
-@click.command("check")
+@click.command(
+    "check",
+    short_help="Check targets against a contract",
+    epilog="Example: kvlockstep check kv_manager --target my_manager.py:MyManager",
+)
 @click.argument("contracts", nargs=-1, shell_complete=complete_contract)
 @options(target_option, profile_option, seed_option, dir_option, json_option, config_option, machine_formats)
-@click.option(
-    "--driver", "drivers", multiple=True, metavar="|".join(DRIVERS), help="Only these drivers; may be repeated."
-)
+@click.option("--driver", "drivers", multiple=True, metavar="|".join(DRIVERS), help="Run only this driver. Repeatable.")
 @in_process_option
-@click.option("--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Where targets keep tensors.")
+@click.option("-v", "--verbose", is_flag=True, help="Show for each target its traits, laws, drivers and goals.")
+@click.option(
+    "--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Device that holds the tensors of targets."
+)
 def check_command(
     contracts: Sequence[str],
     targets: Sequence[str],
@@ -59,11 +65,13 @@ def check_command(
     config: Path | None,
     drivers: Sequence[str],
     in_process: bool,
+    verbose: bool,
     device: str,
 ) -> None:
-    """Saved failures, exhaustive exploration, Hypothesis, then random episodes.
+    """Check targets against CONTRACTS: saved failures, exploration, Hypothesis, then random episodes.
 
-    Without CONTRACTS, every contract; without --target, every target that comes with the package or is configured.
+    Without CONTRACTS it checks every contract. Without --target it checks every target that comes with the package or
+    stands in the configuration.
     """
     settings = load_config(config)
     budget = profile_of(profile or settings.profile)
@@ -74,6 +82,7 @@ def check_command(
     chosen = _chosen_targets(contracts, targets, settings, report, device)
     require_writable(where)
     console = stderr() if as_json else stdout()
+    label_width = max((len(f"{target.contract} on {target.name}") for target in chosen), default=0)
     for target in chosen:
         with progress_bar() as progress:
             done = check_target(
@@ -86,12 +95,14 @@ def check_command(
                 in_process=in_process,
             )
         report.targets.append(done)
-        if not as_json:
-            print_target(console, done)
+        if verbose:
+            print_target_in_full(console, done)
+        elif not as_json:
+            print_target(console, done, label_width)
     if as_json:
         print_json(report.to_json())
     else:
-        print_summary(console, report)
+        print_summary(console, report, verbose)
     publish(results_of(report))
     sys.exit(EXIT_CODES[report.verdict])
 

@@ -19,6 +19,7 @@ from kvlockstep.commands.engines import engines_command
 from kvlockstep.commands.explain import explain_command
 from kvlockstep.commands.explore import explore_command
 from kvlockstep.commands.fuzz import fuzz_command
+from kvlockstep.commands.init import init_command
 from kvlockstep.commands.list import list_command
 from kvlockstep.commands.new_target import new_target_command
 from kvlockstep.commands.prove import prove_command
@@ -36,8 +37,35 @@ from kvlockstep.show.console import stderr
 UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EBADF, errno.EIO)
 
 
+GROUPS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
+    (
+        "Check",
+        (
+            check_command,
+            explore_command,
+            fuzz_command,
+            status_command,
+            replay_command,
+            diff_command,
+            engines_command,
+            quality_command,
+        ),
+    ),
+    ("Understand", (new_target_command, init_command, list_command, explain_command, report_command)),
+    ("Trust", (score_command, prove_command, bench_command)),
+)
+
+
 class _Verbs(click.Group):
-    """Verbs whose results could not be written end with a usage error, whatever their verdict."""
+    """Verbs in groups. Results that cannot be written end with a usage error, whatever their verdict."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [verb.name for _, verbs in GROUPS for verb in verbs if verb.name is not None]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for group, verbs in GROUPS:
+            with formatter.section(group):
+                formatter.write_dl([(verb.name or "", verb.get_short_help_str(limit=70)) for verb in verbs])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -56,31 +84,16 @@ class _Verbs(click.Group):
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kvlockstep")
 def cli() -> None:
-    """Executable specifications of KV-cache managers, run in lockstep against yours until they diverge.
+    """Find bugs in KV-cache managers: run yours in lockstep with an executable specification.
 
     Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 130 interrupted (after
     another signal: 128 plus its number).
     """
 
 
-for extra in (
-    check_command,
-    explore_command,
-    score_command,
-    bench_command,
-    report_command,
-    list_command,
-    explain_command,
-    new_target_command,
-    engines_command,
-    diff_command,
-    replay_command,
-    prove_command,
-    quality_command,
-    fuzz_command,
-    status_command,
-):
-    cli.add_command(extra)
+for _, verbs in GROUPS:
+    for verb in verbs:
+        cli.add_command(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -128,15 +128,23 @@ def diff(
     return shrink_model(pair, a.factory, outcome.failure, budget).but(target=f"{a.name} and {b.name}")
 
 
-@click.command("diff")
+@click.command(
+    "diff",
+    short_help="Compare two managers on the same trace",
+    epilog="Example: kvlockstep diff --target blocks --target radix",
+)
 @options(target_option, seed_option, json_option)
-@click.option("--steps", type=click.IntRange(min=1), default=20_000, show_default=True, help="Lockstep steps.")
-@click.option("--without", multiple=True, metavar="OPERATION", help="Leave an operation out, like abort or fork.")
-@click.option("--pressure", is_flag=True, help="Small pools, where policies of eviction show as well.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=20_000, show_default=True, metavar="N", help="Steps to run."
+)
+@click.option(
+    "--without", multiple=True, metavar="OPERATION", help="Leave out an operation, such as abort or fork. Repeatable."
+)
+@click.option("--pressure", is_flag=True, help="Use small pools, where eviction policies differ too.")
 def diff_command(
     targets: Sequence[str], seed: int | None, as_json: bool, steps: int, without: Sequence[str], pressure: bool
 ) -> None:
-    """Run the same trace on two kv_managers, up to the first admission or hit in which they differ."""
+    """Run the same random trace on two kv_managers until an admission or a hit differs, and shrink it."""
     if len(targets) != 2:
         raise UsageError(f"diff compares two targets: give --target twice, not {len(targets)} times")
     operations = [command.name for command in KVManagerModel.commands]

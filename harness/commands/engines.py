@@ -148,16 +148,23 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-@click.command("engines")
+@click.command(
+    "engines", short_help="Check every installed engine", epilog="Example: kvlockstep engines --engine-path ~/src/vllm"
+)
 @options(profile_option, seed_option, dir_option, json_option, engine_path_option)
-@click.option("-o", "output", type=click.Path(dir_okay=False), help="Write the table to this file as Markdown.")
 @click.option(
-    "--misuse", is_flag=True, help="Also what engines do not guard against: calls their schedulers never make."
+    "-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the table to FILE as Markdown."
+)
+@click.option(
+    "--misuse", is_flag=True, help="Also try call sequences that an engine accepts but its own scheduler never makes."
 )
 def engines_command(
     profile: str | None, seed: int | None, directory: str | None, as_json: bool, output: str | None, misuse: bool
 ) -> None:
-    """Check every engine that is installed or lies under --engine-path; the others are listed with the reason."""
+    """Check every engine that is installed or lies under --engine-path.
+
+    The others are listed with the reason and how to get them.
+    """
     budget = profile_of(profile or "quick")
     with progress_bar() as bar:
         task = bar.add_task("starting")

@@ -23,7 +23,9 @@ def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: 
     return [name for name in names_to_explain() if name.startswith(incomplete)]
 
 
-@click.command("explain")
+@click.command(
+    "explain", short_help="Explain a law, fault or contract", epilog="Example: kvlockstep explain write_isolation"
+)
 @click.argument("name", metavar="NAME", shell_complete=_complete)
 @json_option
 def explain_command(name: str, as_json: bool) -> None:

@@ -10,6 +10,7 @@ import click
 from rich.progress import Progress
 
 from kvlockstep.commands.options import (
+    complete_contract,
     dir_option,
     json_option,
     one_target,
@@ -25,17 +26,28 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.runs.check import explore_scope, shrink_failure
 from kvlockstep.runs.config import Config
 from kvlockstep.runs.results import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
-from kvlockstep.show.console import complete_contract, progress_bar, stdout
+from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.show.findings import results_of_runs
 from kvlockstep.show.machine_formats import machine_formats, publish
 
 
-@click.command("explore")
+@click.command(
+    "explore",
+    short_help="Visit every state of small scopes",
+    epilog="Example: kvlockstep explore kv_manager --target my_manager.py:MyManager --depth 6",
+)
 @click.argument("contract", shell_complete=complete_contract)
 @options(target_option, dir_option, json_option, machine_formats)
-@click.option("--steps", type=click.IntRange(min=1), help="Stop each scope after these steps, repeated ones included.")
-@click.option("--time", "time_text", help="Stop each scope after this time, like 60s; --steps stops alike everywhere.")
-@click.option("--depth", type=click.IntRange(min=1), help="Stop at this depth.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Stop each scope after N steps, repeated ones included."
+)
+@click.option(
+    "--time",
+    "time_text",
+    metavar="DURATION",
+    help="Stop each scope after this time, such as 60s. With --steps every machine stops at the same place.",
+)
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Stop at sequences of N operations.")
 def explore_command(
     contract: str,
     targets: Sequence[str],
@@ -45,7 +57,7 @@ def explore_command(
     time_text: str | None,
     depth: int | None,
 ) -> None:
-    """Every operation in every state of the contract's small scopes, breadth first."""
+    """Visit every state of the contract's small scopes, breadth first, with every operation."""
     target = one_target(contract, targets)
     model_type = model_of(contract)
     seconds = parse_time(time_text) if time_text else None

@@ -18,6 +18,7 @@ from kvlockstep.campaign.running import GRACE_SECONDS, MakeEngine, fuzz, local_e
 from kvlockstep.campaign.store import DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign
 from kvlockstep.commands.options import (
+    complete_contract,
     json_option,
     one_target,
     options,
@@ -29,9 +30,10 @@ from kvlockstep.commands.options import (
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
+from kvlockstep.properties.law import counted
 from kvlockstep.runs.config import Config
 from kvlockstep.runs.results import EXIT_CODES
-from kvlockstep.show.console import NowAndThen, complete_contract, print_campaign, progress_bar, stdout
+from kvlockstep.show.console import NowAndThen, print_campaign, progress_bar, stdout
 from kvlockstep.show.findings import results_of_campaign
 from kvlockstep.show.machine_formats import machine_formats, publish
 
@@ -56,23 +58,39 @@ def where_option(function: F) -> F:
     return directory(store(function))
 
 
-@click.command("fuzz")
+@click.command(
+    "fuzz",
+    short_help="Run random episodes for hours",
+    epilog="Example: kvlockstep fuzz kv_manager --target my_manager.py:MyManager --time 8h --dir nightly",
+)
 @click.argument("contract", shell_complete=complete_contract)
 @options(target_option, profile_option, where_option, json_option, machine_formats)
-@click.option("--time", "time_text", help="How long, like 90s, 10m or 8h (default 60s, or until --shards are done).")
-@click.option("--shards", type=click.IntRange(min=1), help="Until the campaign has so many shards.")
+@click.option(
+    "--time",
+    "time_text",
+    metavar="DURATION",
+    help="Time to run, such as 90s, 10m or 8h (default 60s, or until --shards are done).",
+)
+@click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Stop after N shards in total.")
 @click.option(
     "--shard-episodes",
     type=click.IntRange(min=1),
     default=SHARD_EPISODES,
     show_default=True,
-    help="Episodes of a shard; fewer for a target so slow that a shard outlasts --time.",
+    metavar="N",
+    help="Episodes per shard. Give fewer if one shard of a slow target outlasts --time.",
 )
-@click.option("--jobs", type=int, help="Worker processes (default 1; with ray, one for each CPU of the cluster).")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True)
-@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where workers run.")
-@click.option("--address", help="Of a Ray cluster (default: a local one is started).")
+@click.option(
+    "--jobs", type=int, metavar="N", help="Worker processes (default 1; with ray, one for each CPU of the cluster)."
+)
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="Seed of the campaign.")
+@click.option(
+    "--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True, help="Driver of every shard."
+)
+@click.option(
+    "--workers", type=click.Choice(ENGINES), default="local", show_default=True, help="Where the workers run."
+)
+@click.option("--address", metavar="HOST:PORT", help="Address of a running Ray cluster (default: start a local one).")
 def fuzz_command(
     contract: str,
     targets: Sequence[str],
@@ -86,18 +104,18 @@ def fuzz_command(
     jobs: int | None,
     seed: int,
     driver: str,
-    engine: str,
+    workers: str,
     address: str | None,
 ) -> None:
-    """Random episodes in worker processes until the time is up; Ctrl-C ends it early and loses nothing.
+    """Run random episodes in worker processes until the time is up. Ctrl-C ends it early and loses nothing.
 
-    What was begun is ended first, within five minutes; a second Ctrl-C does not wait for it. With --dir it is a
-    campaign: the same command goes on with it, also after a crash, and plays no episode twice. Without, findings are
-    left where `check` plays them first.
+    When time is up, running shards finish, at most five minutes later. A second Ctrl-C does not wait for them. With
+    --dir it is a campaign: the same command resumes it, also after a crash, and no recorded episode is played again.
+    Without --dir, findings go where `check` plays them first.
     """
     target = one_target(contract, targets)
-    if address is not None and engine != "ray":
-        raise UsageError("--address is for --engine ray")
+    if address is not None and workers != "ray":
+        raise UsageError("--address is for --workers ray")
     seconds = parse_time(time_text) if time_text else 60.0 if shards is None else float("inf")
     with open_store(directory, url) as store, progress_bar() as progress:
         campaign = fuzz(
@@ -110,7 +128,7 @@ def fuzz_command(
             driver=shard_driver(driver).name,
             shards=shards,
             shard_episodes=shard_episodes,
-            make_engine=_engine(engine, address),
+            make_engine=_engine(workers, address),
             progress=_Shown(NowAndThen(progress), seconds),
         )
     if as_json:
@@ -176,7 +194,7 @@ def _engine(name: str, address: str | None) -> MakeEngine:
 
 
 class _Shown:
-    """How far a campaign is, and what is waited for when its time is up."""
+    """Says what a campaign resumes, how far it is, and what it waits for when its time is up."""
 
     def __init__(self, show: NowAndThen, seconds: float) -> None:
         self._show = show
@@ -184,6 +202,9 @@ class _Shown:
         self._late = False
 
     def __call__(self, campaign: Campaign) -> None:
+        if not campaign.run_steps and campaign.ledger.done:
+            done, found = counted(len(campaign.ledger.done), "shard"), counted(len(campaign.findings), "finding")
+            self._show.say(f"resuming after {counted(campaign.steps, 'step')} in {done}, with {found}")
         self._show(
             f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {len(campaign.ledger.done):,} shards, "
             f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
@@ -192,6 +213,6 @@ class _Shown:
             self._late = True
             slow = "" if campaign.run_steps else "; no shard has ended yet, --shard-episodes makes them shorter"
             self._show.say(
-                f"the time of {self._seconds:g} s is up; what was begun is ended first, within {GRACE_SECONDS:g} s "
-                f"(Ctrl-C twice does not wait){slow}"
+                f"the time of {self._seconds:g} s is up; running shards finish within {GRACE_SECONDS:g} s "
+                f"(press Ctrl-C twice to stop now){slow}"
             )

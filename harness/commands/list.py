@@ -53,10 +53,10 @@ def ignored_entry_points() -> list[str]:
     return ignored
 
 
-@click.command("list")
+@click.command("list", short_help="List contracts, laws, targets, faults", epilog="Example: kvlockstep list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """Contracts with their targets, laws, reach goals and faults; and the drivers."""
+    """List the contracts with their targets, laws, goals and faults, and the drivers."""
     known = catalogue()
     if as_json:
         print_json(known)

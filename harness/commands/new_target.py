@@ -15,29 +15,44 @@ from typing import Any
 
 import click
 
+from kvlockstep.commands.options import complete_contract
 from kvlockstep.core.errors import UsageError
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.contract import Contract, members
-from kvlockstep.show.console import complete_contract, stdout
+from kvlockstep.show.console import stdout
 from kvlockstep.targets.registry import check_contract
 from kvlockstep.targets.signatures import documented, literal, signature_of
 
 WIDTH = 120
 
 
-@click.command("new-target")
+@click.command(
+    "new-target", short_help="Write an adapter to fill in", epilog="Example: kvlockstep new-target my_manager"
+)
 @click.argument("name")
 @click.option(
-    "--contract", default="kv_manager", show_default=True, shell_complete=complete_contract, help="What it implements."
+    "--contract",
+    default="kv_manager",
+    show_default=True,
+    shell_complete=complete_contract,
+    metavar="CONTRACT",
+    help="Contract that the adapter implements.",
 )
 @click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), default=Path(), help="Where to write (default: here)."
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Directory to write to (default: the current one).",
 )
 def new_target_command(name: str, contract: str, directory: Path) -> None:
-    """Writes NAME.py, an adapter with the methods to fill in, and test_NAME.py, which checks it."""
+    """Write NAME.py, an adapter with methods to fill in, and test_NAME.py, which checks it.
+
+    Existing files are never overwritten.
+    """
     check_contract(contract)
-    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise UsageError(f"{name!r} cannot be a module's name: give letters, digits and _, like my_manager")
+    require_module_name(name)
     if not directory.is_dir():
         raise UsageError(f"--dir {directory}: no such directory")
     adapter, test = directory / f"{name}.py", directory / f"test_{name}.py"
@@ -54,6 +69,12 @@ def new_target_command(name: str, contract: str, directory: Path) -> None:
     console.print(f"{test}: run it with `pytest {shlex.quote(str(test))}`, or", markup=False)
     target = f"{name if adapter.parent == Path() else adapter}:{class_name(name)}"
     console.print(f"kvlockstep check {contract} --target {shlex.quote(target)}", markup=False)
+
+
+def require_module_name(name: str) -> None:
+    """Raises UsageError for a name that no module of the user's own can have."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UsageError(f"{name!r} cannot be a module's name: give letters, digits and _, like my_manager")
 
 
 def class_name(module: str) -> str:

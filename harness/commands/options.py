@@ -15,7 +15,16 @@ import click
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import PROFILES
-from kvlockstep.targets.registry import ENGINE_PATH, Target, check_contract, known_targets, resolve
+from kvlockstep.models.registry import MODELS
+from kvlockstep.targets.registry import (
+    ENGINE_PATH,
+    FAULT_PREFIX,
+    Target,
+    check_contract,
+    known_faults,
+    known_targets,
+    resolve,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -54,8 +63,28 @@ engine_path_option = click.option(
     metavar="DIR",
     expose_value=False,
     callback=_set_engine_path,
-    help="Folder with an unpacked engine, or with several; may be repeated (default $KVLOCKSTEP_ENGINE_PATH).",
+    help="Folder that holds unpacked engines. Repeatable (default $KVLOCKSTEP_ENGINE_PATH).",
 )
+
+
+def complete_contract(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Contracts that begin like this, for the shell."""
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
+def complete_target(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Known targets and faults that begin like this, of the contracts on the command line, or of kv_manager."""
+    # A word that is still to be completed keeps click from assigning the words before it to their parameters.
+    contracts = [word for word in context.args if word in MODELS] or ["kv_manager"]
+    names = [name for contract in contracts for name in known_targets(contract)]
+    if incomplete.startswith(FAULT_PREFIX):
+        names += [FAULT_PREFIX + id_ for contract in contracts for id_ in known_faults(contract)]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_profile(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Profiles that begin like this, for the shell."""
+    return [name for name in PROFILES if name.startswith(incomplete)]
 
 
 def target_option(function: F) -> F:
@@ -64,8 +93,9 @@ def target_option(function: F) -> F:
         "--target",
         "targets",
         multiple=True,
-        metavar="NAME|MODULE:FACTORY|FILE.py:FACTORY",
-        help="What to run; may be repeated.",
+        metavar="TARGET",
+        shell_complete=complete_target,
+        help="Implementation to check: a known name, module:factory or file.py:factory. Repeatable.",
     )
     return option(engine_path_option(function))
 
@@ -83,23 +113,36 @@ def print_json(results: Any) -> None:
     click.echo(json.dumps(results), file=click.get_current_context().meta[RESULTS])
 
 
-profile_option = click.option("--profile", metavar="|".join(PROFILES), help="How much to run (default quick).")
-seed_option = click.option("--seed", type=int, help="Seed of the random and Hypothesis drivers (default 0).")
-dir_option = click.option("--dir", "directory", help="Directory of failing traces (default .kvlockstep/failures).")
+profile_option = click.option(
+    "--profile",
+    metavar="|".join(PROFILES),
+    shell_complete=complete_profile,
+    help="Budget of the run (default quick).",
+)
+seed_option = click.option(
+    "--seed", type=int, metavar="N", help="Seed of the random and Hypothesis drivers (default 0)."
+)
+dir_option = click.option(
+    "--dir", "directory", metavar="DIR", help="Directory of failing traces (default .kvlockstep/failures)."
+)
 json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_keep_stdout, help="Results as JSON on stdout, all else on stderr."
+    "--json",
+    "as_json",
+    is_flag=True,
+    callback=_keep_stdout,
+    help="Print the results as JSON on stdout and everything else on stderr.",
 )
 IN_PROCESS = "--in-process"
 in_process_option = click.option(
     IN_PROCESS,
     is_flag=True,
-    help="Run targets in this process, so that a debugger can stop in them; one that dies takes the check with it.",
+    help="Run targets in this process, where a debugger can stop. A target that dies takes the check with it.",
 )
 config_option = click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File with [tool.kvlockstep] (default pyproject.toml, if there is one).",
+    help="File with a [tool.kvlockstep] table (default pyproject.toml, if present).",
 )
 
 

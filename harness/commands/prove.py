@@ -90,12 +90,12 @@ def print_proofs(console: Console, proofs: list[Proof]) -> None:
     console.print(table)
 
 
-@click.command("prove")
+@click.command("prove", short_help="Prove small pure functions", epilog="Example: kvlockstep prove --time 60s")
 @click.argument("names", nargs=-1)
 @json_option
-@click.option("--time", "time_text", default="30s", show_default=True, help="For each proof.")
+@click.option("--time", "time_text", default="30s", show_default=True, metavar="DURATION", help="Time for each proof.")
 def prove_command(names: Sequence[str], as_json: bool, time_text: str) -> None:
-    """CrossHair on the small pure functions that the rest stands on; NAMES choose some of the proofs.
+    """Prove with CrossHair the small pure functions that everything else rests on. NAMES select some of the proofs.
 
     A proof that was not exhausted in its time is not called proved; it makes the verdict inconclusive.
     """

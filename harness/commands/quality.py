@@ -184,14 +184,30 @@ def compare(targets: Sequence[Target], chat: ChatWorkload, seed: int) -> list[Qu
     return [*rows, replace(measure(exact, unbounded, seed), target="unbounded cache")]
 
 
-@click.command("quality")
+@click.command(
+    "quality",
+    short_help="Measure hit rate and lost blocks",
+    epilog="Example: kvlockstep quality --target blocks --target radix",
+)
 @options(target_option, seed_option, json_option)
 @click.option(
-    "--blocks", type=click.IntRange(min=64), default=ChatWorkload.blocks, show_default=True, help="Size of the pool."
+    "--blocks",
+    type=click.IntRange(min=64),
+    default=ChatWorkload.blocks,
+    show_default=True,
+    metavar="N",
+    help="Blocks of the pool.",
 )
-@click.option("--block-size", type=click.IntRange(min=1), default=ChatWorkload.block_size, show_default=True)
+@click.option(
+    "--block-size",
+    type=click.IntRange(min=1),
+    default=ChatWorkload.block_size,
+    show_default=True,
+    metavar="N",
+    help="Tokens per block.",
+)
 def quality_command(targets: Sequence[str], seed: int | None, as_json: bool, blocks: int, block_size: int) -> None:
-    """Hit rate, needless refusals, recomputation and lost blocks of kv_managers on multi-turn chats."""
+    """Measure hit rate, needless refusals, recomputed tokens and lost blocks of kv_managers on multi-turn chats."""
     chosen = [resolve("kv_manager", name) for name in targets or ("blocks", "radix", "transformers")]
     chat = ChatWorkload(blocks=blocks, block_size=block_size)
     with progress_bar() as bar:

@@ -159,17 +159,36 @@ def _mooncake_json(
     return {"verdict": verdict, "runs": [run], "summary": {**played, **hit_rate, "skipped": skipped}, **wrong}
 
 
-@click.command("replay")
+@click.command(
+    "replay", short_help="Replay a saved or Mooncake trace", epilog="Example: kvlockstep replay .kvlockstep/failures"
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIR...")
 @options(target_option, trust_option, json_option, config_option, machine_formats)
-@click.option("--format", "trace_format", type=click.Choice(["kvlockstep", "mooncake"]), default="kvlockstep")
-@click.option("--skip-bad", is_flag=True, help="mooncake: skip and count malformed lines.")
-@click.option("--limit", type=click.IntRange(min=1), help="mooncake: only the first requests.")
 @click.option(
-    "--blocks", type=click.IntRange(min=1), default=8192, show_default=True, help="mooncake: size of the pool."
+    "--format",
+    "trace_format",
+    type=click.Choice(["kvlockstep", "mooncake"]),
+    default="kvlockstep",
+    show_default=True,
+    help="Format of FILE.",
+)
+@click.option("--skip-bad", is_flag=True, help="mooncake: skip malformed lines and count them.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="mooncake: replay only the first N requests.")
+@click.option(
+    "--blocks",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    metavar="N",
+    help="mooncake: blocks of the pool.",
 )
 @click.option(
-    "--block-size", type=click.IntRange(min=1), default=512, show_default=True, help="mooncake: tokens a block."
+    "--block-size",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    metavar="N",
+    help="mooncake: tokens per block.",
 )
 def replay_command(
     files: Sequence[Path],
@@ -183,7 +202,7 @@ def replay_command(
     blocks: int,
     block_size: int,
 ) -> None:
-    """Plays saved traces again, or a request trace in Mooncake format.
+    """Replay saved traces, or a request trace in Mooncake format.
 
     Says of each trace FIXED, HOLDS, VIOLATED, FLAKY, or NOT APPLICABLE where not all of it can be played on the target;
     of a DIR all that are below it. The worst verdict is the exit code. A trace names its target, which is imported and

@@ -19,20 +19,38 @@ from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets.registry import check_contract, known_faults
 
 
-@click.command("score")
+@click.command(
+    "score", short_help="Run the suite on its own faults", epilog="Example: kvlockstep score --contract kv_manager"
+)
 @options(profile_option, json_option)
-@click.option("--contract", "contracts", multiple=True, help="Only the faults and twins of this contract.")
-@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, and no clean twins.")
-@click.option("--seed", "seeds", multiple=True, type=int, help="Every seed must catch a fault (default 0, 1 and 2).")
+@click.option(
+    "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Score only this contract. Repeatable."
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="ID",
+    help="Score only this fault, and no known-good targets. Repeatable.",
+)
+@click.option(
+    "--seed",
+    "seeds",
+    multiple=True,
+    type=int,
+    metavar="N",
+    help="Seed that must catch every fault. Repeatable (default 0, 1 and 2).",
+)
 @click.option(
     "--clean-times",
     type=click.FloatRange(min=0),
     default=0.25,
     show_default=True,
-    help="Clean twins' steps, in budgets of the profile.",
+    metavar="X",
+    help="Steps for each known-good target, as a multiple of the profile's random steps.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
-@click.option("--traces", help="Directory for the shortest trace of each fault.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Worker processes.")
+@click.option("--traces", metavar="DIR", help="Write the shortest trace of each fault to DIR.")
 def score_command(
     profile: str | None,
     as_json: bool,

@@ -20,11 +20,11 @@ from kvlockstep.runs.results import gaps
 from kvlockstep.show.console import stdout
 
 
-@click.command("status")
+@click.command("status", short_help="Show a campaign", epilog="Example: kvlockstep status nightly")
 @click.argument("place", metavar="DIR|URL")
 @json_option
 def status_command(place: str, as_json: bool) -> None:
-    """A campaign while it runs, and after: what it did, found and never reached. Exits with 0 whatever that is."""
+    """Show a campaign, running or ended: steps, findings, and goals not yet reached. The exit code is always 0."""
     with open_store(None if "://" in place else Path(place), place if "://" in place else None) as store:
         saved = store.load()
         if saved is None:

@@ -83,6 +83,14 @@ class TargetReport:
         return evaluated
 
     @property
+    def reached(self) -> Counter[str]:
+        """How often each goal was reached in all runs together."""
+        reached: Counter[str] = Counter()
+        for run in self.runs:
+            reached.update(run.reach)
+        return reached
+
+    @property
     def gaps(self) -> list[str]:
         """Why the check is inconclusive, in a few words each."""
         return [*(run.cut for run in self.runs if run.cut), *gaps(self.missed, self.not_evaluated)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,10 @@ from kvlockstep.show.render import json_document, render
 
 CHART_LEFT, CHART_RIGHT, CHART_TOP, CHART_BOTTOM = 60, 630, 10, 170
 STATUS = "status.json"
+# A timeline takes some 40 kB of the page, and its trace is played again to draw it.
+MOST_TIMELINES = 30
+# A rate is the mean over this share of the whole time, so that one slow shard does not look like a fall.
+SMOOTH = 0.05
 
 
 @dataclass
@@ -122,8 +125,12 @@ def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def campaign_page(page: CampaignPage) -> str:
-    """Steps per second, states over time, reach, findings by law."""
+def campaign_page(page: CampaignPage, timeline_of: Callable[[Trace, Path], str] | None = None) -> str:
+    """Findings by law, steps per second and states over time, laws, goals.
+
+    `timeline_of` makes the page of a finding, which then opens inside this one; empty if the finding's target cannot be
+    played here.
+    """
     rate = page.steps / page.seconds if page.steps and page.seconds else None
     facts: list[tuple[str, Any, str]] = [
         ("steps", page.steps, ",d"),
@@ -154,8 +161,9 @@ def campaign_page(page: CampaignPage) -> str:
                 "message": trace.message,
                 "name": path.name,
                 "page": failure_page(trace, path),
+                "timeline": timeline_of(trace, path) if timeline_of is not None and number < MOST_TIMELINES else "",
             }
-            for trace, path in findings
+            for number, (trace, path) in enumerate(findings)
         ],
         laws=[
             {
@@ -183,13 +191,22 @@ def campaign_page(page: CampaignPage) -> str:
 def _charts(history: Sequence[tuple[float, int, int | None]]) -> Iterable[dict[str, str]]:
     if len(history) < 2:
         return
-    rates = [
-        (later[0], (later[1] - earlier[1]) / (later[0] - earlier[0]))
-        for earlier, later in pairwise(history)
-        if later[0] > earlier[0]
-    ]
-    yield from _chart("Steps per second", rates)
+    yield from _chart("Steps per second", _rates(history))
     yield from _chart("Unique states", [(seconds, states) for seconds, _, states in history if states is not None])
+
+
+def _rates(history: Sequence[tuple[float, int, int | None]]) -> list[tuple[float, float]]:
+    """Steps per second at each time, over the last part of the time before it."""
+    window = SMOOTH * (history[-1][0] - history[0][0])
+    rates: list[tuple[float, float]] = []
+    first = 0
+    for seconds, steps, _ in history[1:]:
+        while first + 1 < len(history) and history[first + 1][0] <= seconds - window:
+            first += 1
+        since, before, _ = history[first]
+        if seconds > since:
+            rates.append((seconds, (steps - before) / (seconds - since)))
+    return rates
 
 
 def _chart(title: str, values: Sequence[tuple[float, float]]) -> Iterable[dict[str, str]]:

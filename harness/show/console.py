@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -17,7 +16,7 @@ from rich.table import Table
 
 from kvlockstep.campaign.summary import Campaign, yardstick
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
@@ -25,8 +24,12 @@ from kvlockstep.runs.check import Event
 from kvlockstep.runs.results import INCONCLUSIVE, Report, TargetReport
 
 PIPE_WIDTH = 120
-# Of a long run without a terminal, in a log.
-EVERY_SECONDS = 30.0
+# Narrower terminals show fewer columns.
+WIDE = 70
+# Skipped targets up to this number are told one by one.
+FEW = 2
+# How often a run without a terminal, in a log, says how far it is.
+EVERY_SECONDS = 10.0
 
 
 class _Results(Console):
@@ -44,11 +47,6 @@ def stdout() -> Console:
 def stderr() -> Console:
     """For progress and complaints."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def complete_contract(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: contracts that begin like this."""
-    return [name for name in MODELS if name.startswith(incomplete)]
 
 
 def progress_bar(total: bool = False) -> Progress:
@@ -100,8 +98,27 @@ class CheckProgress:
         self._show(text)
 
 
-def print_target(console: Console, report: TargetReport) -> None:
-    """Header, one row per driver, reach, and the failure page if there is one."""
+def print_target(console: Console, report: TargetReport, label_width: int = 0) -> None:
+    """One line for a target that holds; below it why the check is inconclusive, or the failure page.
+
+    `label_width` pads the name, so that the columns of several targets stand below each other. A narrow terminal shows
+    the name and the verdict only.
+    """
+    label = f"{report.contract} on {report.target}"
+    columns = [f"{label:<{label_width}}"]
+    if console.width >= WIDE:
+        columns += [f"{sum(run.steps for run in report.runs):>9,} steps", f"{goals_text(report):>15}"]
+    console.print(escape("  ".join(columns)) + f"  {_coloured(report.verdict)}{escape(_engine(report.facts))}")
+    for text in report.notes:
+        console.print(f"  {text}", markup=False)
+    if report.verdict == INCONCLUSIVE:
+        for gap in report.gaps:
+            console.print(f"  [yellow]{escape(gap)}[/yellow]")
+    _print_failures(console, report)
+
+
+def print_target_in_full(console: Console, report: TargetReport) -> None:
+    """Header, traits, laws, one row per driver, goals, and the failure page if there is one."""
     console.print(
         f"[bold]{report.contract}[/bold] on [bold]{escape(report.target)}[/bold]{escape(_engine(report.facts))}"
     )
@@ -113,35 +130,68 @@ def print_target(console: Console, report: TargetReport) -> None:
         console.print(f"  laws: {laws_text(report)}")
     for note in report.notes:
         console.print(f"  {note}", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    numbers = ("steps", "covered", "seconds")
-    for heading in ("  driver", *numbers, "verdict", ""):
-        table.add_column(heading, justify="right" if heading in numbers else "left")
-    for run in report.runs:
-        # Only exploration keeps the states that it has seen; the others count their episodes, a replay nothing.
-        covered = counted(run.states, "state" if run.driver == "explore" else "episode") if run.states else ""
-        table.add_row(f"  {run.driver}", f"{run.steps:,}", covered, f"{run.seconds:.1f}", run.verdict, run.note)
-    console.print(table)
-    reach: Counter[str] = Counter()
-    for run in report.runs:
-        reach.update(run.reach)
-    if reach and not report.failures:
-        goals = [g.id for g in model_of(report.contract).goals if reach[g.id]]
-        console.print("  reached: " + ", ".join(f"{goal} {reach[goal]:,}" for goal in goals))
+    console.print(_drivers_table(report, console.width))
+    reached = report.reached
+    if reached and not report.failures:
+        goals = [g.id for g in model_of(report.contract).goals if reached[g.id]]
+        console.print("  reached: " + ", ".join(f"{goal} {reached[goal]:,}" for goal in goals))
     for gap in report.gaps if report.verdict == INCONCLUSIVE else ():
-        console.print(f"  [yellow]{gap}[/yellow]")
-    for run in report.failures:
-        if run.failure is not None:
-            console.print()
-            console.print(failure_page(run.failure, run.trace), markup=False)
+        console.print(f"  [yellow]{escape(gap)}[/yellow]")
+    _print_failures(console, report)
     console.print(f"  {_coloured(report.verdict)}")
     console.print()
 
 
-def print_summary(console: Console, report: Report) -> None:
-    """The last line of a check."""
-    for target, reason in report.skipped.items():
-        console.print(f"skipped {target}: {reason}", markup=False)
+def _drivers_table(report: TargetReport, width: int) -> Table:
+    """A row per driver; a narrow terminal shows drivers, steps and verdicts only."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    numbers = ("steps", "covered", "seconds")
+    narrow = width < WIDE
+    for heading in ("  driver", "steps", "verdict") if narrow else ("  driver", *numbers, "verdict", "note"):
+        table.add_column(heading, justify="right" if heading in numbers else "left")
+    for run in report.runs:
+        # Only exploration keeps the states that it has seen; the others count their episodes, a replay nothing.
+        covered = counted(run.states, "state" if run.driver == "explore" else "episode") if run.states else ""
+        if narrow:
+            table.add_row(f"  {run.driver}", f"{run.steps:,}", run.verdict)
+        else:
+            seconds = f"{run.seconds:.1f}"
+            table.add_row(f"  {run.driver}", f"{run.steps:,}", covered, seconds, run.verdict, escape(run.note))
+    return table
+
+
+def _print_failures(console: Console, report: TargetReport) -> None:
+    for run in report.failures:
+        if run.failure is not None:
+            console.print()
+            console.print(failure_page(run.failure, run.trace), markup=False)
+            console.print()
+
+
+def goals_text(report: TargetReport) -> str:
+    """How many of the goals that the target can reach were reached."""
+    model_type = model_of(report.contract)
+    reached = sum(bool(report.reached[goal.id]) for goal in model_type.goals)
+    return f"{reached} of {counted(reached + len(report.missed), 'goal')}" if not report.failures else ""
+
+
+def print_summary(console: Console, report: Report, verbose: bool = False) -> None:
+    """What was skipped and not checked, and the verdict of all targets together.
+
+    Many skipped targets share one line unless `verbose`.
+    """
+    if verbose or len(report.skipped) <= FEW:
+        for target, reason in report.skipped.items():
+            console.print(f"skipped {target}: {reason}", markup=False)
+    else:
+        missing = ", ".join(dict.fromkeys(target.rpartition(" ")[2] for target in report.skipped))
+        console.print(f"skipped {len(report.skipped)} targets that cannot run here (-v says why): {missing}")
+    unchecked: dict[tuple[str, str, str], list[str]] = {}
+    for done in report.targets:
+        for law, why in done.not_checked.items():
+            unchecked.setdefault((done.contract, law, why), []).append(done.target)
+    for (contract, law, why), names in unchecked.items():
+        console.print(f"not checked: {law} of {contract} on {', '.join(names)}: {why}", markup=False)
     steps = sum(run.steps for run in report.runs)
     seconds = sum(run.seconds for run in report.runs)
     ran = f"{counted(len(report.targets), 'target')}, {counted(steps, 'step')} in {seconds:.1f} s"

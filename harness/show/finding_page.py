@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
     law = next((law for law in model_of(trace.contract).laws if law.id == (observed.law or trace.law)), None)
     pictures = [observed.start, *(m.picture for m in observed.moments)]
     colours = _colours(pictures)
+    unit = next((p.unit for p in pictures if p and p.cells), "slot")
+    rows, unused = _rows(pictures, colours, observed.hidden, _wrong(unit, observed))
     return render(
         "finding.html",
         title=f"{trace.contract} on {target.name}",
@@ -44,8 +47,9 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         wanted_by="must be" if trace.contract == "kv_manager" else "reference",
         law=law if trace.law else None,
         steps=_steps(trace, observed),
-        rows=_rows(pictures, colours, observed.hidden),
-        unit=next((p.unit for p in pictures if p and p.cells), "slot"),
+        rows=rows,
+        unused=unused,
+        unit=unit,
         legend=[(holder, colour) for holder, colour in colours.items()][: 2 * COLOURS],
         replay=shlex.join(["kvlockstep", "replay", str(path or trace.file_name), "--target", target.name]),
         script=script,
@@ -101,7 +105,10 @@ def _side_by_side(before: Picture | None, after: Picture | None) -> list[dict[st
         sides = [("after", _marked(table, old))]
         if before is not None:
             sides.insert(0, ("before", _marked(old, table)))
-        shown.append({"title": table.title, "columns": table.columns, "sides": sides})
+        changed = any(is_changed for _, rows in sides for is_changed, _ in rows)
+        # Counters that stay as they were say nothing about this step.
+        folded = before is not None and table.title == "counters" and not changed
+        shown.append({"title": table.title, "columns": table.columns, "sides": sides, "folded": folded})
     return shown
 
 
@@ -132,19 +139,33 @@ def _colours(pictures: Iterable[Picture | None]) -> dict[str, int]:
     return {holder: number % COLOURS for number, holder in enumerate(holders)}
 
 
-def _rows(pictures: Sequence[Picture | None], colours: dict[str, int], hidden: int) -> list[dict[str, Any]]:
-    """Slots by steps; whole blocks if the slots are too many."""
+def _wrong(unit: str, observed: Observed) -> set[int]:
+    """The slots, or blocks, that the violation names."""
+    if not observed.law:
+        return set()
+    texts = [observed.message, *(side.what for side in observed.sides)]
+    return {int(number) for text in texts for number in re.findall(rf"\b{unit}s? (\d+)", text)}
+
+
+def _rows(
+    pictures: Sequence[Picture | None], colours: dict[str, int], hidden: int, wrong: Container[int]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Slots by steps, whole blocks if the slots are too many; and the slots that no step uses."""
     numbers = sorted({number for p in pictures if p for number in p.cells})
     group = next((p.group for p in pictures if p and p.cells), 1)
+    used = {number for p in pictures if p for number, cell in p.cells.items() if cell.state != FREE}
     rows = []
-    for number in numbers[:MOST_ROWS]:
+    shown = [number for number in numbers if number in used or number in wrong] or numbers
+    for number in shown[:MOST_ROWS]:
         cells = [
             _grid_cell(step, _place(number, group), picture.cells.get(number) if picture else None, colours)
             for step, picture in enumerate(pictures)
             if step >= hidden
         ]
+        if number in wrong and cells:
+            cells[-1]["wrong"] = True
         rows.append({"number": number, "cells": cells, "block_end": group > 1 and (number + 1) % group == 0})
-    return rows
+    return rows, [number for number in numbers if number not in shown]
 
 
 def _place(number: int, group: int) -> str:
@@ -153,7 +174,15 @@ def _place(number: int, group: int) -> str:
 
 def _grid_cell(step: int, place: str, cell: Cell | None, colours: dict[str, int]) -> dict[str, Any]:
     if cell is None:
-        return {"step": step, "state": "", "colours": [], "background": "", "title": f"{place}: not known", "text": ""}
+        return {
+            "step": step,
+            "state": "",
+            "wrong": False,
+            "colours": [],
+            "background": "",
+            "title": f"{place}: not known",
+            "text": "",
+        }
     shades = list(dict.fromkeys(colours[holder] for holder in cell.holders))
     stops = [f"var(--h{c}) {100 * i // len(shades)}% {100 * (i + 1) // len(shades)}%" for i, c in enumerate(shades)]
     holders = ", ".join(cell.serves or cell.holders) or "nobody"
@@ -161,6 +190,7 @@ def _grid_cell(step: int, place: str, cell: Cell | None, colours: dict[str, int]
     return {
         "step": step,
         "state": cell.state,
+        "wrong": False,
         "colours": shades,
         "background": f"linear-gradient(90deg, {', '.join(stops)})"
         if len(shades) > 1

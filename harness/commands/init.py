@@ -1,0 +1,121 @@
+"""`init`: everything that a repository needs to check its manager, from an adapter to a nightly campaign."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from kvlockstep.commands.new_target import adapter_source, class_name, require_module_name, test_source
+from kvlockstep.commands.options import complete_contract
+from kvlockstep.core.errors import UsageError
+from kvlockstep.show.console import stdout
+from kvlockstep.targets.registry import check_contract
+
+# The target, the contract and the installation that the templates name, as docs/ci.md shows them.
+TARGET, CONTRACT, INSTALLED = "my_package.kv_adapter:MyManager", "kv_manager", " --editable ."
+SERVICES = {
+    "github": {
+        ".github/workflows/kvlockstep.yml": "github-gate.yml",
+        ".github/workflows/kvlockstep-overnight.yml": "github-overnight.yml",
+    },
+    "gitlab": {".gitlab/kvlockstep.yml": "gitlab.yml"},
+    "none": {},
+}
+
+
+@click.command(
+    "init",
+    short_help="Set up a repository: adapter, test, CI",
+    epilog="Example: kvlockstep init kv_adapter --ci gitlab",
+)
+@click.argument("name", default="kv_adapter")
+@click.option(
+    "--contract",
+    default=CONTRACT,
+    show_default=True,
+    shell_complete=complete_contract,
+    metavar="CONTRACT",
+    help="Contract that the adapter implements.",
+)
+@click.option("--ci", type=click.Choice(tuple(SERVICES)), default="github", show_default=True, help="CI service.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Root of the repository (default: the current directory).",
+)
+def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
+    """Write an adapter NAME.py, its test, the configuration and the CI workflows into a repository.
+
+    Existing files stay as they are, and so does an existing [tool.kvlockstep] table. A missing table is appended to
+    pyproject.toml.
+    """
+    check_contract(contract)
+    require_module_name(name)
+    if not directory.is_dir():
+        raise UsageError(f"--dir {directory}: no such directory")
+    project = directory / "pyproject.toml"
+    settings = _settings(project)
+    target = f"{name}.py:{class_name(name)}"
+    texts = {f"{name}.py": adapter_source(name, contract)}
+    texts[f"test_{name}.py"] = test_source(name, contract, inside=(directory / "__init__.py").exists())
+    for file, template in SERVICES[ci].items():
+        texts[file] = _workflow(template, target, contract, installable="project" in settings)
+    written = [_write(directory / file, text) for file, text in texts.items()]
+    written.append(_configure(project, settings, contract, target))
+    console = stdout()
+    for line in written:
+        console.print(line, markup=False)
+    if ci == "gitlab":
+        console.print("include .gitlab/kvlockstep.yml from .gitlab-ci.yml, and schedule a pipeline for the night")
+    console.print(f"next: implement the methods of {name}.py that raise NotImplementedError, then run", markup=False)
+    console.print("  kvlockstep check", markup=False)
+
+
+def _settings(project: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(project.read_bytes().decode()) if project.exists() else {}
+    except OSError as error:
+        raise UsageError(f"cannot read {project}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"cannot read {project}: it is not TOML: {error}") from error
+
+
+def _workflow(template: str, target: str, contract: str, installable: bool) -> str:
+    text = (files("kvlockstep") / "templates" / "ci" / template).read_text(encoding="utf-8")
+    text = text.replace(TARGET, target).replace(f" {CONTRACT} ", f" {contract} ")
+    # Nothing to install in a repository that is no package: the adapter is found by its path.
+    return text if installable else text.replace(INSTALLED, "")
+
+
+def _write(path: Path, text: str) -> str:
+    """Writes a file that does not exist yet. Returns what became of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        return f"kept  {path}: it exists already"
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return f"wrote {path}"
+
+
+def _configure(project: Path, settings: dict[str, object], contract: str, target: str) -> str:
+    tool = settings.get("tool")
+    if isinstance(tool, dict) and "kvlockstep" in tool:
+        return f"kept  {project}: it has a [tool.kvlockstep] table already; set targets.{contract} = {target!r} there"
+    table = f'[tool.kvlockstep]\ncontracts = ["{contract}"]\ntargets.{contract} = "{target}"\n'
+    try:
+        former = project.read_text(encoding="utf-8") if project.exists() else ""
+        gap = "" if not former else "\n" if former.endswith("\n") else "\n\n"
+        with project.open("a", encoding="utf-8") as file:
+            file.write(gap + table)
+    except OSError as error:
+        raise UsageError(f"cannot write {project}: {error.strerror}") from error
+    return f"wrote [tool.kvlockstep] to {project}"
