@@ -24,7 +24,7 @@ def scored(contract: str) -> Score:
     scores = []
     for fault in FAULTS.values():
         if fault.contract == contract:
-            trace = load_trace(TRACES / f"{fault.id}.jsonl", contract)
+            trace = load_trace(TRACES / contract / f"{fault.id}.jsonl", contract)
             laws = tuple(laws_that_see(resolve(contract, f"fault:{fault.id}"), trace))
             scores.append(FaultScore(fault.id, contract, fault.law, [], trace, laws))
     return Score(scores)

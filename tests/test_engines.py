@@ -68,7 +68,7 @@ def test_an_engine_that_cannot_be_loaded_is_an_error(only, tmp_path):
 
 def test_a_violation_that_is_known_is_told_apart(only, tmp_path, monkeypatch):
     only(
-        leaks="kvlockstep.impl.faulty.kv_manager.basics:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager"
+        leaks="kvlockstep.impl.faulty.kv_manager.release:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager"
     )
     (leaks, fine) = check_engines(TINY, 0, tmp_path)
     assert leaks.verdict == "violated"

@@ -30,7 +30,7 @@ def test_a_contract_is_scored_with_every_driver_and_seed():
 
 
 def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):
-    right = Fault("pool-is-right", "slot_pool", SlotPool, "none", ("mutant",), "accounting")
+    right = Fault("pool-is-right", "slot_pool", SlotPool, "Nothing is wrong.", "accounting", ("mutant",))
     monkeypatch.setitem(FAULTS, right.id, right)
     result = score(QUICK, contracts=["slot_pool"], faults=["pool-is-right", "pool-keeps-one"], jobs=1)
     assert result.verdict == "violated"
@@ -85,7 +85,9 @@ def test_the_command_writes_traces_and_json(tmp_path):
     assert (document["caught"], document["total"], document["clean"]) == (1, 1, [])
     assert fault["id"] == "pool-keeps-one"
     assert {"contract", "caught", "law", "driver", "steps", "trace_length", "seconds"} <= fault.keys()
-    assert [path.name for path in tmp_path.iterdir()] == ["pool-keeps-one.jsonl"]
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.jsonl")] == [
+        "slot_pool/pool-keeps-one.jsonl"
+    ]
 
 
 def test_the_command_prints_the_matrix():

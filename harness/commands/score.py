@@ -32,7 +32,7 @@ from kvlockstep.targets.registry import check_contract, known_faults
     help="Clean twins' steps, in budgets of the profile.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
-@click.option("--traces", help="Directory for the shortest trace of each fault.")
+@click.option("--traces", help="Directory for the shortest trace of each fault: CONTRACT/ID.jsonl.")
 def score_command(
     profile: str | None,
     as_json: bool,
@@ -71,7 +71,7 @@ def score_command(
     for fault in result.faults if traces else ():
         if fault.trace is not None:
             # An error's details are a traceback with paths of this machine; a replay makes them anew.
-            save_trace(fault.trace.but(details=()), Path(str(traces)), f"{fault.id}.jsonl")
+            save_trace(fault.trace.but(details=()), Path(str(traces), fault.contract), f"{fault.id}.jsonl")
     if as_json:
         print_json(result.to_json())
     else:

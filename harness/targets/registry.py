@@ -224,15 +224,15 @@ def known_divergences() -> list[KnownDivergence]:
 
 
 def faults() -> dict[str, Any]:
-    """Every fault by its id, with contract, factory, shape, where it was seen, and the law expected to catch it."""
+    """Every fault by its id."""
     from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
 
     return dict(FAULTS)
 
 
 def known_faults(contract: str) -> dict[str, str]:
-    """The faults of a contract: id to shape. Each is a target, `fault:ID`."""
-    return {fault.id: fault.shape for fault in faults().values() if fault.contract == contract}
+    """The faults of a contract: id to the sentence that says what is wrong. Each is a target, `fault:ID`."""
+    return {fault.id: fault.what for fault in faults().values() if fault.contract == contract}
 
 
 def clean_twins(contract: str) -> list[str]:

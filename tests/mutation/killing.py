@@ -226,7 +226,7 @@ def _faults(contract: str) -> None:
     for fault in faults().values():
         if fault.contract != contract:
             continue
-        trace = load_trace(Path("tests/data/faults", f"{fault.id}.jsonl"), contract)
+        trace = load_trace(Path("tests/data/faults", contract, f"{fault.id}.jsonl"), contract)
         target = _target(contract, f"fault:{fault.id}")
         with Watchdog(STEP_SECONDS).watching() as watchdog:
             again = run_ops(model_of(contract), target.factory, trace.scope, trace.ops, watchdog)
