@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import click
@@ -15,6 +13,7 @@ import click
 from kvlockstep.commands.new_target import signature_of
 from kvlockstep.commands.options import json_option, print_json
 from kvlockstep.core.errors import UsageError
+from kvlockstep.impl.faulty.reports import reports
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.law import Law
 from kvlockstep.properties.why import WHY
@@ -28,9 +27,8 @@ MANY = 12
 @cache
 def bugs() -> dict[str, dict[str, str]]:
     """Bug reports by repository and thread: `symptom` and `cause`, in the words of this project."""
-    text = files("kvlockstep").joinpath("bugs.json").read_text("utf-8")
-    known: dict[str, dict[str, str]] = json.loads(text)
-    return known
+    known = [report for report in reports() if report.symptom]
+    return {id_: {"symptom": report.symptom, "cause": report.cause} for report in known for id_ in report.ids}
 
 
 def names_to_explain() -> list[str]:
