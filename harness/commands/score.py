@@ -21,15 +21,15 @@ from kvlockstep.targets.registry import check_contract, known_faults
 
 @click.command("score")
 @options(profile_option, json_option)
-@click.option("--contract", "contracts", multiple=True, help="Only the faults and twins of this contract.")
-@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, and no clean twins.")
+@click.option("--contract", "contracts", multiple=True, help="Only the faults and known-good targets of this contract.")
+@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, and no known-good targets.")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Every seed must catch a fault (default 0, 1 and 2).")
 @click.option(
     "--clean-times",
     type=click.FloatRange(min=0),
     default=0.25,
     show_default=True,
-    help="Clean twins' steps, in budgets of the profile.",
+    help="Steps for each known-good target, as a multiple of the profile's random steps.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
 @click.option("--traces", help="Directory for the shortest trace of each fault: CONTRACT/ID.jsonl.")
@@ -43,10 +43,10 @@ def score_command(
     jobs: int,
     traces: str | None,
 ) -> None:
-    """Every fault in impl/faulty under every driver, and the clean twins; default profile ci.
+    """Every fault in impl/faulty under every driver, and the known-good targets; default profile ci.
 
-    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a clean twin that
-    does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
+    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a known-good
+    target that does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
     """
     from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
     from kvlockstep.show.score_text import print_score  # noqa: PLC0415

@@ -157,7 +157,7 @@ def looks(plan: Plan) -> Iterator[Look]:
             if not plan.faults or target == "reference":
                 yield "check", contract, target
     if "kv_manager" in plan.faults:
-        yield ("harmless",)
+        yield ("variants",)
     for test in plan.tests:
         yield ("test", test, REPEATS.pattern) if plan.checks else ("test", test)
 
@@ -235,11 +235,11 @@ def _faults(contract: str) -> None:
             raise Killed(f"{fault.id}: seen by {', '.join(laws) or 'no law'}")
 
 
-def _harmless() -> None:
-    from kvlockstep.impl.variants.kv_manager import HARMLESS  # noqa: PLC0415
+def _variants() -> None:
+    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
 
-    for name in HARMLESS:
-        _drive("kv_manager", f"harmless:{name}", "random", random_steps=2 * SHORT_STEPS)
+    for name in VARIANTS:
+        _drive("kv_manager", f"variant:{name}", "random", random_steps=2 * SHORT_STEPS)
 
 
 def _test(test: str, without: str = "^$") -> None:
@@ -281,7 +281,7 @@ LOOKS: dict[str, Callable[..., None]] = {
     "walk": _walk,
     "faults": _faults,
     "check": _check,
-    "harmless": _harmless,
+    "variants": _variants,
     "test": _test,
 }
 
