@@ -21,7 +21,7 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE, Law, muted
-from kvlockstep.properties.overlaps import reason_for
+from kvlockstep.properties.overlaps import shadow_of
 from kvlockstep.runs.check import drive, shrink_failure
 from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
@@ -175,8 +175,8 @@ class Score:
         alone = tuple(f.id for f, other in zip(faults, others, strict=True) if not other)
         company = sorted(set.intersection(*others)) if others else ()
         first = sum(f.laws[0] == law.id for f in faults)
-        reason = None if alone else reason_for(contract, law.id)
-        return LawScore(contract, law.id, first, len(faults), alone, tuple(company), reason and reason.why)
+        shadow = None if alone else shadow_of(contract, law.id)
+        return LawScore(contract, law.id, first, len(faults), alone, tuple(company), shadow and shadow.why)
 
     def to_json(self) -> dict[str, Any]:
         return {
