@@ -16,7 +16,7 @@ __all__ = ["FAULTS", "Fault", "faults_of", "import_faults"]
 
 
 def import_faults(path: Iterable[str] = __path__, prefix: str = f"{__name__}.") -> None:
-    """Imports every module below `path`, which declares its faults. Names that begin with _ are left out."""
+    """Imports every module below `path`; importing it declares its faults. Skips names with a leading _."""
     for module in pkgutil.iter_modules(path, prefix):
         # _narrow_offsets needs Triton, which only the tests on a GPU may ask for.
         if module.name.rpartition(".")[2].startswith("_"):

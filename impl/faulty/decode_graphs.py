@@ -1,4 +1,4 @@
-"""Faults of decode_graphs: graphs that keep values or addresses, padding that writes, a stack that loses count."""
+"""Faults of decode_graphs: stale values and addresses in graphs, writes of padded lanes, lost blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of kv_streams: each an event that is missing, too early, on the wrong stream, or waited for too late."""
+"""Faults of kv_streams: events that are missing, early, late or on the wrong stream."""
 
 from __future__ import annotations
 

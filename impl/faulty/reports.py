@@ -40,7 +40,7 @@ def reports() -> tuple[Report, ...]:
 
 
 def sources() -> dict[str, str]:
-    """What a fault may cite besides a report, with a note on each. `shape: ...` is allowed, too, for a made-up bug."""
+    """Names that a fault may cite besides reports, each with a note. `shape: ...` cites a kind of bug."""
     found: dict[str, str] = _read()["sources"]
     return found
 

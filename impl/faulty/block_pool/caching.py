@@ -57,7 +57,7 @@ class PublishesLate(BlockPool):
 
 @fault("bp-masks-miss", law="prefix_completeness", seen=("vllm#42258",))
 class MasksMiss(BlockPool):
-    """Writers keep prefixes that end at odd blocks, but readers accept only even ends."""
+    """Writers keep prefixes of odd length and readers accept even ones, so nothing is hit."""
 
     def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
         hits = super().find_longest_prefix(keys, limit)

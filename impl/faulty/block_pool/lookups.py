@@ -27,7 +27,7 @@ class LimitIgnored(BlockPool):
 
 @fault("bp-one-less", law="prefix_completeness", seen=("vllm#11186",))
 class LastBlockNeverHit(BlockPool):
-    """A lookup gives up its last block in addition to its limit."""
+    """A lookup never hits the last block of a request, even if its limit allows it."""
 
     def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
         return super().find_longest_prefix(keys, limit)[: max(0, len(keys) - 1)]

@@ -13,7 +13,7 @@ Digest = Callable[[int | None, Sequence[int], int], object]
 
 
 class Keyed(KVManager):
-    """Publishes and looks up under `digest(extra_key, tokens up to the block's end, block_size)`, trusting it."""
+    """Uses `digest(extra_key, tokens up to the block's end, block_size)` as key, and verifies no hit."""
 
     digest: Digest
 

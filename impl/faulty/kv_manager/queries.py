@@ -79,7 +79,7 @@ class FreeNowCountsIdle(KVManager):
 
 @fault("kv-free-slots-held", law="eviction_safety", seen=("mutant",))
 class FreeSlotsHeld(KVManager):
-    """free_slots includes the unwritten tails of live requests."""
+    """free_slots includes the written slots of a live request's partial last block."""
 
     def free_slots(self) -> Iterable[int] | None:
         free = list(super().free_slots() or ())

@@ -30,7 +30,7 @@ class NewRequestSharesTail(KVManager):
 
 
 class Mirrored(KVManager):
-    """Answers `slots` from a mirror of the tables, told of new blocks only."""
+    """Answers `slots` from a worker's copy of the tables, which hears of new blocks only."""
 
     def reset(self) -> None:
         super().reset()

@@ -9,7 +9,7 @@ from kvlockstep.reference.kv_manager.manager import KVManager
 
 @fault("kv-withdraw-leaks", law="accounting", seen=("mutant",))
 class WithdrawLeaks(KVManager):
-    """Withdrawing a reservation does not free its new blocks."""
+    """Withdrawing a reservation frees only the first of its new blocks."""
 
     def withdraw(self, rid: str) -> None:
         request = self._live[rid]

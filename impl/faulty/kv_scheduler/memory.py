@@ -37,8 +37,8 @@ class TableWithoutNewBlock(KVScheduler):
         return item._replace(slots=item.slots[: item.start]) if late else item
 
 
-class Over(KVScheduler):
-    """The scheduler over a spoiled manager."""
+class WithFaultyManager(KVScheduler):
+    """The scheduler with a faulty manager."""
 
     manager = KVManager
 
@@ -48,7 +48,7 @@ class Over(KVScheduler):
 
 
 @fault("sched-no-parent", law="prefix_soundness", seen=("vllm#12603",))
-class KeyWithoutParent(Over):
+class KeyWithoutParent(WithFaultyManager):
     """A block's key is its own tokens, without its parent."""
 
     class manager(KVManager):
@@ -57,7 +57,7 @@ class KeyWithoutParent(Over):
 
 
 @fault("sched-hit-evictable", law="write_isolation", seen=("vllm#10507",))
-class HitStaysEvictable(Over):
+class HitStaysEvictable(WithFaultyManager):
     """A block that is hit can be evicted again once its step is launched."""
 
     class manager(KVManager):
@@ -77,7 +77,7 @@ class HitStaysEvictable(Over):
 
 
 @fault("sched-table-sorted", law="content_equality", seen=("mutant",))
-class TableSorted(Over):
+class TableSorted(WithFaultyManager):
     """A table that grows is sorted by block number."""
 
     class manager(KVManager):
@@ -88,14 +88,14 @@ class TableSorted(Over):
 
 
 @fault("sched-reset-keeps", law="reset_complete", seen=("vllm#57727",))
-class ResetKeepsCache(Over):
+class ResetKeepsCache(WithFaultyManager):
     """A reset preempts the running requests but keeps the published blocks."""
 
     manager = ResetKeepsIdle
 
 
 @fault("sched-reset-moves-on", law="conservation", seen=("mutant",))
-class ResetKeepsPool(Over):
+class ResetKeepsPool(WithFaultyManager):
     """Each reset creates a second pool behind the first and never frees the first."""
 
     manager = ResetMovesOn
@@ -137,14 +137,14 @@ class ListsAbortedTwice(KVScheduler):
 
 @fault("sched-counts-shared", law="accounting", seen=("mutant",))
 class CountsShared(KVScheduler):
-    """A shared block counts as available for all but one of its holders."""
+    """avail also counts the blocks that several requests share."""
 
     def avail(self) -> int:
         return super().avail() + sum(refs > 1 for refs in self._kv._refs) * self.block_size
 
 
 @fault("sched-takes-ahead", law="table_limit", seen=("shape: lookahead unbounded",))
-class TakesAhead(Over):
+class TakesAhead(WithFaultyManager):
     """A request takes one block ahead of its need, even past the longest table allowed."""
 
     manager = kv_tables.TakesAhead

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.paged_cache.spoiled import Spoiled
+from kvlockstep.impl.faulty.paged_cache.pool import WithFaultyPool
 from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.contract import Growth
 from kvlockstep.reference.paged_cache.pool import PagedPool
@@ -44,7 +44,7 @@ class CopiesFullBlock(PagedCache):
 
 
 @fault("paged-writes-shared", law="write_isolation", seen=("atlas#692", "vllm#417"))
-class WritesShared(Spoiled):
+class WritesShared(WithFaultyPool):
     """Appending writes a block that other sequences share, without a copy."""
 
     class pool_type(PagedPool):
@@ -53,7 +53,7 @@ class WritesShared(Spoiled):
 
 
 @fault("paged-writes-registered", law="write_isolation", seen=("mlx-lm#1547",))
-class WritesRegistered(Spoiled):
+class WritesRegistered(WithFaultyPool):
     """Appending after a cut writes a registered block in place."""
 
     class pool_type(PagedPool):

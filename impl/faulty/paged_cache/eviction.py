@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.paged_cache.spoiled import Spoiled
+from kvlockstep.impl.faulty.paged_cache.pool import WithFaultyPool
 from kvlockstep.reference.errors import OutOfSlots
 from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.contract import Allocation, Growth
@@ -47,7 +47,7 @@ class EvictsOwnHit(PagedCache):
 
 
 @fault("paged-fifo-as-lru", law="eviction_order", seen=("mutant",))
-class FifoAsLru(Spoiled):
+class FifoAsLru(WithFaultyPool):
     """The fifo policy evicts the block that was released first, as lru does."""
 
     class pool_type(PagedPool):
@@ -56,7 +56,7 @@ class FifoAsLru(Spoiled):
 
 
 @fault("paged-lru-as-fifo", law="eviction_order", seen=("seed 004",))
-class LruAsFifo(Spoiled):
+class LruAsFifo(WithFaultyPool):
     """The lru policy evicts the block that was allocated first and ignores later uses."""
 
     class pool_type(PagedPool):
@@ -65,7 +65,7 @@ class LruAsFifo(Spoiled):
 
 
 @fault("paged-frequency-ties", law="eviction_order", seen=("seed 004",))
-class FrequencyTies(Spoiled):
+class FrequencyTies(WithFaultyPool):
     """The frequency policy breaks ties by block number instead of age."""
 
     class pool_type(PagedPool):
@@ -85,7 +85,7 @@ class FrequencyCountsTokens(PagedCache):
 
 
 @fault("paged-hit-no-use", law="eviction_order", seen=("seed 004",))
-class HitIsNoUse(Spoiled):
+class HitIsNoUse(WithFaultyPool):
     """A hit does not count as a use of its blocks."""
 
     class pool_type(PagedPool):
@@ -96,7 +96,7 @@ class HitIsNoUse(Spoiled):
 
 
 @fault("paged-head-first", law="eviction_order", seen=("Megatron-LM#5822",))
-class HeadFirst(Spoiled):
+class HeadFirst(WithFaultyPool):
     """Releasing a sequence puts the head of its prefix first in the eviction order."""
 
     class pool_type(PagedPool):
@@ -106,7 +106,7 @@ class HeadFirst(Spoiled):
 
 
 @fault("paged-evicts-more", law="eviction_order", seen=("sglang#4987",))
-class EvictsOneMore(Spoiled):
+class EvictsOneMore(WithFaultyPool):
     """An allocation that evicts takes one block more than it needs."""
 
     class pool_type(PagedPool):
@@ -119,7 +119,7 @@ class EvictsOneMore(Spoiled):
 
 
 @fault("paged-stale-heap", law="eviction_order", seen=("vllm#16825",))
-class StaleHeap(Spoiled):
+class StaleHeap(WithFaultyPool):
     """A block that is hit stays in the eviction heap, so it later counts with its old use."""
 
     class pool_type(PagedPool):
@@ -131,7 +131,7 @@ class StaleHeap(Spoiled):
 
 
 @fault("paged-keys-grow", law="eviction_order", seen=("sglang-omni#1724",))
-class KeysOnlyGrow(Spoiled):
+class KeysOnlyGrow(WithFaultyPool):
     """A block whose use count starts again keeps its old, higher count in the eviction heap."""
 
     class pool_type(PagedPool):
@@ -163,7 +163,7 @@ class EvictsCopySource(PagedCache):
 
 
 @fault("paged-evicts-for-ever", law="termination", seen=("vllm#11565",))
-class TakesUntilFull(Spoiled):
+class TakesUntilFull(WithFaultyPool):
     """An allocation loops forever when nothing is left to evict."""
 
     class pool_type(PagedPool):

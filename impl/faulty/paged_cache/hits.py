@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.paged_cache.spoiled import Spoiled
+from kvlockstep.impl.faulty.paged_cache.pool import WithFaultyPool
 from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.contract import Allocation
 from kvlockstep.reference.paged_cache.pool import PagedPool
 
 
 @fault("paged-around-hole", law="prefix_soundness", seen=("seed 004",))
-class AnswersAroundHole(Spoiled):
+class AnswersAroundHole(WithFaultyPool):
     """A prefix hit skips an evicted block and continues behind it."""
 
     class pool_type(PagedPool):
@@ -21,7 +21,7 @@ class AnswersAroundHole(Spoiled):
 
 
 @fault("paged-any-index", law="prefix_soundness", seen=("mutant",))
-class AnyIndex(Spoiled):
+class AnyIndex(WithFaultyPool):
     """A key is a hit at any position in a prefix, not only at its own."""
 
     class pool_type(PagedPool):
@@ -35,7 +35,7 @@ class AnyIndex(Spoiled):
 
 
 @fault("paged-misses-last", law="prefix_completeness", seen=("mutant",))
-class MissesLast(Spoiled):
+class MissesLast(WithFaultyPool):
     """The last key of a lookup is never hit."""
 
     class pool_type(PagedPool):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.paged_cache.spoiled import Spoiled
+from kvlockstep.impl.faulty.paged_cache.pool import WithFaultyPool
 from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.pool import PagedPool
 
 
 @fault("paged-ghost-key", law="write_isolation", seen=("nano-vllm#163",))
-class GhostKey(Spoiled):
+class GhostKey(WithFaultyPool):
     """An evicted block keeps its key."""
 
     class pool_type(PagedPool):

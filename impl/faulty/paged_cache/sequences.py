@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.paged_cache.spoiled import Spoiled
+from kvlockstep.impl.faulty.paged_cache.pool import WithFaultyPool
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.contract import Allocation, Growth, UnknownSequence
@@ -13,7 +13,7 @@ from kvlockstep.reference.paged_cache.pool import PagedPool
 
 
 @fault("paged-free-stack", law="agreement", seen=("mutant",))
-class LastFreedFirst(Spoiled):
+class LastFreedFirst(WithFaultyPool):
     """The free queue is a stack, so the block freed last is taken first."""
 
     class pool_type(PagedPool):
@@ -23,7 +23,7 @@ class LastFreedFirst(Spoiled):
 
 
 @fault("paged-takes-held", law="no_aliasing", seen=("vllm#42571",))
-class TakesHeld(Spoiled):
+class TakesHeld(WithFaultyPool):
     """With no block free or idle, an allocation takes the head of another sequence."""
 
     class pool_type(PagedPool):
@@ -135,7 +135,7 @@ class TruncateKeepsBlocks(PagedCache):
 
 
 @fault("paged-keeps-one", law="admission_honesty", seen=("llama.cpp#10873",))
-class KeepsOneFree(Spoiled):
+class KeepsOneFree(WithFaultyPool):
     """The last free block is never handed out."""
 
     class pool_type(PagedPool):
@@ -173,7 +173,7 @@ class EmptyIsUnknown(PagedCache):
 
 
 @fault("paged-frees-head-first", law="agreement", seen=("seed 004",))
-class FreesHeadFirst(Spoiled):
+class FreesHeadFirst(WithFaultyPool):
     """The blocks of a sequence are freed in table order instead of last block first."""
 
     class pool_type(PagedPool):
@@ -184,7 +184,7 @@ class FreesHeadFirst(Spoiled):
 
 
 @fault("paged-count-saturates", law="refcount_exact", seen=("mutant",))
-class CountSaturates(Spoiled):
+class CountSaturates(WithFaultyPool):
     """Reference counts stop at two."""
 
     class pool_type(PagedPool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.paged_cache.spoiled import Spoiled
+from kvlockstep.impl.faulty.paged_cache.pool import WithFaultyPool
 from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.contract import Allocation, Growth, PagedStatistics
@@ -84,7 +84,7 @@ class HitsBehindHole(PagedCache):
 
 
 @fault("paged-evict-uncounted", law="accounting", seen=("seed 004",))
-class EvictionFreesNothing(Spoiled):
+class EvictionFreesNothing(WithFaultyPool):
     """An evicted block does not count as freed."""
 
     class pool_type(PagedPool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.radix_cache.runs import Runs, with_tree
+from kvlockstep.impl.faulty.radix_cache.nodes import Nodes, with_tree
 from kvlockstep.reference.radix_cache import RadixCache
 from kvlockstep.reference.radix_cache.contract import RadixSizes
 from kvlockstep.reference.radix_cache.tree import RadixTree
@@ -59,7 +59,7 @@ class EvictsOneFewer(RadixTree):
 
 
 @fault("radix-evict-late", law="conservation", seen=("seed 001",), make=with_tree)
-class EvictsWholeRuns(Runs):
+class EvictsWholeRuns(Nodes):
     """Eviction removes whole nodes and so frees more pages than asked for."""
 
     def evict(self, count: int) -> list[int]:
@@ -68,9 +68,9 @@ class EvictsWholeRuns(Runs):
             inner = {p[: -self._size] for p in self._entries}
             leaves = [p for p, e in self._entries.items() if not e.locks and p not in inner]
             leaf = min(leaves, key=lambda p: self._entries[p].used)
-            run = self._run_of[self._entries[leaf]]
+            node = self._node_of[self._entries[leaf]]
             for prefix in reversed(self._path(leaf)):
-                if self._run_of[self._entries[prefix]] is run and not self._entries[prefix].locks:
+                if self._node_of[self._entries[prefix]] is node and not self._entries[prefix].locks:
                     evicted.append(self._entries.pop(prefix).page)
         return evicted
 
@@ -137,7 +137,7 @@ class CountsLocked(RadixTree):
 
 @fault("radix-stale-order", law="eviction_order", seen=("sglang#22592",))
 class StaleInOrder(RadixCache):
-    """The eviction list keeps pages that an allocation has already evicted."""
+    """eviction_order still lists a page that an allocation has evicted."""
 
     def reset(self) -> None:
         super().reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.radix_cache.runs import Runs, with_tree
+from kvlockstep.impl.faulty.radix_cache.nodes import Nodes, with_tree
 from kvlockstep.reference.radix_cache.contract import StaleHandle
 from kvlockstep.reference.radix_cache.tree import Entry, Handle, Prefix, RadixTree
 
@@ -88,26 +88,26 @@ class LocksWhatIsLeft(RadixTree):
 
 
 @fault("radix-locks-run", law="refcount_exact", seen=("bytedance-iaas/sglang#508",), make=with_tree)
-class LocksTheRun(Runs):
+class LocksTheRun(Nodes):
     """A lock covers the whole node of its prefix, and after a split the unlock covers less."""
 
     def lock(self, handle: Handle) -> None:
         super().lock(handle)
-        for entry in self._rest_of_run(handle.prefix):
+        for entry in self._rest_of_node(handle.prefix):
             entry.locks += 1
 
     def unlock(self, handle: Handle) -> None:
         super().unlock(handle)
-        for entry in self._rest_of_run(handle.prefix):
+        for entry in self._rest_of_node(handle.prefix):
             entry.locks -= 1
 
     def match(self, sequence: Prefix) -> tuple[Handle, list[int]]:
         return RadixTree.match(self, sequence)
 
-    def _rest_of_run(self, prefix: Prefix) -> list[Entry]:
-        run = self._run_of.get(self._entries[prefix]) if prefix else None
+    def _rest_of_node(self, prefix: Prefix) -> list[Entry]:
+        node = self._node_of.get(self._entries[prefix]) if prefix else None
         longer = [e for p, e in self._entries.items() if p[: len(prefix)] == prefix and len(p) > len(prefix)]
-        return [entry for entry in longer if run is not None and self._run_of[entry] is run]
+        return [entry for entry in longer if node is not None and self._node_of[entry] is node]
 
 
 @fault("radix-lock-skips", law="no_double_free", seen=("sglang#27147",), make=with_tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.radix_cache.runs import with_tree
+from kvlockstep.impl.faulty.radix_cache.nodes import with_tree
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.radix_cache import RadixCache
 from kvlockstep.reference.radix_cache.contract import RadixMatch

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.radix_cache.runs import Runs, with_tree
+from kvlockstep.impl.faulty.radix_cache.nodes import Nodes, with_tree
 from kvlockstep.reference.radix_cache import RadixCache
 from kvlockstep.reference.radix_cache.contract import RadixMatch
 from kvlockstep.reference.radix_cache.tree import Entry, Prefix
 
 
 @fault("radix-split-unlocks", law="refcount_exact", seen=("mutant",), make=with_tree)
-class SplitLosesLocks(Runs):
+class SplitLosesLocks(Nodes):
     """Splitting a node leaves its upper part without locks."""
 
     def split(self, prefix: Prefix, upper: list[Entry], used: list[int]) -> None:
@@ -22,7 +22,7 @@ class SplitLosesLocks(Runs):
 
 
 @fault("radix-split-doubles", law="refcount_exact", seen=("mutant",), make=with_tree)
-class SplitDoublesLocks(Runs):
+class SplitDoublesLocks(Nodes):
     """The upper part of a split node gets twice the locks of the lower part."""
 
     def split(self, prefix: Prefix, upper: list[Entry], used: list[int]) -> None:
@@ -32,24 +32,24 @@ class SplitDoublesLocks(Runs):
 
 
 @fault("radix-split-drops", law="conservation", seen=("mlc-llm#2798",), make=with_tree)
-class SplitDropsTail(Runs):
+class SplitDropsTail(Nodes):
     """Splitting a node drops its lower part from the tree."""
 
     def split(self, prefix: Prefix, upper: list[Entry], used: list[int]) -> None:
         super().split(prefix, upper, used)
-        run = self._run_of
+        node = self._node_of
         lost = [
             p for p in self._entries if len(p) > len(prefix) and p[: len(prefix)] == prefix and p in self._below(prefix)
         ]
         for p in lost:
-            run.pop(self._entries.pop(p))
+            node.pop(self._entries.pop(p))
 
     def _below(self, prefix: Prefix) -> list[Prefix]:
         return [p for p in self._entries if p[: len(prefix)] == prefix and not self._entries[p].locks]
 
 
 @fault("radix-split-age", law="eviction_order", seen=("seed 001",), make=with_tree)
-class SplitKeepsAge(Runs):
+class SplitKeepsAge(Nodes):
     """The part of a node in which a match or an insert ends keeps its old age."""
 
     def split(self, prefix: Prefix, upper: list[Entry], used: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What faults of paged_cache share: a cache over a spoiled pool."""
+"""What faults of paged_cache share: a cache with a faulty pool."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from kvlockstep.reference.paged_cache import PagedCache
 from kvlockstep.reference.paged_cache.pool import PagedPool
 
 
-class Spoiled(PagedCache):
-    """A paged_cache over a spoiled pool."""
+class WithFaultyPool(PagedCache):
+    """The reference with a faulty pool."""
 
     pool_type = PagedPool
 
