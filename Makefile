@@ -47,7 +47,7 @@ gpu:
 	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -lE 'mark\.gpu|[(, ]device\)' tests/test_*.py)
 	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_report
 
-# Clean twins at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes about five and a half minutes.
+# Known-good targets at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes about five and a half minutes.
 score: $(READY)
 	$(BIN)/kvlockstep score --clean-times 10
 

@@ -1,7 +1,7 @@
-"""Laws that catch no fault alone, and why they stay.
+"""Laws that are never the only one to see a fault, and why they stay.
 
-Each law is to be the only one of its contract that sees some fault. Where another always sees the same, by what the
-laws say, the law stays if it names the defect better; and then that stands here.
+Each law should be the only law of its contract that sees some fault. A shadowed law is not: whatever it sees, some
+other law sees as well. It stays because it names the defect better, and this file says how.
 """
 
 from __future__ import annotations
@@ -11,81 +11,85 @@ from typing import NamedTuple
 ANY_CONTRACT = "*"
 
 
-class Reason(NamedTuple):
-    """`others`: laws of the contract, one of which sees whatever this law sees."""
+class Shadow(NamedTuple):
+    """`others`: laws of the contract; whatever the shadowed law sees, one of them sees. `why`: why the law stays."""
 
     others: tuple[str, ...]
     why: str
 
 
-NEVER_ALONE: dict[tuple[str, str], Reason] = {
-    ("slot_pool", "atomicity"): Reason(
+# By contract and law. ANY_CONTRACT stands for the laws that every contract has.
+SHADOWED: dict[tuple[str, str], Shadow] = {
+    ("slot_pool", "atomicity"): Shadow(
         ("conservation", "version_monotone", "accounting"),
-        "all that can change has a law of its own; this one says that a refusal did it",
+        "everything that can change has a law of its own; this one says that a refused call changed it",
     ),
-    ("block_stack", "atomicity"): Reason(
-        ("structure", "accounting"), "the whole stack is stated already; this one says that a refusal changed it"
+    ("block_stack", "atomicity"): Shadow(
+        ("structure", "accounting"),
+        "other laws state the whole stack; this one says that a refused call changed it",
     ),
-    ("block_stack", "no_double_free"): Reason(
-        ("conservation", "accounting"), "what is pushed again is there twice, what is not is not counted; by name"
+    ("block_stack", "no_double_free"): Shadow(
+        ("conservation", "accounting"),
+        "a block pushed twice is on the stack twice, or not counted; this one names the block",
     ),
-    ("block_stack", "no_aliasing"): Reason(
-        ("structure",), "no held block is at the top of the stack; this one says whose it was"
+    ("block_stack", "no_aliasing"): Shadow(
+        ("structure",), "a held block is never at the top of the stack; this one says who holds it"
     ),
-    ("block_stack", "conservation"): Reason(
-        ("structure", "no_double_free"), "the whole stack is stated already; this one says what is lost"
+    ("block_stack", "conservation"): Shadow(
+        ("structure", "no_double_free"), "other laws state the whole stack; this one says what is lost"
     ),
-    ("block_pool", "conservation"): Reason(
-        ("eviction_order", "no_double_free"), "the whole queue is stated already; this one says what is lost"
+    ("block_pool", "conservation"): Shadow(
+        ("eviction_order", "no_double_free"), "other laws state the whole queue; this one says what is lost"
     ),
-    ("block_pool", "no_aliasing"): Reason(
-        ("eviction_order",), "no held block is at the head of the queue; this one says that it was held"
+    ("block_pool", "no_aliasing"): Shadow(
+        ("eviction_order",), "a held block is never at the head of the queue; this one says that it is held"
     ),
-    ("radix_cache", "reset_complete"): Reason(
-        ("conservation", "content_equality"), "what a reset leaves is lost, or has no KV; this one says what left it"
+    ("radix_cache", "reset_complete"): Shadow(
+        ("conservation", "content_equality"),
+        "what a reset leaves behind is lost or has no KV; this one says that a reset left it",
     ),
-    ("radix_cache", "no_aliasing"): Reason(
-        ("conservation",), "two owners are two places; this one says that both are going to write"
+    ("radix_cache", "no_aliasing"): Shadow(
+        ("conservation",), "a page with two owners is in two places; this one says that both will write it"
     ),
-    ("paged_cache", "reset_complete"): Reason(
-        ("accounting",), "what a reset leaves is not what a recount gives; this one says what left it"
+    ("paged_cache", "reset_complete"): Shadow(
+        ("accounting",), "what a reset leaves behind differs from a recount; this one says that a reset left it"
     ),
-    ("paged_cache", "no_aliasing"): Reason(
-        ("write_isolation", "structure"), "what is taken is written at once; this one says who took it"
+    ("paged_cache", "no_aliasing"): Shadow(
+        ("write_isolation", "structure"), "a block is written as soon as it is taken; this one says who took it"
     ),
-    ("decode_graphs", "padding_isolation"): Reason(
+    ("decode_graphs", "padding_isolation"): Shadow(
         ("graph_contract",), "an eager step states the whole memory; this one says that no row asked for the write"
     ),
-    ("kv_manager", "prefix_soundness"): Reason(
-        ("content_equality",), "a wrong cell is a wrong cell; this one says that it came with a hit"
+    ("kv_manager", "prefix_soundness"): Shadow(
+        ("content_equality",), "the content is wrong in any case; this one says that it came with a hit"
     ),
-    ("kv_manager", "write_isolation"): Reason(
-        ("content_equality",), "a wrong cell is a wrong cell; this one says who wrote it"
+    ("kv_manager", "write_isolation"): Shadow(
+        ("content_equality",), "the content is wrong in any case; this one says who wrote it"
     ),
-    ("kv_manager", "leak_freedom"): Reason(
-        ("accounting",), "the same sum with nothing held; this one says that nobody is left to give it back"
+    ("kv_manager", "leak_freedom"): Shadow(
+        ("accounting",), "it is the same sum with no request live; this one says that nobody can free the rest"
     ),
-    ("kv_scheduler", "prefix_soundness"): Reason(
-        ("content_equality",), "a wrong cell is a wrong cell; this one says that it came with a hit"
+    ("kv_scheduler", "prefix_soundness"): Shadow(
+        ("content_equality",), "the content is wrong in any case; this one says that it came with a hit"
     ),
-    ("kv_scheduler", "write_isolation"): Reason(
-        ("content_equality",), "a wrong cell is a wrong cell; this one says who wrote it"
+    ("kv_scheduler", "write_isolation"): Shadow(
+        ("content_equality",), "the content is wrong in any case; this one says who wrote it"
     ),
-    ("kv_scheduler", "leak_freedom"): Reason(
-        ("accounting",), "the same sum with nothing held; this one says that nobody is left to give it back"
+    ("kv_scheduler", "leak_freedom"): Shadow(
+        ("accounting",), "it is the same sum with no request live; this one says that nobody can free the rest"
     ),
-    ("kv_scheduler", "held_tables"): Reason(
-        ("content_equality",), "what is written by one table is missed in the other; this one says that there are two"
+    ("kv_scheduler", "held_tables"): Shadow(
+        ("content_equality",), "KV written through one table is missing in the other; this one says that there are two"
     ),
-    ("kv_scheduler", "liveness"): Reason(
-        ("every_request_ends",), "who gets no token does not end; this one says it sooner, and without a drain"
+    ("kv_scheduler", "liveness"): Shadow(
+        ("every_request_ends",), "a request without tokens never ends; this one says so earlier and without a drain"
     ),
-    (ANY_CONTRACT, "agreement"): Reason((), "some contracts state all that is seen; it is alone in the others"),
-    (ANY_CONTRACT, "error_contract"): Reason((), "one piece of code for all contracts; it is alone in some"),
-    (ANY_CONTRACT, "termination"): Reason((), "one clock for all contracts; it is alone in some"),
+    (ANY_CONTRACT, "agreement"): Shadow((), "some contracts state everything visible; the law is alone in the others"),
+    (ANY_CONTRACT, "error_contract"): Shadow((), "all contracts share its code; the law is alone in some of them"),
+    (ANY_CONTRACT, "termination"): Shadow((), "all contracts share its clock; the law is alone in some of them"),
 }
 
 
-def reason_for(contract: str, law: str) -> Reason | None:
-    """Why the law never stands alone in the contract, if it is known not to."""
-    return NEVER_ALONE.get((contract, law)) or NEVER_ALONE.get((ANY_CONTRACT, law))
+def shadow_of(contract: str, law: str) -> Shadow | None:
+    """The entry of a law that is known to be shadowed in the contract, or None."""
+    return SHADOWED.get((contract, law)) or SHADOWED.get((ANY_CONTRACT, law))

@@ -14,7 +14,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.impl.decode_graphs import DecodeGraphs
 from kvlockstep.impl.decode_graphs.captures import begin
-from kvlockstep.impl.faulty.decode_graphs import FAULTS
+from kvlockstep.impl.faulty import faults_of
 from kvlockstep.models.decode_graphs import DecodeGraphsModel
 from kvlockstep.reference.decode_graphs import DecodeGraphs as Reference
 from kvlockstep.reference.decode_graphs.contract import DONE, FULL, REFUSED, DecodeGraphsTarget, StaleGraph
@@ -44,13 +44,13 @@ class TestDecodeGraphsMachine(machine_for(DecodeGraphsModel, DecodeGraphs).TestC
     pass
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", faults_of("decode_graphs"), ids=lambda fault: fault.id)
 def test_a_fault_is_caught(fault):
     assert walk(fault.make, 20_000).failure is not None
 
 
 def test_every_law_names_a_fault():
-    assert {law.id for law in DecodeGraphsModel.own_laws} <= {fault.law for fault in FAULTS}
+    assert {law.id for law in DecodeGraphsModel.own_laws} <= {fault.law for fault in faults_of("decode_graphs")}
 
 
 class FrozenTable(DecodeGraphs):

@@ -23,14 +23,14 @@ def test_engines_that_do_the_same_agree():
 
 def test_a_policy_shows_in_a_few_steps():
     """A manager that drops what an aborted request had cached, beside one that keeps it."""
-    trace = found("reference", "harmless:caches-nothing-on-abort")
+    trace = found("reference", "variant:caches-nothing-on-abort")
     assert [op.name for op in trace.ops] == ["admit", "forward", "abort", "admit"]
     assert trace.law == "difference"
     assert trace.details[0].startswith("reference: cached ")
 
 
 def test_an_operation_can_be_left_out():
-    trace = found("reference", "harmless:caches-nothing-on-abort", without=["abort", "forward"])
+    trace = found("reference", "variant:caches-nothing-on-abort", without=["abort", "forward"])
     assert trace is None, "without a forward nothing is cached"
 
 
@@ -54,7 +54,7 @@ def test_chunks_are_common_only_where_blocks_are():
 
 
 def test_the_command_answers_in_json():
-    arguments = ["diff", "--target", "reference", "--target", "harmless:caches-nothing-on-abort", "--json"]
+    arguments = ["diff", "--target", "reference", "--target", "variant:caches-nothing-on-abort", "--json"]
     done = CliRunner().invoke(cli, arguments)
     document = json.loads(done.stdout)
     assert done.exit_code == 1

@@ -30,9 +30,9 @@ from kvlockstep.targets.registry import (
     OWN_TARGETS,
     EngineMissing,
     KnownDivergence,
-    clean_twins,
     engine_names,
     known_divergences,
+    known_good_targets,
     known_targets,
     resolve,
 )
@@ -86,7 +86,7 @@ def test_an_engine_that_cannot_be_loaded_is_an_error(only, tmp_path):
 
 def test_a_violation_that_is_known_is_told_apart(only, tmp_path, monkeypatch):
     only(
-        leaks="kvlockstep.impl.faulty.kv_manager.basics:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager"
+        leaks="kvlockstep.impl.faulty.kv_manager.release:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager"
     )
     (leaks, fine) = check_engines(TINY, 0, tmp_path)
     assert leaks.verdict == "violated"
@@ -154,7 +154,7 @@ def test_a_folder_is_all_that_an_engine_needs(tmp_path, monkeypatch):
     declared = targets.declared_by([importlib.import_module("kvlockstep.impl.engines.my_engine")])
     monkeypatch.setitem(ENGINE_TARGETS, "kv_manager", declared["kv_manager"])
     assert known_targets("kv_manager")["mine"] == make
-    assert "mine" not in clean_twins("kv_manager")
+    assert "mine" not in known_good_targets("kv_manager")
     assert [row.status for row in replay_known(TINY) if row.id == "leaks"] == ["still there"]
 
 

@@ -69,7 +69,10 @@ def test_a_law_names_its_bugs_and_faults(run_cli):
 def test_a_fault(run_cli):
     for name in ("kv-fork-no-copy", "fault:kv-fork-no-copy"):
         _, out, _ = run_cli("explain", name)
-        assert "fault kv-fork-no-copy of kv_manager: a shared block is written" in out
+        assert (
+            "fault kv-fork-no-copy of kv_manager: After a fork, a shared partial block is written without a copy."
+            in out
+        )
         assert "must violate write_isolation: A write changes nothing" in out
         assert "see it: kvlockstep check kv_manager --target fault:kv-fork-no-copy" in out
 

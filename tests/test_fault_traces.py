@@ -1,6 +1,6 @@
 """The shortest trace of each fault shows it, and the law named with the fault is one of those that see it.
 
-`kvlockstep score --traces tests/data/faults` writes the traces.
+`kvlockstep score --fault ID --traces tests/data/faults` writes the trace of a fault.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.impl.faulty.kv_scheduler import overlap as sched_overlap
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
@@ -28,7 +28,7 @@ def fault(request):
 
 @pytest.fixture
 def trace(fault):
-    return load_trace(TRACES / f"{fault.id}.jsonl", fault.contract)
+    return load_trace(TRACES / fault.contract / f"{fault.id}.jsonl", fault.contract)
 
 
 @pytest.fixture
@@ -47,10 +47,11 @@ def test_shows_the_fault(fault, trace, target):
 
 def test_the_reference_passes_it(fault, trace):
     with Watchdog(1.0).watching() as watchdog:
-        spoiled = "overlap" if fault in sched_overlap.FAULTS else "reference"
-        clean = resolve(fault.contract, spoiled).factory
+        right = "overlap" if issubclass(fault.make, OverlapScheduler) else "reference"
+        clean = resolve(fault.contract, right).factory
         assert run_ops(model_of(fault.contract), clean, trace.scope, trace.ops, watchdog) is None
 
 
 def test_every_trace_belongs_to_a_fault():
-    assert {path.stem for path in TRACES.glob("*.jsonl")} == set(FAULTS)
+    found = {path.relative_to(TRACES).with_suffix("").as_posix() for path in TRACES.rglob("*.jsonl")}
+    assert found == {f"{fault.contract}/{fault.id}" for fault in FAULTS.values()}

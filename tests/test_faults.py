@@ -1,4 +1,4 @@
-"""Every fault is caught, and its twin without the fault passes."""
+"""Every fault is caught, and the reference passes."""
 
 from __future__ import annotations
 

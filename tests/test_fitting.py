@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
-from kvlockstep.impl.variants.kv_manager import HARMLESS
+from kvlockstep.impl.variants.kv_manager import VARIANTS
 from kvlockstep.models.requests.traits import WRONG, kinds_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
@@ -64,9 +64,9 @@ def test_what_comes_with_the_package_fits(contract: str, path: str) -> None:
     assert misfits(contract, load(path)) == []
 
 
-def test_every_fault_and_every_harmless_variation_fits() -> None:
+def test_every_fault_and_every_variant_fits() -> None:
     assert {fault.id: wrong for fault in faults().values() if (wrong := misfits(fault.contract, fault.make))} == {}
-    assert {name: wrong for name, make in HARMLESS.items() if (wrong := misfits("kv_manager", make))} == {}
+    assert {name: wrong for name, make in VARIANTS.items() if (wrong := misfits("kv_manager", make))} == {}
 
 
 @pytest.mark.parametrize(

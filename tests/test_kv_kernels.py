@@ -20,7 +20,7 @@ from kvlockstep.reference.kv_store import LAYOUTS
 pytest.importorskip("triton")
 
 from kvlockstep.impl import kernels as kv_kernels
-from kvlockstep.impl.faulty.kv_store.narrow_offsets import NarrowOffsets
+from kvlockstep.impl.faulty.kv_store._narrow_offsets import NarrowOffsets
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [pytest.mark.gpu] * (DEVICE == "cuda")

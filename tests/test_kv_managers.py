@@ -17,8 +17,7 @@ from watched import watched
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.impl.faulty.kv_manager import keys as kv_keys
+from kvlockstep.impl.faulty import FAULTS, faults_of
 from kvlockstep.impl.kv_manager.blocks import BlockManager, CachedBlock
 from kvlockstep.impl.kv_manager.slots import SlotManager
 from kvlockstep.impl.kv_manager.tensors import POISON, TORN, KVTensors
@@ -451,7 +450,9 @@ class TestSlotManager:
 
 
 @pytest.mark.usefixtures("stamps_per_block")
-@pytest.mark.parametrize("fault", [f.id for f in kv_keys.FAULTS if "key" in f.id])
+@pytest.mark.parametrize(
+    "fault", [f.id for f in faults_of("kv_manager") if f.make.__module__.endswith(".keys") and "key" in f.id]
+)
 def test_stamps_per_block_find_wrong_keys(fault: str) -> None:
     class Tables(FAULTS[fault].make(4, 2).__class__):  # type: ignore[misc]
         def blocks(self, rid: str) -> list[int]:

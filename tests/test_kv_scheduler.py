@@ -12,9 +12,8 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import same_kind, shrink
-from kvlockstep.impl.faulty import FAULTS
-from kvlockstep.impl.faulty.kv_scheduler import basics as kv_scheduler
-from kvlockstep.impl.faulty.kv_scheduler import overlap as sched_overlap
+from kvlockstep.impl.faulty import FAULTS, faults_of
+from kvlockstep.impl.faulty.kv_scheduler.drafts import DropsScheduledPublished
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
@@ -35,6 +34,8 @@ def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2
 
 
 BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
+# Those of the module `memory` are faults of the manager beneath, which are tried on kv_manager.
+SCHEDULING_FAULTS = [f for f in faults_of("kv_scheduler") if not f.make.__module__.endswith(".memory")]
 
 
 @BOTH
@@ -57,7 +58,7 @@ def test_small_scopes_hold(scope: Any, make: Callable[..., Any]) -> None:
     assert outcome.states > 50
 
 
-@pytest.mark.parametrize("fault", [*kv_scheduler.FAULTS, *sched_overlap.FAULTS], ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", SCHEDULING_FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_is_caught_and_shrinks(fault: Any) -> None:
     failure = walk(fault.make, 20_000).failure
     assert failure is not None
@@ -68,7 +69,7 @@ def test_a_fault_is_caught_and_shrinks(fault: Any) -> None:
     assert len(short.ops) <= 12
 
 
-class PublishesEarly(kv_scheduler.DropsScheduledPublished):
+class PublishesEarly(DropsScheduledPublished):
     """Publishes at scheduling as the fault does, and takes nothing out of a batch."""
 
     def _continue(self, preempted: list[str]) -> list[tuple[Job, int]]:
@@ -211,7 +212,7 @@ def test_a_worker_that_does_not_correct_its_position_is_named() -> None:
 
 
 def test_a_drain_says_how_far_it_came() -> None:
-    run = judge(kv_scheduler.EndsOneLate, (8, 1))
+    run = judge(FAULTS["sched-ends-late"].make, (8, 1))
     run.add("a", [1, 2], None, 4, None)
     with pytest.raises(Divergence) as caught:
         run.drain([1])

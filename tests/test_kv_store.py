@@ -12,7 +12,7 @@ from watched import watched
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.faulty.kv_store.basics import FAULTS
+from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_store.store import DTYPES, KVStore, runs
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.properties.kv_store import SPECIAL_BITS
@@ -46,13 +46,13 @@ class TestKVStoreMachine(machine_for(KVStoreModel, KVStore).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", faults_of("kv_store"), ids=lambda fault: fault.id)
 def test_a_fault_is_caught(fault):
     assert walk(fault.make, 60_000).failure is not None
 
 
 def test_every_law_names_a_fault():
-    assert {law.id for law in KVStoreModel.own_laws} <= {fault.law for fault in FAULTS}
+    assert {law.id for law in KVStoreModel.own_laws} <= {fault.law for fault in faults_of("kv_store")}
 
 
 @BOTH

@@ -9,7 +9,7 @@ from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.faulty.kv_streams import FAULTS
+from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_streams import KVStreams
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
@@ -36,13 +36,13 @@ class TestKVStreamsMachine(machine_for(KVStreamsModel, KVStreams).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", faults_of("kv_streams"), ids=lambda fault: fault.id)
 def test_a_fault_is_caught(fault):
     assert walk(fault.make, 60_000).failure is not None
 
 
 def test_every_law_names_a_fault():
-    assert {law.id for law in KVStreamsModel.own_laws} <= {fault.law for fault in FAULTS}
+    assert {law.id for law in KVStreamsModel.own_laws} <= {fault.law for fault in faults_of("kv_streams")}
 
 
 def play(model, ops):

@@ -11,7 +11,7 @@ from kvlockstep.reference import contracts
 from kvlockstep.targets.importing import load
 from kvlockstep.targets.moved import MOVED
 
-TRACE = Path(__file__).parent / "data" / "faults" / "kv-abort-leaks.jsonl"
+TRACE = Path(__file__).parent / "data" / "faults" / "kv_manager" / "kv-abort-leaks.jsonl"
 
 
 @pytest.mark.parametrize("module", MOVED)

@@ -20,7 +20,7 @@ from kvlockstep.targets import resolve
 
 FAULTS = Path(__file__).with_name("data") / "faults"
 SAVED = {contract: [] for contract in MODELS}
-for file in sorted(FAULTS.glob("*.jsonl")):
+for file in sorted(FAULTS.rglob("*.jsonl")):
     text = file.read_text()
     SAVED[json.loads(text.partition("\n")[0])["contract"]].append(text)
 

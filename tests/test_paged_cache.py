@@ -13,7 +13,7 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.faulty.paged_cache import FAULTS
+from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_manager.paged import PagedManager
 from kvlockstep.impl.kv_store.oracle_memory import POISON, TORN, StoreMemory
 from kvlockstep.impl.paged_cache import PagedCache
@@ -71,14 +71,14 @@ class TestPagedCacheMachine(machine_for(PagedCacheModel, PagedCache).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", faults_of("paged_cache"), ids=lambda fault: fault.id)
 def test_a_fault_is_caught(fault):
     outcome = walk(PagedCacheModel, fault.make, 60_000)
     assert outcome.failure is not None
 
 
 def test_every_law_names_a_fault():
-    assert {law.id for law in PagedCacheModel.own_laws} <= {fault.law for fault in FAULTS}
+    assert {law.id for law in PagedCacheModel.own_laws} <= {fault.law for fault in faults_of("paged_cache")}
 
 
 @BOTH

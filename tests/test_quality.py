@@ -33,7 +33,7 @@ def test_each_turn_repeats_the_conversation_so_far():
 
 
 def test_exact_lru_lies_between_a_flushing_cache_and_an_unbounded_one():
-    flushing, lru, unbounded = compare([resolve("kv_manager", "harmless:flushes-under-pressure")], CHAT, seed=3)
+    flushing, lru, unbounded = compare([resolve("kv_manager", "variant:flushes-under-pressure")], CHAT, seed=3)
     assert flushing.hit < lru.hit < unbounded.hit < unbounded.prompt
     assert flushing.requests == lru.requests == unbounded.requests == CHAT.users * CHAT.turns
 

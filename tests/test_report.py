@@ -30,13 +30,16 @@ from kvlockstep.targets import resolve
 TEMPLATES = Path(__file__).parent.parent / "harness" / "templates"
 FAULTS = {
     "slot_pool": "pool-occupy-toggles",
-    "slot_prefix_cache": "prefix-evicts-pinned",
+    "slot_prefix_cache": "prefix-evicts-interior",
     "block_stack": "stack-double-release",
     "radix_cache": "radix-split-doubles",
-    "block_pool": "block-weak-hash",
+    "block_pool": "bp-hash-trusted",
     "paged_cache": "paged-evicts-live",
     "kv_store": "store-skips-values",
+    "decode_graphs": "graph-table-by-value",
+    "kv_streams": "streams-no-wait",
     "kv_manager": "kv-fork-no-copy",
+    "kv_scheduler": "sched-preempt-keeps",
 }
 VOID = {"meta", "input", "line", "polyline", "br"}
 
@@ -131,16 +134,9 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def fault_of(contract: str) -> str:
-    from kvlockstep.targets.registry import known_faults  # noqa: PLC0415
-
-    known = known_faults(contract)
-    return FAULTS[contract] if FAULTS.get(contract) in known else next(iter(known))
-
-
 def failing_trace(contract: str) -> Trace:
     """The shortest of a few failing episodes, not shrunk."""
-    target = resolve(contract, f"fault:{fault_of(contract)}")
+    target = resolve(contract, f"fault:{FAULTS[contract]}")
     failures = []
     with Watchdog(5.0).watching() as watchdog:
         for episode in range(2000):

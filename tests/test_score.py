@@ -26,11 +26,11 @@ def test_a_contract_is_scored_with_every_driver_and_seed():
         assert {s.driver for s in fault.sightings} == {"explore", "hypothesis", "random"}
         assert fault.seeds == [0, 1, 2]
         assert len(fault.trace.ops) <= fault.first.steps
-    assert [twin.verdict for twin in result.clean] == ["holds", "holds"]
+    assert [clean.verdict for clean in result.clean] == ["holds", "holds"]
 
 
 def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):
-    right = Fault("pool-is-right", "slot_pool", SlotPool, "none", ("mutant",), "accounting")
+    right = Fault("pool-is-right", "slot_pool", SlotPool, "Nothing is wrong.", "accounting", ("mutant",))
     monkeypatch.setitem(FAULTS, right.id, right)
     result = score(QUICK, contracts=["slot_pool"], faults=["pool-is-right", "pool-keeps-one"], jobs=1)
     assert result.verdict == "violated"
@@ -39,11 +39,20 @@ def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):
     assert len(result.missed[0].sightings) == 3 + 2 + 2
 
 
+def test_a_fault_scores_alike_alone_and_among_others():
+    def sightings(*ids):
+        result = score(QUICK, contracts=["slot_pool"], faults=ids, jobs=1)
+        return {f.id: [(s.driver, s.seed, s.law, s.steps) for s in f.sightings] for f in result.faults}
+
+    alone, others = sightings("pool-keeps-one"), sightings("pool-keeps-one", "pool-occupy-toggles", "pool-alloc-held")
+    assert others["pool-keeps-one"] == alone["pool-keeps-one"]
+
+
 def test_a_false_alarm_fails_the_score(monkeypatch):
     wrong = resolve("slot_pool", "fault:pool-keeps-one").factory
     monkeypatch.setitem(OWN_TARGETS["slot_pool"], "wrong", f"{wrong.__module__}:{wrong.__qualname__}")
     result = score(QUICK, contracts=["slot_pool"], jobs=1)
-    assert [(twin.target, twin.law) for twin in result.clean if twin.verdict != "holds"] == [
+    assert [(clean.target, clean.law) for clean in result.clean if clean.verdict != "holds"] == [
         ("wrong", "admission_honesty")
     ]
     assert not result.missed
@@ -85,7 +94,9 @@ def test_the_command_writes_traces_and_json(tmp_path):
     assert (document["caught"], document["total"], document["clean"]) == (1, 1, [])
     assert fault["id"] == "pool-keeps-one"
     assert {"contract", "caught", "law", "driver", "steps", "trace_length", "seconds"} <= fault.keys()
-    assert [path.name for path in tmp_path.iterdir()] == ["pool-keeps-one.jsonl"]
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.jsonl")] == [
+        "slot_pool/pool-keeps-one.jsonl"
+    ]
 
 
 def test_the_command_prints_the_matrix():

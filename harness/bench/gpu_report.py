@@ -16,7 +16,7 @@ from kvlockstep.bench.gpu_sanitizers import sanitized
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.impl.faulty.kv_store.narrow_offsets import NarrowOffsets
+from kvlockstep.impl.faulty.kv_store._narrow_offsets import NarrowOffsets
 from kvlockstep.impl.kv_store.far_apart import FarStore
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import model_of

@@ -63,8 +63,8 @@ def _law_text(law: Mapping[str, Any]) -> Iterable[str]:
 
 def _fault_text(fault: Mapping[str, Any]) -> Iterable[str]:
     yield f"fault {fault['id']} of {fault['contract']}: {fault['shape']}"
-    if fault["what"]:
-        yield f"  {fault['what']}"
+    if more := fault["what"].removeprefix(fault["shape"]).strip():
+        yield f"  {more}"
     yield f"  must violate {fault['law']}: {fault['statement']}"
     if fault["why"]:
         yield f"\nWhy it matters: {fault['why']}\n"

@@ -61,10 +61,10 @@ def score_command(
     jobs: int,
     traces: str | None,
 ) -> None:
-    """Every fault in impl/faulty under every driver, and the clean twins; default profile ci.
+    """Every fault in impl/faulty under every driver, and the known-good targets; default profile ci.
 
-    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a clean twin that
-    does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
+    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a known-good
+    target that does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
     """
     from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
     from kvlockstep.show.score_text import print_score  # noqa: PLC0415
@@ -89,7 +89,7 @@ def score_command(
     for fault in result.faults if traces else ():
         if fault.trace is not None:
             # An error's details are a traceback with paths of this machine; a replay makes them anew.
-            save_trace(fault.trace.but(details=()), Path(str(traces)), f"{fault.id}.jsonl")
+            save_trace(fault.trace.but(details=()), Path(str(traces), fault.contract), f"{fault.id}.jsonl")
     if as_json:
         print_json(result.to_json())
     else:

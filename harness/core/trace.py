@@ -28,7 +28,8 @@ from kvlockstep.models.registry import MODELS, model_of
 VERSION = 1
 LONGEST_TARGET = 48
 # Targets of ours with a colon in their name; all others with one are code.
-TARGETS_BY_ID = ("fault:", "harmless:")
+# Prefixes of targets that come with kvlockstep. Traces saved by older versions say `harmless:` for `variant:`.
+TARGETS_BY_ID = ("fault:", "variant:", "harmless:")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """`score`: how much of what is wrong on purpose the suite catches, and whether it lets pass what is right.
 
 Every fault runs under every driver with the first seed, Hypothesis with a third of its examples if others caught it,
-and under the random driver with the other seeds, where Hypothesis helps out if random finds nothing. Clean twins run
-under the random driver.
+and under the random driver with the other seeds, where Hypothesis helps out if random finds nothing. Known-good
+targets run under the random driver.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE, Law, muted
-from kvlockstep.properties.overlaps import reason_for
+from kvlockstep.properties.overlaps import shadow_of
 from kvlockstep.runs.check import drive, shrink_failure
 from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
-from kvlockstep.targets.registry import FAULT_PREFIX, Target, clean_twins, faults, known_faults, resolve
+from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
 STEP_SECONDS = 0.5
 SHRINK_STEPS = 40_000
@@ -161,7 +161,7 @@ class Score:
     @property
     def verdict(self) -> str:
         wrong = self.missed or self.too_long or self.blind or (self.whole and self.median_length > MEDIAN_LENGTH)
-        return worst([VIOLATED if wrong else HOLDS, *(twin.verdict for twin in self.clean)])
+        return worst([VIOLATED if wrong else HOLDS, *(clean.verdict for clean in self.clean)])
 
     def laws(self) -> list[LawScore]:
         """The law side of the matrix law x fault."""
@@ -175,8 +175,8 @@ class Score:
         alone = tuple(f.id for f, other in zip(faults, others, strict=True) if not other)
         company = sorted(set.intersection(*others)) if others else ()
         first = sum(f.laws[0] == law.id for f in faults)
-        reason = None if alone else reason_for(contract, law.id)
-        return LawScore(contract, law.id, first, len(faults), alone, tuple(company), reason and reason.why)
+        shadow = None if alone else shadow_of(contract, law.id)
+        return LawScore(contract, law.id, first, len(faults), alone, tuple(company), shadow and shadow.why)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -186,7 +186,7 @@ class Score:
             "median_trace_length": self.median_length,
             "faults": [f.to_json() for f in self.faults],
             "laws": [asdict(law) for law in self.laws()],
-            "clean": [asdict(twin) for twin in self.clean],
+            "clean": [asdict(clean) for clean in self.clean],
             "seconds": round(self.seconds, 1),
         }
 
@@ -201,19 +201,19 @@ def score(
     jobs: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> Score:
-    """Scores the faults of the contracts, or only `faults`; with `faults` no clean twins run.
+    """Scores the faults of the contracts, or only `faults`; with `faults` no known-good targets run.
 
-    Clean twins get `clean_times` the profile's random steps; 0 leaves them out. `progress` hears (done, all).
+    Known-good targets get `clean_times` the profile's random steps; 0 leaves them out. `progress` hears (done, all).
     """
     started = time.perf_counter()
     result = Score(whole=not faults)
     known = {id_: contract for contract in contracts for id_ in known_faults(contract)}
     wanted = [id_ for id_ in known if not faults or id_ in faults]
-    twins = [(c, name) for c in contracts for name in clean_twins(c)] if clean_times and not faults else []
+    good = [(c, name) for c in contracts for name in known_good_targets(c)] if clean_times and not faults else []
     with ProcessPoolExecutor(jobs, mp_context=FORK) as pool:
         futures: list[Future[Clean] | Future[FaultScore]] = []
         steps = int(profile.random_steps * clean_times)
-        futures += [pool.submit(_run_clean, c, name, profile, steps, seeds[0]) for c, name in twins]
+        futures += [pool.submit(_run_clean, c, name, profile, steps, seeds[0]) for c, name in good]
         futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds)) for id_ in wanted]
         for done, _ in enumerate(as_completed(futures), 1):
             if progress is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
+
+from kvlockstep.impl.faulty.reports import reports
 
 # Owners of the repositories that are cited by their name alone. A report of any other one has no link.
 OWNERS = {
@@ -41,9 +41,8 @@ OWNERS = {
 @cache
 def bugs() -> dict[str, dict[str, str]]:
     """Bug reports by repository and thread: `symptom` and `cause`, in the words of this project."""
-    text = files("kvlockstep").joinpath("bugs.json").read_text("utf-8")
-    known: dict[str, dict[str, str]] = json.loads(text)
-    return known
+    known = [report for report in reports() if report.symptom]
+    return {id_: {"symptom": report.symptom, "cause": report.cause} for report in known for id_ in report.ids}
 
 
 def link(report: str) -> str | None:
@@ -58,8 +57,8 @@ def link(report: str) -> str | None:
     return f"https://github.com/{repository}/issues/{number}"
 
 
-def described(reports: Iterable[str]) -> list[dict[str, str]]:
+def described(ids: Iterable[str]) -> list[dict[str, str]]:
     """Each report once, in order: its `id`, and `symptom`, `cause` and `link` where they are known."""
     known = bugs()
-    rows = [{"id": id_, **known.get(id_, {}), "link": link(id_)} for id_ in dict.fromkeys(reports)]
+    rows = [{"id": id_, **known.get(id_, {}), "link": link(id_)} for id_ in dict.fromkeys(ids)]
     return [{key: value for key, value in row.items() if value is not None} for row in rows]

@@ -90,13 +90,12 @@ def _law(name: str, laws: Sequence[tuple[str, Law[Any]]]) -> dict[str, Any]:
 def _fault(name: str) -> dict[str, Any]:
     fault = faults()[name]
     law = next((law for law in MODELS[fault.contract].laws if law.id == fault.law), None)
-    documented = vars(fault.make).get("__doc__") if inspect.isclass(fault.make) else None
     return {
         "kind": "fault",
         "id": name,
         "contract": fault.contract,
-        "shape": fault.shape,
-        "what": " ".join((documented or "").split()),
+        "shape": fault.what,
+        "what": " ".join((fault.make.__doc__ or "").split()),
         "law": fault.law,
         "statement": law.statement if law is not None else "",
         "why": WHY.get(fault.law, ""),

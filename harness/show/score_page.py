@@ -1,4 +1,4 @@
-"""The HTML page of a score: faults by drivers, faults by laws, clean twins."""
+"""The HTML page of a score: faults by drivers, faults by laws, known-good targets."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def checked_score(path: Path, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def score_page(score: dict[str, Any]) -> str:
-    """The matrix of faults by drivers, of faults by laws, and the clean twins."""
+    """The matrix of faults by drivers, of faults by laws, and the known-good targets."""
     faults, clean = score["faults"], score["clean"]
     names = list(dict.fromkeys(fault["contract"] for fault in faults))
     found = {s["driver"] for fault in faults for s in fault.get("sightings", ())}
     found |= {fault["driver"] for fault in faults if fault.get("driver")}
     drivers = [driver for driver in DRIVERS if driver in found] + sorted(found - set(DRIVERS))
     missed = score["total"] - score["caught"]
-    wrong = missed or any(twin.get("verdict") == VIOLATED for twin in clean)
+    wrong = missed or any(target.get("verdict") == VIOLATED for target in clean)
     facts = [
         ("faults", f"{score['total']:,}"),
         ("missed", f"{missed:,}"),
-        ("clean twins that hold", f"{sum(twin.get('verdict') == HOLDS for twin in clean)} of {len(clean)}"),
+        ("known-good targets that hold", f"{sum(target.get('verdict') == HOLDS for target in clean)} of {len(clean)}"),
     ]
     if score.get("median_trace_length") is not None:
         facts.append(("operations in the median trace", f"{score['median_trace_length']:g}"))
@@ -54,12 +54,12 @@ def score_page(score: dict[str, Any]) -> str:
         contracts=[_contract_score(name, [f for f in faults if f["contract"] == name], drivers) for name in names],
         clean=[
             {
-                "contract": twin.get("contract", ""),
-                "target": twin.get("target", ""),
-                "verdict": twin.get("verdict", ""),
-                "steps": _count(twin.get("steps")),
+                "contract": target.get("contract", ""),
+                "target": target.get("target", ""),
+                "verdict": target.get("verdict", ""),
+                "steps": _count(target.get("steps")),
             }
-            for twin in clean
+            for target in clean
         ],
     )
 

@@ -11,7 +11,7 @@ from kvlockstep.runs.score import FaultScore, Score
 
 
 def print_score(console: Console, result: Score) -> None:
-    """Faults by driver, the matrix from the side of the laws, clean twins, and what fails the gate."""
+    """Faults by driver, the matrix from the side of the laws, known-good targets, and what fails the gate."""
     if result.faults:
         console.print(_fault_table(result.faults))
         console.print(_law_table(result))
@@ -59,13 +59,13 @@ def _law_table(result: Score) -> Table:
 
 
 def _clean_table(result: Score) -> Table:
-    table = Table("clean twin", "verdict", title_justify="left", box=None, pad_edge=False)
+    table = Table("known-good target", "verdict", title_justify="left", box=None, pad_edge=False)
     table.add_column("steps", justify="right")
     table.add_column("seconds", justify="right")
-    for twin in result.clean:
-        why = f" {twin.law}" if twin.law else f": never reached {', '.join(twin.missed)}" if twin.missed else ""
-        name = f"{twin.contract} on {twin.target}"
-        table.add_row(name, f"{twin.verdict.upper()}{why}", f"{twin.steps:,}", f"{twin.seconds:.1f}")
+    for clean in result.clean:
+        why = f" {clean.law}" if clean.law else f": never reached {', '.join(clean.missed)}" if clean.missed else ""
+        name = f"{clean.contract} on {clean.target}"
+        table.add_row(name, f"{clean.verdict.upper()}{why}", f"{clean.steps:,}", f"{clean.seconds:.1f}")
     return table
 
 
@@ -77,6 +77,6 @@ def _summary(result: Score) -> str:
         parts.append(f"{caught} of {total} faults caught, shortest traces: median {result.median_length:g}, ")
         parts[-1] += f"longest {longest} operations"
     if result.clean:
-        false = sum(twin.verdict != HOLDS for twin in result.clean)
-        parts.append(f"{len(result.clean)} clean twins, {false} false alarms")
+        false = sum(clean.verdict != HOLDS for clean in result.clean)
+        parts.append(f"{len(result.clean)} known-good targets, {false} false alarms")
     return f"{result.verdict.upper()}: {'; '.join(parts)}; {result.seconds:.0f} seconds"

@@ -31,7 +31,8 @@ EngineMissing = loading.EngineMissing
 load = importing.load
 ENTRY_POINTS = "kvlockstep.targets"
 KNOWN = "known.toml"
-FAULT_PREFIX, HARMLESS_PREFIX = TARGETS_BY_ID
+FAULT_PREFIX, *VARIANT_PREFIXES = TARGETS_BY_ID
+VARIANT_PREFIX = VARIANT_PREFIXES[0]
 CPU = "cpu"
 
 
@@ -94,15 +95,15 @@ def check_contract(contract: str) -> str:
 
 
 def resolve(contract: str, spec: str) -> Target:
-    """The target named `spec`: a known name, `fault:ID`, `harmless:ID`, `module:factory` or `file.py:factory`; `@cuda`
+    """The target named `spec`: a known name, `fault:ID`, `variant:ID`, `module:factory` or `file.py:factory`; `@cuda`
     after it puts its tensors there. Raises UsageError.
     """
     check_contract(contract)
     name, _, device = spec.rpartition("@")
     if name and device != CPU and ":" not in device:
         return on_device(resolve(contract, name), device)
-    if spec.startswith(HARMLESS_PREFIX):
-        return _harmless(contract, spec)
+    if spec.startswith(tuple(VARIANT_PREFIXES)):
+        return _variant(contract, spec)
     if spec.startswith(FAULT_PREFIX):
         return _fault(contract, spec)
     path = known_targets(contract).get(spec, spec)
@@ -163,30 +164,30 @@ def known_divergences() -> list[KnownDivergence]:
 
 
 def faults() -> dict[str, Any]:
-    """Every fault by its id, with contract, factory, shape, where it was seen, and the law expected to catch it."""
+    """Every fault by its id."""
     from kvlockstep.impl.faulty import FAULTS  # noqa: PLC0415
 
     return dict(FAULTS)
 
 
 def known_faults(contract: str) -> dict[str, str]:
-    """The faults of a contract: id to shape. Each is a target, `fault:ID`."""
-    return {fault.id: fault.shape for fault in faults().values() if fault.contract == contract}
+    """The faults of a contract: id to the sentence that says what is wrong. Each is a target, `fault:ID`."""
+    return {fault.id: fault.what for fault in faults().values() if fault.contract == contract}
 
 
-def clean_twins(contract: str) -> list[str]:
-    """Targets that are known to be right: the reference, our own implementations, harmless variations."""
-    from kvlockstep.impl.variants.kv_manager import HARMLESS  # noqa: PLC0415
+def known_good_targets(contract: str) -> list[str]:
+    """Targets that are known to be right: the reference, our own implementations and the variants."""
+    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
 
-    return [*OWN_TARGETS[contract]] + [HARMLESS_PREFIX + name for name in HARMLESS if contract == "kv_manager"]
+    return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in VARIANTS if contract == "kv_manager"]
 
 
-def _harmless(contract: str, spec: str) -> Target:
-    from kvlockstep.impl.variants.kv_manager import HARMLESS  # noqa: PLC0415
+def _variant(contract: str, spec: str) -> Target:
+    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
 
-    manager = HARMLESS.get(spec.removeprefix(HARMLESS_PREFIX))
+    manager = VARIANTS.get(spec.partition(":")[2])
     if manager is None or contract != "kv_manager":
-        raise UsageError(f"unknown target {spec!r} for {contract}; known for kv_manager: {', '.join(HARMLESS)}")
+        raise UsageError(f"unknown target {spec!r} for {contract}; known for kv_manager: {', '.join(VARIANTS)}")
     return Target(contract, spec, manager)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from kvlockstep.core.errors import UsageError
-from kvlockstep.core.trace import Trace
+from kvlockstep.core.trace import TARGETS_BY_ID, Trace
 from kvlockstep.targets.moved import renamed
-from kvlockstep.targets.registry import CPU, FAULT_PREFIX, HARMLESS_PREFIX, Target, known_targets, resolve
+from kvlockstep.targets.registry import CPU, Target, known_targets, resolve
 
 trust_option = click.option(
     "--trust", is_flag=True, help="Import and call the target that a trace names, whatever that is."
@@ -26,7 +26,7 @@ def is_known(contract: str, spec: str) -> bool:
     if name and device != CPU and ":" not in device:
         return is_known(contract, name)
     known = known_targets(contract)
-    return spec.startswith((FAULT_PREFIX, HARMLESS_PREFIX)) or spec in known or renamed(spec) in known.values()
+    return spec.startswith(TARGETS_BY_ID) or spec in known or renamed(spec) in known.values()
 
 
 def target_of(

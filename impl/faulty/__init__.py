@@ -1,56 +1,34 @@
-"""Implementations that are wrong on purpose: what the suite must catch."""
+"""Implementations that are wrong on purpose: what the suite must catch.
+
+Each is declared with `@fault` in `<contract>.py` or in a module of the folder `<contract>/`. Importing this package
+imports all of these modules, so FAULTS is complete.
+"""
 
 from __future__ import annotations
 
-from kvlockstep.impl.faulty import (
-    block_pool,
-    block_stack,
-    decode_graphs,
-    kv_streams,
-    paged_cache,
-    radix_cache,
-    slot_pool,
-    slot_prefix_cache,
-)
-from kvlockstep.impl.faulty.fault import Fault
-from kvlockstep.impl.faulty.kv_manager import admission as kv_admission
-from kvlockstep.impl.faulty.kv_manager import basics as kv_manager
-from kvlockstep.impl.faulty.kv_manager import events as kv_events
-from kvlockstep.impl.faulty.kv_manager import keys as kv_keys
-from kvlockstep.impl.faulty.kv_manager import lifecycle as kv_lifecycle
-from kvlockstep.impl.faulty.kv_manager import rare as kv_rare
-from kvlockstep.impl.faulty.kv_manager import release as kv_release
-from kvlockstep.impl.faulty.kv_manager import sharing as kv_sharing
-from kvlockstep.impl.faulty.kv_manager import tables as kv_tables
-from kvlockstep.impl.faulty.kv_scheduler import basics as kv_scheduler
-from kvlockstep.impl.faulty.kv_scheduler import batches as sched_batches
-from kvlockstep.impl.faulty.kv_scheduler import memory as sched_memory
-from kvlockstep.impl.faulty.kv_scheduler import overlap as sched_overlap
-from kvlockstep.impl.faulty.kv_store import basics as kv_store
+import importlib
+import pkgutil
+from collections.abc import Iterable
 
-MODULES = (
-    slot_pool,
-    slot_prefix_cache,
-    block_stack,
-    radix_cache,
-    block_pool,
-    paged_cache,
-    kv_store,
-    decode_graphs,
-    kv_streams,
-    kv_manager,
-    kv_keys,
-    kv_lifecycle,
-    kv_sharing,
-    kv_release,
-    kv_tables,
-    kv_admission,
-    kv_rare,
-    kv_events,
-    kv_scheduler,
-    sched_memory,
-    sched_batches,
-    sched_overlap,
-)
+from kvlockstep.impl.faulty.fault import FAULTS, Fault
 
-FAULTS: dict[str, Fault] = {fault.id: fault for module in MODULES for fault in module.FAULTS}
+__all__ = ["FAULTS", "Fault", "faults_of", "import_faults"]
+
+
+def import_faults(path: Iterable[str] = __path__, prefix: str = f"{__name__}.") -> None:
+    """Imports every module below `path`; importing it declares its faults. Skips names with a leading _."""
+    for module in pkgutil.iter_modules(path, prefix):
+        # _narrow_offsets needs Triton, which only the tests on a GPU may ask for.
+        if module.name.rpartition(".")[2].startswith("_"):
+            continue
+        imported = importlib.import_module(module.name)
+        if module.ispkg:
+            import_faults(imported.__path__, f"{module.name}.")
+
+
+def faults_of(contract: str) -> list[Fault]:
+    """The faults of a contract, in the order of declaration."""
+    return [fault for fault in FAULTS.values() if fault.contract == contract]
+
+
+import_faults()

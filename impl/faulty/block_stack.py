@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.block_stack import BlockStack
 from kvlockstep.reference.errors import OutOfSlots
 
 
+@fault("stack-negative-acquire", law="accounting", seen=("seed 003",))
 class NegativeAcquire(BlockStack):
-    """A negative count moves the top up: blocks that are held become free."""
+    """Acquiring a negative number of blocks makes held blocks free."""
 
     def acquire(self, n: int) -> list[int]:
         if n >= 0:
@@ -20,24 +21,27 @@ class NegativeAcquire(BlockStack):
         return []
 
 
+@fault("stack-double-release", law="no_double_free", seen=("seed 003",))
 class DoubleRelease(BlockStack):
-    """release looks at nothing."""
+    """release checks nothing, so a block that is released twice is handed out twice."""
 
     def release(self, blocks: Sequence[int]) -> None:
         self._between_captures("release")
         self._stack.extend(blocks)
 
 
+@fault("stack-releases-part", law="graph_contract", seen=("mutant",))
 class ReleasesPart(BlockStack):
-    """A refused release has pushed the blocks before the bad one."""
+    """A refused release has already pushed the blocks that come before the bad one."""
 
     def release(self, blocks: Sequence[int]) -> None:
         for block in blocks:
             super().release([block])
 
 
+@fault("stack-acquires-part", law="atomicity", seen=("Megatron-LM#6091",))
 class AcquiresPart(BlockStack):
-    """A refused acquire has emptied the stack."""
+    """A refused acquire has already emptied the stack."""
 
     def acquire(self, n: int) -> list[int]:
         try:
@@ -47,15 +51,17 @@ class AcquiresPart(BlockStack):
             raise
 
 
+@fault("stack-repeat-in-release", law="no_double_free", seen=("vllm#42571",))
 class RepeatInOneRelease(BlockStack):
-    """The same block twice in one call is not noticed."""
+    """release accepts a block that is named twice in one call."""
 
     def release(self, blocks: Sequence[int]) -> None:
         super().release(list(dict.fromkeys(blocks)))
 
 
+@fault("stack-acquire-in-capture", law="graph_contract", seen=("seed 003",))
 class AcquireInCapture(BlockStack):
-    """A capture does not keep the host from moving the top."""
+    """acquire moves the top of the stack during a graph capture instead of refusing."""
 
     def acquire(self, n: int) -> list[int]:
         capturing, self._capturing = self._capturing, False
@@ -65,15 +71,17 @@ class AcquireInCapture(BlockStack):
             self._capturing = capturing
 
 
+@fault("stack-reversed", law="structure", seen=("mutant",))
 class ReversedOrder(BlockStack):
-    """Hands blocks out top first."""
+    """acquire returns the blocks top first instead of in stack order."""
 
     def acquire(self, n: int) -> list[int]:
         return super().acquire(n)[::-1]
 
 
+@fault("stack-off-by-one", law="admission_honesty", seen=("llama.cpp#10873",))
 class OffByOne(BlockStack):
-    """The last free block is never handed out."""
+    """acquire never hands out the last free block."""
 
     def acquire(self, n: int) -> list[int]:
         if n and n == len(self._stack):
@@ -81,16 +89,18 @@ class OffByOne(BlockStack):
         return super().acquire(n)
 
 
+@fault("stack-shares-top", law="conservation", seen=("vllm#42571",))
 class SharesTop(BlockStack):
-    """The block below the taken ones is handed out with them and stays free."""
+    """acquire also hands out the block below the new top, which stays free."""
 
     def acquire(self, n: int) -> list[int]:
         taken = super().acquire(n)
         return [self._stack[-1], *taken[1:]] if n > 1 and self._stack else taken
 
 
+@fault("stack-release-in-capture", law="graph_contract", seen=("seed 003",))
 class ReleaseInCapture(BlockStack):
-    """A capture does not keep the host from giving blocks back."""
+    """release accepts blocks during a graph capture instead of refusing."""
 
     def release(self, blocks: Sequence[int]) -> None:
         capturing, self._capturing = self._capturing, False
@@ -100,8 +110,9 @@ class ReleaseInCapture(BlockStack):
             self._capturing = capturing
 
 
+@fault("stack-overflow", law="error_contract", seen=("seed 003",))
 class ReleaseOverflows(BlockStack):
-    """What does not fit behind the top any more fails in the assignment."""
+    """Releasing more blocks than the stack holds raises an error of the tensor assignment."""
 
     def release(self, blocks: Sequence[int]) -> None:
         if not self._capturing and len(self._stack) + len(blocks) > self._blocks:
@@ -109,8 +120,9 @@ class ReleaseOverflows(BlockStack):
         super().release(blocks)
 
 
+@fault("stack-above-top", law="no_aliasing", seen=("mutant",))
 class ReadsAboveTop(BlockStack):
-    """The ids are read from the top on, not up to it: those that were handed out before."""
+    """acquire reads ids above the top of the stack and returns blocks handed out before."""
 
     def __init__(self, blocks: int) -> None:
         super().__init__(blocks)
@@ -125,32 +137,3 @@ class ReadsAboveTop(BlockStack):
     def release(self, blocks: Sequence[int]) -> None:
         super().release(blocks)
         self._above = self._above[len(blocks) :]
-
-
-FAULTS = faults_of(
-    "block_stack",
-    (
-        "stack-negative-acquire",
-        NegativeAcquire,
-        "a negative count raises the free count",
-        ("seed 003",),
-        "accounting",
-    ),
-    (
-        "stack-double-release",
-        DoubleRelease,
-        "a block released twice is handed out twice",
-        ("seed 003",),
-        "no_double_free",
-    ),
-    ("stack-releases-part", ReleasesPart, "a refused release is half done", ("mutant",), "graph_contract"),
-    ("stack-acquires-part", AcquiresPart, "a refused acquire is half done", ("Megatron-LM#6091",), "atomicity"),
-    ("stack-repeat-in-release", RepeatInOneRelease, "free([b, b]) is accepted", ("vllm#42571",), "no_double_free"),
-    ("stack-acquire-in-capture", AcquireInCapture, "allocation inside a capture", ("seed 003",), "graph_contract"),
-    ("stack-reversed", ReversedOrder, "another order than the contract's", ("mutant",), "structure"),
-    ("stack-off-by-one", OffByOne, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
-    ("stack-shares-top", SharesTop, "a free block is handed out", ("vllm#42571",), "conservation"),
-    ("stack-release-in-capture", ReleaseInCapture, "a release inside a capture", ("seed 003",), "graph_contract"),
-    ("stack-above-top", ReadsAboveTop, "ids from above the top", ("mutant",), "no_aliasing"),
-    ("stack-overflow", ReleaseOverflows, "more blocks come back than there are", ("seed 003",), "error_contract"),
-)

@@ -1,17 +1,18 @@
-"""Faults of decode_graphs: graphs that keep values or addresses, padding that writes, a stack that loses count."""
+"""Faults of decode_graphs: stale values and addresses in graphs, writes of padded lanes, lost blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.decode_graphs.contract import NO_BLOCK, StaleGraph
 from kvlockstep.reference.decode_graphs.graphs import DecodeGraphs, Graph
 from kvlockstep.reference.errors import NotHeld, OutOfSlots
 
 
+@fault("graph-table-by-value", law="content_equality", seen=("Megatron-LM#6852",))
 class TableByValue(DecodeGraphs):
-    """Attention in a graph reads the table as it stood when the graph was captured."""
+    """Attention in a graph reads the block table as it was when the graph was captured."""
 
     def end_capture(self) -> None:
         super().end_capture()
@@ -23,8 +24,9 @@ class TableByValue(DecodeGraphs):
         return super()._context(graph._replace(table=[*graph.table[:row], blocks]), row)
 
 
+@fault("graph-lengths-by-value", law="graph_contract", seen=("mutant",))
 class LengthsByValue(DecodeGraphs):
-    """A graph writes at the lengths that the rows had when it was captured, if they are still that long."""
+    """A graph writes at the row lengths of its capture, not at the current ones."""
 
     def end_capture(self) -> None:
         super().end_capture()
@@ -39,8 +41,9 @@ class LengthsByValue(DecodeGraphs):
         return status
 
 
+@fault("graph-stale-pointer", law="no_stale_graph", seen=("imp#1648",))
 class StalePointer(DecodeGraphs):
-    """A graph that was captured before the table moved runs on the memory where it was."""
+    """A graph captured before the table moved still runs on the old memory."""
 
     def replay(self, lanes: int, rows: Sequence[int], stamps: Sequence[int]) -> None:
         try:
@@ -49,8 +52,9 @@ class StalePointer(DecodeGraphs):
             self._run(self._graphs[lanes], rows, stamps)
 
 
+@fault("graph-no-recapture", law="no_stale_graph", seen=("Megatron-LM#6852",))
 class NeverRecaptures(DecodeGraphs):
-    """A size that was captured once is not captured again."""
+    """Capturing a size again keeps the old graph."""
 
     def end_capture(self) -> None:
         old = self._graphs.get(self._capturing or 0)
@@ -59,8 +63,9 @@ class NeverRecaptures(DecodeGraphs):
             self._graphs[old.lanes] = old
 
 
+@fault("graph-stale-for-ever", law="no_stale_graph", seen=("mutant",))
 class StaleForEver(DecodeGraphs):
-    """Once the table has moved, no new capture helps."""
+    """After the table has moved, replays are refused as stale even after a new capture."""
 
     def widen(self, width: int) -> None:
         super().widen(width)
@@ -72,8 +77,9 @@ class StaleForEver(DecodeGraphs):
         super().replay(lanes, rows, stamps)
 
 
+@fault("graph-padding-repeats", law="padding_isolation", seen=("sglang#26292",))
 class PaddingRepeats(DecodeGraphs):
-    """Padded lanes still hold the rows of the replay before, and write there once more."""
+    """Padded lanes keep the rows of the previous replay and write there again."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         before = getattr(self, "_before", [])
@@ -84,8 +90,9 @@ class PaddingRepeats(DecodeGraphs):
                 self._grow(graph, row, 1)
 
 
+@fault("graph-padding-wraps", law="graph_contract", seen=("vllm#43810",))
 class PaddingWraps(DecodeGraphs):
-    """Padded lanes have slot -1, which is the last one."""
+    """Padded lanes write to slot -1, which is the last slot."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         super()._run(graph, rows, stamps)
@@ -93,8 +100,9 @@ class PaddingWraps(DecodeGraphs):
             self._memory[-1] = 0
 
 
+@fault("graph-padding-takes", law="conservation", seen=("TensorRT-LLM#13278",))
 class PaddingTakesBlocks(DecodeGraphs):
-    """A padded lane takes a block as if it were a row."""
+    """Padded lanes take blocks as if they were rows."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         super()._run(graph, rows, stamps)
@@ -102,8 +110,9 @@ class PaddingTakesBlocks(DecodeGraphs):
             self._pop(1)
 
 
+@fault("graph-mirror-early", law="accounting", seen=("seed 003",))
 class MirrorEarly(DecodeGraphs):
-    """The host counts a block for each lane that needs one, before the device has said whether there was one."""
+    """The host counts the blocks that lanes need before the device says whether they got one."""
 
     _early = 0
 
@@ -124,8 +133,9 @@ class MirrorEarly(DecodeGraphs):
         return super().collect()
 
 
+@fault("graph-mirror-late", law="no_aliasing", seen=("seed 003",))
 class MirrorLate(DecodeGraphs):
-    """Until the answers are read, the host hands out blocks that the device has taken."""
+    """The host hands out blocks that the device took, until the results are collected."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         before = list(self._free)
@@ -146,8 +156,9 @@ class MirrorLate(DecodeGraphs):
         return super().collect()
 
 
+@fault("graph-pop-unbounded", law="no_aliasing", seen=("seed 003",))
 class PopsBelowTheStack(DecodeGraphs):
-    """The pop in a graph looks at no bound: below the bottom it reads whatever lies there."""
+    """The pop in a graph checks no bound and reads below the bottom of the stack."""
 
     def _grow(self, graph: Graph, row: int, stamp: int) -> int:
         if not self._free and self._memory and graph.lengths[row] % self._size == 0:
@@ -155,8 +166,9 @@ class PopsBelowTheStack(DecodeGraphs):
         return super()._grow(graph, row, stamp)
 
 
+@fault("graph-one-for-two", law="no_aliasing", seen=("vllm#42571",))
 class OneBlockForTwo(DecodeGraphs):
-    """Lanes that take a block at once get the same one: the top is read before it moves."""
+    """Lanes that take a block in the same step get the same block."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         self._popped = 0
@@ -173,8 +185,9 @@ class OneBlockForTwo(DecodeGraphs):
         return taken
 
 
+@fault("graph-refusal-loses", law="no_aliasing", seen=("mutant",))
 class RefusalLosesBlocks(DecodeGraphs):
-    """The replay that finds no block for a lane forgets those that it took for others."""
+    """A replay that runs out of blocks does not record the blocks that other lanes took."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         before = list(self._free)
@@ -183,8 +196,9 @@ class RefusalLosesBlocks(DecodeGraphs):
             self._free = before
 
 
+@fault("graph-refused-grows", law="graph_contract", seen=("Megatron-LM#6091",))
 class RefusedRowGrows(DecodeGraphs):
-    """A row that gets no block counts its token all the same."""
+    """A row that gets no block still counts its token."""
 
     def _grow(self, graph: Graph, row: int, stamp: int) -> int:
         status = super()._grow(graph, row, stamp)
@@ -193,14 +207,16 @@ class RefusedRowGrows(DecodeGraphs):
         return status
 
 
+@fault("graph-refused-done", law="content_equality", seen=("mutant",))
 class RefusedSaysDone(DecodeGraphs):
-    """The status of a lane that got no block is not written, so that it reads as done."""
+    """A lane that gets no block does not write its status, so it reads as done."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         super()._run(graph, rows, stamps)
         self._lanes = [lane._replace(status=1 if lane.status == 2 else lane.status) for lane in self._lanes]
 
 
+@fault("graph-full-wraps", law="padding_isolation", seen=("vllm#43810",))
 class FullTableWraps(DecodeGraphs):
     """A row whose table is full writes into its last slot again."""
 
@@ -211,8 +227,9 @@ class FullTableWraps(DecodeGraphs):
         return status
 
 
+@fault("graph-release-known", law="conservation", seen=("kvcached#401",))
 class ReleasesTheAdmitted(DecodeGraphs):
-    """A release gives back what the host once put into the table, not what a graph added."""
+    """Releasing a row gives back the blocks of its admission but not those that graphs added."""
 
     def admit(self, row: int, stamps: Sequence[int]) -> None:
         super().admit(row, stamps)
@@ -226,8 +243,9 @@ class ReleasesTheAdmitted(DecodeGraphs):
         self._free = [block for block in self._free if block in free or block in known]
 
 
+@fault("graph-admit-captures", law="capture_refuses", seen=("seed 003",))
 class CapturingAdmits(DecodeGraphs):
-    """An admission during a capture is carried out."""
+    """An admission during a capture is accepted instead of refused."""
 
     def admit(self, row: int, stamps: Sequence[int]) -> None:
         capturing, self._capturing = self._capturing, None
@@ -237,8 +255,9 @@ class CapturingAdmits(DecodeGraphs):
             self._capturing = capturing
 
 
+@fault("graph-capture-runs", law="atomicity", seen=("mutant",))
 class CaptureRuns(DecodeGraphs):
-    """What is captured also runs."""
+    """Capturing a graph also runs it."""
 
     def end_capture(self) -> None:
         lanes = self._capturing
@@ -247,8 +266,9 @@ class CaptureRuns(DecodeGraphs):
             self._run(self._graphs[lanes], [0], [1])
 
 
+@fault("graph-late-answers", law="content_equality", seen=("sglang#30093",))
 class AnswersByReference(DecodeGraphs):
-    """collect answers what stands in the slots now, not what the replay read."""
+    """collect returns the current content of the slots, not what the replay read."""
 
     def _run(self, graph: Graph, rows: Sequence[int], stamps: Sequence[int]) -> None:
         super()._run(graph, rows, stamps)
@@ -262,6 +282,7 @@ class AnswersByReference(DecodeGraphs):
         return [lane._replace(context=self._context(graph, row)) for lane, row in zip(lanes, rows, strict=True)]
 
 
+@fault("graph-keeps-one", law="admission_honesty", seen=("llama.cpp#10873",))
 class KeepsOneBack(DecodeGraphs):
     """The last free block is never given to a row."""
 
@@ -273,8 +294,9 @@ class KeepsOneBack(DecodeGraphs):
         super().admit(row, stamps)
 
 
+@fault("graph-row-first", law="capture_refuses", seen=("seed 003",))
 class RowBeforeCapture(DecodeGraphs):
-    """release looks at the row before it looks for a capture."""
+    """During a capture, release reports an unknown row instead of the capture."""
 
     def release(self, row: int) -> None:
         self._check_row("release", row)
@@ -283,38 +305,11 @@ class RowBeforeCapture(DecodeGraphs):
         super().release(row)
 
 
+@fault("graph-key-error", law="error_contract", seen=("mutant",))
 class UnknownGraph(DecodeGraphs):
-    """The graph of a size that was never captured is missing from the dict."""
+    """Replaying a size that was never captured raises KeyError."""
 
     def replay(self, lanes: int, rows: Sequence[int], stamps: Sequence[int]) -> None:
         if self._capturing is None and not rows:
             self._graphs[lanes]
         super().replay(lanes, rows, stamps)
-
-
-FAULTS = faults_of(
-    "decode_graphs",
-    ("graph-table-by-value", TableByValue, "a table captured by value", ("Megatron-LM#6852",), "content_equality"),
-    ("graph-lengths-by-value", LengthsByValue, "lengths captured by value", ("mutant",), "graph_contract"),
-    ("graph-stale-pointer", StalePointer, "the table's old address", ("imp#1648",), "no_stale_graph"),
-    ("graph-no-recapture", NeverRecaptures, "an old graph is kept", ("Megatron-LM#6852",), "no_stale_graph"),
-    ("graph-stale-for-ever", StaleForEver, "a new graph is taken for stale", ("mutant",), "no_stale_graph"),
-    ("graph-padding-repeats", PaddingRepeats, "padding keeps old rows", ("sglang#26292",), "padding_isolation"),
-    ("graph-padding-wraps", PaddingWraps, "padding wraps to the last slot", ("vllm#43810",), "graph_contract"),
-    ("graph-padding-takes", PaddingTakesBlocks, "padding takes a block", ("TensorRT-LLM#13278",), "conservation"),
-    ("graph-mirror-early", MirrorEarly, "the host counts before the device", ("seed 003",), "accounting"),
-    ("graph-mirror-late", MirrorLate, "the host counts too late", ("seed 003",), "no_aliasing"),
-    ("graph-pop-unbounded", PopsBelowTheStack, "a pop without bounds", ("seed 003",), "no_aliasing"),
-    ("graph-one-for-two", OneBlockForTwo, "a top that is not moved at once", ("vllm#42571",), "no_aliasing"),
-    ("graph-refusal-loses", RefusalLosesBlocks, "an exhausted stack loses count", ("mutant",), "no_aliasing"),
-    ("graph-refused-grows", RefusedRowGrows, "a refused row is changed", ("Megatron-LM#6091",), "graph_contract"),
-    ("graph-refused-done", RefusedSaysDone, "a status that is not written", ("mutant",), "content_equality"),
-    ("graph-full-wraps", FullTableWraps, "a full table wraps", ("vllm#43810",), "padding_isolation"),
-    ("graph-release-known", ReleasesTheAdmitted, "blocks the graph took leak", ("kvcached#401",), "conservation"),
-    ("graph-admit-captures", CapturingAdmits, "allocation inside a capture", ("seed 003",), "capture_refuses"),
-    ("graph-capture-runs", CaptureRuns, "a capture runs", ("mutant",), "atomicity"),
-    ("graph-late-answers", AnswersByReference, "answers are read too late", ("sglang#30093",), "content_equality"),
-    ("graph-keeps-one", KeepsOneBack, "the last block is refused", ("llama.cpp#10873",), "admission_honesty"),
-    ("graph-row-first", RowBeforeCapture, "checks in another order", ("seed 003",), "capture_refuses"),
-    ("graph-key-error", UnknownGraph, "an error of the dict", ("mutant",), "error_contract"),
-)

@@ -1,10 +1,10 @@
-"""Faults of kv_streams: each an event that is missing, too early, on the wrong stream, or waited for too late."""
+"""Faults of kv_streams: events that are missing, early, late or on the wrong stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.errors import OutOfSlots
 from kvlockstep.reference.kv_streams.store import KVStreams, Pairs, Place
 from kvlockstep.reference.kv_streams.streams import Event, Work
@@ -12,15 +12,17 @@ from kvlockstep.reference.kv_streams.streams import Event, Work
 Places = Sequence[Place]
 
 
+@fault("streams-no-wait", law="content_equality", seen=("TensorRT-LLM#10060",))
 class NoWait(KVStreams):
-    """No stream waits for another."""
+    """No stream ever waits for another."""
 
     def _earlier(self, reads: Places, writes: Places) -> list[Event]:
         return []
 
 
+@fault("streams-in-unawaited", law="stream_order", seen=("vllm#45704",))
 class SwapInUnawaited(KVStreams):
-    """Nothing waits for a swap in."""
+    """No stream waits for a swap in."""
 
     def swap_in(self, pairs: Pairs) -> None:
         super().swap_in(pairs)
@@ -28,6 +30,7 @@ class SwapInUnawaited(KVStreams):
             self._writers.pop(("device", target), None)
 
 
+@fault("streams-wrong-stream", law="content_equality", seen=("TensorRT-LLM#10060",))
 class WrongStream(KVStreams):
     """The event of a transfer is recorded on the compute stream."""
 
@@ -38,6 +41,7 @@ class WrongStream(KVStreams):
         self._note(self._streams.record("compute"), reads, writes)
 
 
+@fault("streams-event-early", law="content_equality", seen=("vllm#45704",))
 class EventBeforeWork(KVStreams):
     """The event of a transfer is recorded before the transfer."""
 
@@ -49,8 +53,9 @@ class EventBeforeWork(KVStreams):
         self._note(event, reads, writes)
 
 
+@fault("streams-wait-late", law="content_equality", seen=("TensorRT-LLM#10060",))
 class WaitAfterUse(KVStreams):
-    """The stream waits for the others when its own work is under way."""
+    """A stream waits for the others only after its own work has started."""
 
     def _submit(self, stream: str, reads: Places, writes: Places, work: Work) -> None:
         self._streams.submit(stream, work)
@@ -59,15 +64,17 @@ class WaitAfterUse(KVStreams):
         self._note(self._streams.record(stream), reads, writes)
 
 
+@fault("streams-readers-forgotten", law="content_equality", seen=("sglang-jax#1008",))
 class ForgetsReaders(KVStreams):
-    """A writer waits for the writer before it, not for those who still read."""
+    """A writer waits for the previous writer but not for the readers."""
 
     def _earlier(self, reads: Places, writes: Places) -> list[Event]:
         return [self._writers[place] for place in (*reads, *writes) if place in self._writers]
 
 
+@fault("streams-last-reader", law="content_equality", seen=("mutant",))
 class LastReaderOnly(KVStreams):
-    """Of several readers only the last is waited for."""
+    """Of several readers, a writer waits only for the last one."""
 
     def _note(self, event: Event, reads: Places, writes: Places) -> None:
         for place in reads:
@@ -75,16 +82,18 @@ class LastReaderOnly(KVStreams):
         super()._note(event, reads, writes)
 
 
+@fault("streams-writers-forgotten", law="content_equality", seen=("mutant",))
 class ForgetsWriters(KVStreams):
-    """A writer waits for the readers since the last writer, but not for that one."""
+    """A writer waits for the readers but not for the previous writer."""
 
     def _earlier(self, reads: Places, writes: Places) -> list[Event]:
         events = [self._writers[place] for place in reads if place in self._writers]
         return events + [event for place in writes for event in self._readers.get(place, ())]
 
 
+@fault("streams-free-forgets", law="stream_order", seen=("vllm#32255",))
 class FreeForgets(KVStreams):
-    """Who still reads or writes a block is forgotten when it is freed."""
+    """Freeing a block forgets the work in flight on it, so its next user does not wait."""
 
     def free(self, block: int) -> None:
         super().free(block)
@@ -92,22 +101,25 @@ class FreeForgets(KVStreams):
         self._readers.pop(("device", block), None)
 
 
+@fault("streams-first-pair", law="content_equality", seen=("mutant",))
 class FirstPairOnly(KVStreams):
-    """Of several blocks in one call only the first is tracked."""
+    """Of several blocks in one call, only the first one is tracked."""
 
     def _note(self, event: Event, reads: Places, writes: Places) -> None:
         super()._note(event, reads[:1], writes[:1])
 
 
+@fault("streams-by-number", law="content_equality", seen=("TensorRT-LLM#9056",))
 class ByBlockNumber(KVStreams):
-    """Events are kept by block number, so that host and device blocks of one number are mixed up."""
+    """Events are kept by block number, which confuses host and device blocks."""
 
     def _note(self, event: Event, reads: Places, writes: Places) -> None:
         super()._note(event, reads, [place for place in writes if place[0] == "device"])
 
 
+@fault("streams-half-synchronized", law="content_equality", seen=("mutant",))
 class HalfSynchronized(KVStreams):
-    """A synchronize looks at the blocks before the copy stream is done."""
+    """synchronize reads the blocks before the copy stream has finished."""
 
     def synchronize(self) -> list[int]:
         seen = list(self._cells.values())[: self._blocks]
@@ -118,8 +130,9 @@ class HalfSynchronized(KVStreams):
         return reads
 
 
+@fault("streams-leaks", law="conservation", seen=("vllm#32255",))
 class LeaksInFlight(KVStreams):
-    """A block that is freed while its reader is held up waits for a signal that has come already: it is lost."""
+    """A block freed while a reader is in flight never returns to the free blocks."""
 
     def free(self, block: int) -> None:
         super().free(block)
@@ -127,8 +140,9 @@ class LeaksInFlight(KVStreams):
             self._free.remove(block)
 
 
+@fault("streams-waits", law="admission_honesty", seen=("llama.cpp#10873",))
 class WaitsToHandOut(KVStreams):
-    """While any stream is held up, no block is handed out."""
+    """No block is handed out while any stream is held up."""
 
     def alloc(self) -> int:
         if len(self._streams.held()) > 1:
@@ -136,8 +150,9 @@ class WaitsToHandOut(KVStreams):
         return super().alloc()
 
 
+@fault("streams-hands-out-twice", law="no_aliasing", seen=("vllm#42571",))
 class HandsOutHeld(KVStreams):
-    """The block that was freed last and handed out again is handed out twice."""
+    """A block that was freed and handed out again is handed out a second time."""
 
     def alloc(self) -> int:
         block = super().alloc()
@@ -145,8 +160,9 @@ class HandsOutHeld(KVStreams):
         return again if self._blocks > 2 and len(self._free) == 0 else block
 
 
+@fault("streams-refused-frees", law="atomicity", seen=("Megatron-LM#6091",))
 class RefusedFrees(KVStreams):
-    """A refused swap gives back the blocks that it was to fill."""
+    """A refused swap frees the blocks that it was to fill."""
 
     def swap_in(self, pairs: Pairs) -> None:
         try:
@@ -156,8 +172,9 @@ class RefusedFrees(KVStreams):
             raise
 
 
+@fault("streams-last-again", law="no_aliasing", seen=("mutant",))
 class LastOneAgain(KVStreams):
-    """With no block free the one that was handed out last is handed out again."""
+    """With no block free, the block handed out last is handed out again."""
 
     _last: int | None = None
 
@@ -169,8 +186,9 @@ class LastOneAgain(KVStreams):
         return self._last
 
 
+@fault("streams-refused-requeues", law="atomicity", seen=("Megatron-LM#6091",))
 class RefusedFreeRequeues(KVStreams):
-    """A second free is refused after the block has gone to the end of the queue."""
+    """A refused second free has already moved the block to the end of the queue."""
 
     def free(self, block: int) -> None:
         if block in self._free:
@@ -179,38 +197,9 @@ class RefusedFreeRequeues(KVStreams):
         super().free(block)
 
 
+@fault("streams-key-error", law="error_contract", seen=("mutant",))
 class GateKeyError(KVStreams):
-    """Opening a gate that is not closed fails in the dict."""
+    """Opening a gate that is not closed raises KeyError."""
 
     def let_go(self, stream: str) -> None:
         self._streams.let_go(stream)
-
-
-FAULTS = faults_of(
-    "kv_streams",
-    ("streams-no-wait", NoWait, "no event is waited for", ("TensorRT-LLM#10060",), "content_equality"),
-    ("streams-in-unawaited", SwapInUnawaited, "a load that nobody waits for", ("vllm#45704",), "stream_order"),
-    ("streams-wrong-stream", WrongStream, "an event on the wrong stream", ("TensorRT-LLM#10060",), "content_equality"),
-    ("streams-event-early", EventBeforeWork, "an event before the work", ("vllm#45704",), "content_equality"),
-    ("streams-wait-late", WaitAfterUse, "a wait after the use", ("TensorRT-LLM#10060",), "content_equality"),
-    (
-        "streams-readers-forgotten",
-        ForgetsReaders,
-        "readers are not waited for",
-        ("sglang-jax#1008",),
-        "content_equality",
-    ),
-    ("streams-last-reader", LastReaderOnly, "one reader of several is waited for", ("mutant",), "content_equality"),
-    ("streams-writers-forgotten", ForgetsWriters, "two writers in any order", ("mutant",), "content_equality"),
-    ("streams-free-forgets", FreeForgets, "a freed block is reused in flight", ("vllm#32255",), "stream_order"),
-    ("streams-first-pair", FirstPairOnly, "one event for several blocks", ("mutant",), "content_equality"),
-    ("streams-by-number", ByBlockNumber, "events by the wrong key", ("TensorRT-LLM#9056",), "content_equality"),
-    ("streams-half-synchronized", HalfSynchronized, "one stream is not waited for", ("mutant",), "content_equality"),
-    ("streams-leaks", LeaksInFlight, "a block freed in flight is lost", ("vllm#32255",), "conservation"),
-    ("streams-waits", WaitsToHandOut, "work in flight counts as held", ("llama.cpp#10873",), "admission_honesty"),
-    ("streams-hands-out-twice", HandsOutHeld, "a block with two holders", ("vllm#42571",), "no_aliasing"),
-    ("streams-refused-frees", RefusedFrees, "a refused swap frees", ("Megatron-LM#6091",), "atomicity"),
-    ("streams-last-again", LastOneAgain, "handed out twice", ("mutant",), "no_aliasing"),
-    ("streams-refused-requeues", RefusedFreeRequeues, "a refusal shows", ("Megatron-LM#6091",), "atomicity"),
-    ("streams-key-error", GateKeyError, "an error of the dict", ("mutant",), "error_contract"),
-)

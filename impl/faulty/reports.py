@@ -1,45 +1,51 @@
-"""What the faults leave out: bugs seen in the field that no contract can express yet.
+"""Reports of real bugs, which faults and laws cite: reports.json is the one list of them.
 
-Ids are repository and thread. tests/data/field_bugs.txt has a line for every bug known: "D" if a machine without a GPU
-should catch it, "h" if it takes more (completions, tensors, a second tier), "o" if its cause is not established; then
-its ids, the first of which names it.
+A report has its ids (repository and thread; the first names it), a scope, and in our words the symptom and the cause.
 """
 
 from __future__ import annotations
 
-SOURCES = {
-    "mutant": "made up over the reference, not met",
-    "rule 12": "a rule of the request-level contract",
-    "lmdeploy": "met in that engine by this suite",
-    "vllm#57580": "reported for recurrent states, met by this suite for windows",
-    "vllm 0.33.0, impl/engines/known/vllm.toml": "met in that engine by this suite",
-    "sglang#21632": "a wish: one request in one queue",
-    "imp#1115": "a report that was no bug: what it took for one",
-    "imp#1120": "a report that was no bug: what it took for one",
-    **{f"seed 00{n}": "a document that the contracts come from" for n in range(5)},
-}
-"""What a fault may name besides a bug. "shape: ..." is made up, too, after a kind of bug."""
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
-WINDOW = "window groups"
-TIER = "second tier"
-ROUTER = "the index of a router, which takes events in"
+# A report's scope: what it takes to catch the bug.
+EXPECTED = "expected"  # a machine without a GPU should catch it: some fault cites it, or `missing` says why none can
+BEYOND = "beyond"  # it takes completions, tensors of a GPU or a second tier
+UNCLEAR = "unclear"  # the cause is not established
+UNCLASSIFIED = "unclassified"  # it is only cited
+SCOPES = (EXPECTED, BEYOND, UNCLEAR, UNCLASSIFIED)
 
-INEXPRESSIBLE = {
-    "sglang#25805": WINDOW,
-    "sglang#27586": WINDOW,
-    "sglang#28161": WINDOW,
-    "sglang#29351": WINDOW,
-    "vllm#33270": "groups with a lookup of their own",
-    "vllm#53142": "groups of several block sizes, recurrent state",
-    "TensorRT-LLM#12834": TIER,
-    "TensorRT-LLM#3735": TIER,
-    "Mooncake#3421": "second tier, leases",
-    "vllm#5578": "second tier, a scheduler's bound on what is swapped out",
-    "llm-d-kv-cache#593": ROUTER,
-    "dynamo#14652": ROUTER,
-    "llama.cpp#26004": "save and restore",
-    "vllm#55227": "the prefix common to a batch is not asked for",
-    "vllm#25780": "hit metrics of resumed requests",
-    "TensorRT-LLM#16037": "links between freed objects, which only a native destructor follows",
-}
-"""Bugs that a machine without a GPU should catch, by their first id, and what the contracts lack for them."""
+
+@dataclass(frozen=True)
+class Report:
+    """A bug that was reported, once or several times.
+
+    `missing` names what the contracts lack to express it. `symptom` and `cause` are empty where nobody wrote them down.
+    """
+
+    ids: tuple[str, ...]
+    scope: str
+    symptom: str = ""
+    cause: str = ""
+    missing: str = ""
+
+
+@cache
+def reports() -> tuple[Report, ...]:
+    """Every report."""
+    return tuple(Report(**{**row, "ids": tuple(row["ids"])}) for row in _read()["reports"])
+
+
+def sources() -> dict[str, str]:
+    """Names that a fault may cite besides reports, each with a note. `shape: ...` cites a kind of bug."""
+    found: dict[str, str] = _read()["sources"]
+    return found
+
+
+@cache
+def _read() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(files(__package__).joinpath("reports.json").read_text("utf-8"))
+    return document

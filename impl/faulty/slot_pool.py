@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.errors import NotFree, OutOfSlots, UnknownSlot
 from kvlockstep.reference.slot_pool import SlotPool
 
 
+@fault("pool-occupy-toggles", law="no_aliasing", seen=("seed 000",))
 class OccupyToggles(SlotPool):
+    """Occupying a slot that is already held frees it."""
+
     def occupy(self, slot: int) -> None:
         if slot not in self._slots:
             raise self._unknown(slot)
         self._free ^= {slot}
 
 
+@fault("pool-free-unchecked", law="no_double_free", seen=("seed 000",))
 class FreeUnchecked(SlotPool):
+    """free checks nothing: it accepts free slots and slots outside the pool."""
+
     def free(self, slot: int) -> None:
         self._free.add(slot)
 
 
+@fault("pool-free-foreign", law="no_double_free", seen=("seed 000",))
 class FreeTakesForeign(SlotPool):
+    """free accepts a slot outside the pool."""
+
     def free(self, slot: int) -> None:
         if slot in self._free:
             super().free(slot)
         self._free.add(slot)
 
 
+@fault("pool-occupy-bumps", law="version_monotone", seen=("seed 000",))
 class OccupyBumpsVersion(SlotPool):
+    """Occupying a slot raises its version, so a slot that is reused in place looks stale."""
+
     def occupy(self, slot: int) -> None:
         super().occupy(slot)
         self._versions[slot] += 1
 
 
+@fault("pool-version-stands", law="version_monotone", seen=("seed 000",))
 class AllocKeepsVersion(SlotPool):
+    """Allocating a slot leaves its version as it was, so an old reference looks current."""
+
     def alloc(self) -> int:
         slot = super().alloc()
         self._versions[slot] -= self._versions[slot] > 1
         return slot
 
 
+@fault("pool-highest-first", law="agreement", seen=("mutant",))
 class AllocHighest(SlotPool):
+    """alloc returns the highest free slot instead of the lowest."""
+
     def alloc(self) -> int:
         if not self._free:
             raise OutOfSlots("none free")
@@ -49,14 +67,20 @@ class AllocHighest(SlotPool):
         return slot
 
 
+@fault("pool-keeps-one", law="admission_honesty", seen=("llama.cpp#10873",))
 class KeepsOneBack(SlotPool):
+    """alloc refuses while one slot is still free."""
+
     def alloc(self) -> int:
         if len(self._free) <= 1 < len(self._versions):
             raise OutOfSlots("none free")
         return super().alloc()
 
 
+@fault("pool-count-drifts", law="atomicity", seen=("mutant",))
 class CountDrifts(SlotPool):
+    """A refused free raises the count of free slots."""
+
     def __init__(self, slots: int) -> None:
         super().__init__(slots)
         self._count = slots
@@ -83,7 +107,10 @@ class CountDrifts(SlotPool):
             raise
 
 
+@fault("pool-refusal-frees", law="atomicity", seen=("mutant",))
 class RefusedOccupyFrees(SlotPool):
+    """A refused occupy frees the slot."""
+
     def occupy(self, slot: int) -> None:
         try:
             super().occupy(slot)
@@ -92,7 +119,10 @@ class RefusedOccupyFrees(SlotPool):
             raise
 
 
+@fault("pool-alloc-held", law="no_aliasing", seen=("vllm#42571",))
 class AllocTakesHeld(SlotPool):
+    """With no slot free, alloc hands out a held slot."""
+
     def alloc(self) -> int:
         slot = super().alloc()
         if self._versions[slot] > 1 and slot + 1 < len(self._versions) and slot + 1 not in self._free:
@@ -103,8 +133,9 @@ class AllocTakesHeld(SlotPool):
         return slot
 
 
+@fault("pool-occupy-foreign", law="conservation", seen=("seed 000",))
 class OccupyTakesForeign(SlotPool):
-    """A slot outside the mask becomes a free one when it is occupied."""
+    """Occupying a slot outside the pool adds it to the free slots."""
 
     def occupy(self, slot: int) -> None:
         if slot not in self._slots:
@@ -113,23 +144,26 @@ class OccupyTakesForeign(SlotPool):
         super().occupy(slot)
 
 
+@fault("pool-full-minus-one", law="conservation", seen=("seed 000",))
 class FullIsMinusOne(SlotPool):
-    """With no slot free the answer is -1."""
+    """With no slot free, alloc returns -1 instead of raising OutOfSlots."""
 
     def alloc(self) -> int:
         return super().alloc() if self._free else -1
 
 
+@fault("pool-free-again", law="no_double_free", seen=("rtp-llm#591",))
 class SecondFreeIgnored(SlotPool):
-    """Freeing a free slot is taken for done."""
+    """Freeing a free slot is silently accepted."""
 
     def free(self, slot: int) -> None:
         if slot not in self._free:
             super().free(slot)
 
 
+@fault("pool-full-forgets", law="conservation", seen=("shape: falsy",))
 class FreeOfFullForgets(SlotPool):
-    """A free list without a slot is taken for no free list, and the slot that comes back is lost."""
+    """A slot freed while the pool is full is lost, because an empty free list counts as none."""
 
     def free(self, slot: int) -> None:
         some = bool(self._free)
@@ -138,8 +172,9 @@ class FreeOfFullForgets(SlotPool):
             self._free.clear()
 
 
+@fault("pool-negative-shift", law="error_contract", seen=("seed 000",))
 class NegativeShift(SlotPool):
-    """Naming a slot below 0 fails in the arithmetic of the mask."""
+    """A negative slot number raises the ValueError of a bit shift, not an error of the contract."""
 
     def free(self, slot: int) -> None:
         if slot < 0:
@@ -147,8 +182,9 @@ class NegativeShift(SlotPool):
         super().free(slot)
 
 
+@fault("pool-occupy-uncounted", law="accounting", seen=("xllm#829",))
 class OccupiedUncounted(CountDrifts):
-    """The counter of free slots does not go down when a slot is occupied."""
+    """Occupying a slot does not lower the count of free slots."""
 
     def free(self, slot: int) -> None:
         SlotPool.free(self, slot)
@@ -156,30 +192,3 @@ class OccupiedUncounted(CountDrifts):
 
     def occupy(self, slot: int) -> None:
         SlotPool.occupy(self, slot)
-
-
-FAULTS = faults_of(
-    "slot_pool",
-    ("pool-occupy-toggles", OccupyToggles, "occupying a held slot frees it", ("seed 000",), "no_aliasing"),
-    ("pool-free-unchecked", FreeUnchecked, "a foreign or free slot can be freed", ("seed 000",), "no_double_free"),
-    ("pool-free-foreign", FreeTakesForeign, "a foreign slot can be freed", ("seed 000",), "no_double_free"),
-    ("pool-occupy-bumps", OccupyBumpsVersion, "in-place reuse makes itself stale", ("seed 000",), "version_monotone"),
-    ("pool-version-stands", AllocKeepsVersion, "a reallocated slot looks current", ("seed 000",), "version_monotone"),
-    ("pool-highest-first", AllocHighest, "another policy than the contract's", ("mutant",), "agreement"),
-    ("pool-keeps-one", KeepsOneBack, "refuses with a slot free", ("llama.cpp#10873",), "admission_honesty"),
-    ("pool-count-drifts", CountDrifts, "a refused free raises the counter", ("mutant",), "atomicity"),
-    (
-        "pool-refusal-frees",
-        RefusedOccupyFrees,
-        "a refused occupy frees the slot",
-        ("mutant",),
-        "atomicity",
-    ),
-    ("pool-alloc-held", AllocTakesHeld, "a held slot is handed out", ("vllm#42571",), "no_aliasing"),
-    ("pool-occupy-foreign", OccupyTakesForeign, "a foreign slot becomes free", ("seed 000",), "conservation"),
-    ("pool-full-minus-one", FullIsMinusOne, "full is answered with -1", ("seed 000",), "conservation"),
-    ("pool-free-again", SecondFreeIgnored, "a second free is ignored", ("rtp-llm#591",), "no_double_free"),
-    ("pool-full-forgets", FreeOfFullForgets, "empty is taken for none", ("shape: falsy",), "conservation"),
-    ("pool-negative-shift", NegativeShift, "an error of the arithmetic", ("seed 000",), "error_contract"),
-    ("pool-occupy-uncounted", OccupiedUncounted, "one way of taking is not counted", ("xllm#829",), "accounting"),
-)

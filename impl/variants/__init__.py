@@ -1,1 +1,1 @@
-"""Variations of the references that are right: no law may blame them."""
+"""Variants of the references that are right: no law may blame them."""

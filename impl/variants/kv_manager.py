@@ -1,4 +1,4 @@
-"""Managers that do things their own way, and keep the contract: the suite must let them pass."""
+"""Variants of kv_manager: managers that keep the contract in a way of their own. No law may blame them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
 
 
 class LastFreedFirst(KVManager):
+    """Takes the block that was freed last."""
+
     def _take(self, n: int) -> list[int]:
         self._free.reverse()
         taken = super()._take(n)
@@ -20,6 +22,8 @@ class LastFreedFirst(KVManager):
 
 
 class EvictsMostRecent(KVManager):
+    """Evicts the idle block that was released last."""
+
     def _take(self, n: int) -> list[int]:
         self._idle = dict(reversed(self._idle.items()))
         taken = super()._take(n)
@@ -28,6 +32,8 @@ class EvictsMostRecent(KVManager):
 
 
 class FlushesUnderPressure(KVManager):
+    """Evicts every idle block as soon as one is needed."""
+
     def _take(self, n: int) -> list[int]:
         if n > len(self._free):
             self.evict_all()
@@ -35,6 +41,8 @@ class FlushesUnderPressure(KVManager):
 
 
 class CachesNothingOnAbort(KVManager):
+    """Drops what an aborted request had published."""
+
     def abort(self, rid: str) -> None:
         table = self._live[rid].table
         super().abort(rid)
@@ -44,12 +52,16 @@ class CachesNothingOnAbort(KVManager):
 
 
 class HitsHalf(KVManager):
+    """Uses only half of the blocks of a long hit."""
+
     def _lookup(self, tokens: list[int], extra_key: int | None) -> list[int]:
         hit = super()._lookup(tokens, extra_key)
         return hit if len(tokens) < 7 * self.block_size else hit[: (len(hit) + 1) // 2]
 
 
 class PublishesAtFinish(KVManager):
+    """Publishes the blocks of a request only when it finishes."""
+
     def commit(self, rid: str, n: int) -> None:
         request = self._live[rid]
         request.computed += n
@@ -63,7 +75,7 @@ class PublishesAtFinish(KVManager):
 
 
 class PublishesAtAdmission(KVManager):
-    """An equal prompt of the same step hits blocks that this very forward writes (rule 2)."""
+    """Publishes a prompt at admission, so an equal prompt of the same step can hit it (rule 2)."""
 
     early_publish = True
     can_withdraw = False
@@ -83,7 +95,7 @@ class PublishesAtAdmission(KVManager):
 
 
 class SwapsDuplicates(KVManager):
-    """At commit a duplicate gives way to the block that is published already (rule 3)."""
+    """Replaces a duplicate at commit by the block that is published already (rule 3)."""
 
     def commit(self, rid: str, n: int) -> None:
         request = self._live[rid]
@@ -99,7 +111,7 @@ class SwapsDuplicates(KVManager):
 
 
 class CopiesAtFork(KVManager):
-    """A fork gets a copy of the partial block at once."""
+    """Copies the partial block at the fork instead of at the next write."""
 
     copies_at_reserve = False
 
@@ -118,7 +130,7 @@ class CopiesAtFork(KVManager):
 
 
 class SourceFreedEarly(KVManager):
-    """The source of a due copy is let go before the copy runs, in the same step (rule 10)."""
+    """Releases the source of a pending copy before the copy runs, in the same step (rule 10)."""
 
     def reserve(self, rid: str, n: int) -> bool:
         before = len(self._due)
@@ -134,6 +146,8 @@ class SourceFreedEarly(KVManager):
 
 
 class OwnsWholePrompt(KVManager):
+    """Takes the blocks of the whole prompt at admission, whatever the first chunk."""
+
     whole_prompt = True
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
@@ -141,6 +155,8 @@ class OwnsWholePrompt(KVManager):
 
 
 class GivesBackRejectedTail(KVManager):
+    """Frees the blocks behind rejected drafts at commit."""
+
     def commit(self, rid: str, n: int) -> None:
         super().commit(rid, n)
         request = self._live[rid]
@@ -152,7 +168,7 @@ class GivesBackRejectedTail(KVManager):
 
 
 class FreesLater(KVManager):
-    """What a finished request held is sorted out at the next admission or reservation; avail counts it meanwhile."""
+    """Frees a finished request's blocks at the next admission or reservation; avail counts them before."""
 
     can_withdraw = can_fork = can_evict_all = False
 
@@ -186,7 +202,7 @@ class FreesLater(KVManager):
 
 
 class OffsetNumbers(KVManager):
-    """Blocks are numbered from 5 on; numbers come as numpy integers, lists as tuples."""
+    """Numbers blocks from 5 on, and returns numpy integers and tuples."""
 
     def slots(self, rid: str) -> Any:
         return tuple(np.int64(slot + 5 * self.block_size) for slot in super().slots(rid))
@@ -207,28 +223,34 @@ class OffsetNumbers(KVManager):
 
 
 class ByToken(KVManager):
-    """Works token by token, whatever block size it is offered."""
+    """Manages single tokens, whatever block size it is given."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
         super().__init__(blocks * block_size, 1)
 
 
 class OneTokenADecode(KVManager):
+    """Supports no drafts, no chunks and no extra keys."""
+
     tokens_per_decode = 1
     chunk = False
     extra_key = False
 
 
 class AlignedChunks(KVManager):
+    """Wants chunks of an even number of tokens."""
+
     chunk_align = 2
 
 
 class ShortRequests(KVManager):
+    """Limits requests to 12 tokens."""
+
     max_length = 12
 
 
 class KeepsAhead(KVManager):
-    """Takes a block ahead, also beyond the longest request, and says so."""
+    """Takes one block ahead, even past the longest request, and declares it as lookahead."""
 
     lookahead_blocks = 1
     can_withdraw = can_fork = False
@@ -256,12 +278,14 @@ class KeepsAhead(KVManager):
 
 
 class NamesNoFreeSlots(KVManager):
+    """Does not say which slots are free."""
+
     def free_slots(self) -> Any:
         return None
 
 
 class Announces(KVManager):
-    """Tells a listener under the very keys of its cache; blocks in a row are one event."""
+    """Sends events under the keys of its own cache, and joins consecutive blocks in one event."""
 
     event_listener = "set"
 
@@ -302,7 +326,7 @@ class Announces(KVManager):
 
 
 class AnnouncesCopies(Announces):
-    """Keeps and tells of every copy of a block; a lookup hits it until the last one is gone."""
+    """Keeps and announces every copy of a block; a lookup hits it until the last copy is gone."""
 
     event_listener = "counting"
 
@@ -332,9 +356,9 @@ class AnnouncesCopies(Announces):
             self._cached[key] = self._copies[key][0]
 
 
-HARMLESS: dict[str, type[KVManager]] = {
+VARIANTS: dict[str, type[KVManager]] = {
     re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): manager
     for name, manager in list(globals().items())
     if isinstance(manager, type) and issubclass(manager, KVManager) and manager is not KVManager
 }
-"""Name to factory."""
+"""Name to factory; LastFreedFirst is `last-freed-first`."""

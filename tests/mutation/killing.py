@@ -153,7 +153,7 @@ def looks(plan: Plan) -> Iterator[Look]:
             if not plan.faults or target == "reference":
                 yield "check", contract, target
     if "kv_manager" in plan.faults:
-        yield ("harmless",)
+        yield ("variants",)
     for test in plan.tests:
         yield ("test", test, REPEATS.pattern) if plan.checks else ("test", test)
 
@@ -222,7 +222,7 @@ def _faults(contract: str) -> None:
     for fault in faults().values():
         if fault.contract != contract:
             continue
-        trace = load_trace(Path("tests/data/faults", f"{fault.id}.jsonl"), contract)
+        trace = load_trace(Path("tests/data/faults", contract, f"{fault.id}.jsonl"), contract)
         target = _target(contract, f"fault:{fault.id}")
         with Watchdog(STEP_SECONDS).watching() as watchdog:
             again = run_ops(model_of(contract), target.factory, trace.scope, trace.ops, watchdog)
@@ -231,11 +231,11 @@ def _faults(contract: str) -> None:
             raise Killed(f"{fault.id}: seen by {', '.join(laws) or 'no law'}")
 
 
-def _harmless() -> None:
-    from kvlockstep.impl.variants.kv_manager import HARMLESS  # noqa: PLC0415
+def _variants() -> None:
+    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
 
-    for name in HARMLESS:
-        _drive("kv_manager", f"harmless:{name}", "random", random_steps=2 * SHORT_STEPS)
+    for name in VARIANTS:
+        _drive("kv_manager", f"variant:{name}", "random", random_steps=2 * SHORT_STEPS)
 
 
 def _test(test: str, without: str = "^$") -> None:
@@ -277,7 +277,7 @@ LOOKS: dict[str, Callable[..., None]] = {
     "walk": _walk,
     "faults": _faults,
     "check": _check,
-    "harmless": _harmless,
+    "variants": _variants,
     "test": _test,
 }
 

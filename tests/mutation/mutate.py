@@ -1,7 +1,7 @@
 """Mutation testing of reference/, properties/ and impl/ with cosmic-ray's operators: `make mutation`.
 
 Every mutant is one changed operator, constant or branch in a copy of the tree. What kills it: a check of the targets
-that rest on the file, at profile quick; for a law, a fault that is no longer caught or a harmless manager that is
+that rest on the file, at profile quick; for a law, a fault that is no longer caught or a variant that is
 blamed; or the tests of the contract. Whatever noticed a mutant is run once on the original too, which must pass it.
 Survivors must stand in survivors.toml with a reason; the exit code is 1 if one does not.
 

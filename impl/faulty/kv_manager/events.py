@@ -1,41 +1,52 @@
-"""Faults of kv_manager: what a listener of the events is told."""
+"""Faults of kv_manager: KV cache events."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import cast
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.variants.kv_manager import Announces, AnnouncesCopies
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockStored, Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 
 
+@fault("kv-event-none-at-eviction", law="event_consistency", seen=("mutant",))
 class SilentEviction(Announces):
+    """Eviction sends no BlockRemoved event."""
+
     def _announce_removal(self, key: Key) -> None:
         pass
 
 
+@fault("kv-event-none-at-reset", law="event_consistency", seen=("mutant",))
 class SilentReset(Announces):
+    """reset sends no AllBlocksCleared event."""
+
     def reset(self) -> None:
         super().reset()
         self._events.clear()
 
 
+@fault("kv-event-twice", law="event_consistency", seen=("mutant",))
 class ToldTwice(AnnouncesCopies):
+    """Each stored copy of a block is announced twice but removed once."""
+
     def _announce(self, key: Key) -> None:
         super()._announce(key)
         super()._announce(key)
 
 
+@fault("kv-event-per-copy", law="event_consistency", seen=("vllm#55092",))
 class RemovedPerCopy(AnnouncesCopies):
-    """One of two equal blocks is evicted, and whoever keeps a set forgets both."""
+    """Evicting one of two equal blocks announces its key as removed while a copy is cached."""
 
     event_listener = "set"
 
 
+@fault("kv-event-before-commit", law="event_consistency", seen=("mutant",))
 class ToldAtAdmission(Announces):
-    """The blocks of the first chunk are announced when it is scheduled; they are published when it is computed."""
+    """The blocks of a first chunk are announced at admission, before they are computed."""
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         cached = super().admit(rid, tokens, extra_key, n)
@@ -51,16 +62,18 @@ class ToldAtAdmission(Announces):
         KVManager.commit(self, rid, n)
 
 
+@fault("kv-event-no-parent", law="event_consistency", seen=("mutant",))
 class NoParentLater(Announces):
-    """A block of a later chunk is announced as the first of a sequence."""
+    """A block of a later chunk is announced without its parent."""
 
     def commit(self, rid: str, n: int) -> None:
         super().commit(rid, n)
         self._events = [e._replace(parent=None) if isinstance(e, BlockStored) else e for e in self._events]
 
 
+@fault("kv-event-grandparent", law="event_consistency", seen=("mutant",))
 class Grandparent(Announces):
-    """Behind the first two blocks, the parent that is named is the parent's."""
+    """Behind the second block, an event names the grandparent as the parent."""
 
     def events(self) -> list[Event]:
         return [self._aged(event) if isinstance(event, BlockStored) else event for event in super().events()]
@@ -73,8 +86,9 @@ class Grandparent(Announces):
         return event._replace(parent=(extra_key, tokens[:before])) if before else event
 
 
+@fault("kv-event-partial", law="event_consistency", seen=("mutant",))
 class PartialBlock(Announces):
-    """finish announces the last block though it is not full."""
+    """finish announces a last block that is not full."""
 
     def finish(self, rid: str) -> None:
         request = self._live[rid]
@@ -87,8 +101,9 @@ class PartialBlock(Announces):
         super().finish(rid)
 
 
+@fault("kv-event-tokens", law="event_consistency", seen=("mutant",))
 class NextTokens(Announces):
-    """The tokens of an event begin one too late."""
+    """The tokens of an event start one token too late."""
 
     def commit(self, rid: str, n: int) -> None:
         known = self._live[rid].tokens
@@ -98,8 +113,9 @@ class NextTokens(Announces):
                 self._events[i] = event._replace(tokens=(*event.tokens[1:], known[len(event.tokens)]))
 
 
+@fault("kv-event-namespace", law="event_consistency", seen=("sglang#24568",))
 class NamespacesAlike(Announces):
-    """Two prefixes that differ in their extra keys have one name in events."""
+    """Event keys leave out the extra key."""
 
     def events(self) -> list[Event]:
         return [self._plain(event) for event in super().events()]
@@ -119,8 +135,9 @@ def _without_extra_key(key: Hashable) -> Key:
     return None, tokens
 
 
+@fault("kv-event-split", law="event_consistency", seen=("sglang#14934",))
 class SplitRemoves(Announces):
-    """A branch behind a block is announced, and the block's other children as gone."""
+    """Storing a second child of a block announces its siblings as removed."""
 
     def _announce(self, key: Key) -> None:
         parent = key[1][: -self.block_size]
@@ -130,8 +147,9 @@ class SplitRemoves(Announces):
         super()._announce(key)
 
 
+@fault("kv-event-child-first", law="event_consistency", seen=("tokenspeed#87",))
 class ChildFirst(Announces):
-    """What a step stores is told last block first."""
+    """The stored blocks of a step are announced last block first."""
 
     def commit(self, rid: str, n: int) -> None:
         told = len(self._events)
@@ -142,16 +160,18 @@ class ChildFirst(Announces):
         self._events.append(event)
 
 
+@fault("kv-event-clear", law="event_consistency", seen=("mutant",))
 class ClearsTooMuch(Announces):
-    """evict_all says that everything is gone; what live requests hold is still hit."""
+    """evict_all announces AllBlocksCleared although blocks of live requests can still be hit."""
 
     def evict_all(self) -> None:
         super().evict_all()
         self._events.append(AllBlocksCleared())
 
 
+@fault("kv-event-decodes", law="event_consistency", seen=("mutant",))
 class SilentDecodes(Announces):
-    """Only a prompt's blocks are announced."""
+    """Blocks of decoded tokens are not announced."""
 
     def commit(self, rid: str, n: int) -> None:
         request = self._live[rid]
@@ -159,23 +179,3 @@ class SilentDecodes(Announces):
             KVManager.commit(self, rid, n)
         else:
             super().commit(rid, n)
-
-
-LAW = "event_consistency"
-FAULTS = faults_of(
-    "kv_manager",
-    ("kv-event-none-at-eviction", SilentEviction, "an evicted block is not announced as gone", ("mutant",), LAW),
-    ("kv-event-none-at-reset", SilentReset, "a reset is not announced", ("mutant",), LAW),
-    ("kv-event-twice", ToldTwice, "a copy is announced twice and gone once", ("mutant",), LAW),
-    ("kv-event-per-copy", RemovedPerCopy, "gone with the first of two copies", ("vllm#55092",), LAW),
-    ("kv-event-before-commit", ToldAtAdmission, "announced before it can be hit", ("mutant",), LAW),
-    ("kv-event-no-parent", NoParentLater, "a later block is announced as a first one", ("mutant",), LAW),
-    ("kv-event-grandparent", Grandparent, "the parent named is the parent's parent", ("mutant",), LAW),
-    ("kv-event-partial", PartialBlock, "a block that is not full is announced", ("mutant",), LAW),
-    ("kv-event-tokens", NextTokens, "the tokens announced are those one later", ("mutant",), LAW),
-    ("kv-event-namespace", NamespacesAlike, "the name lacks the extra key", ("sglang#24568",), LAW),
-    ("kv-event-split", SplitRemoves, "a branch announces its siblings as gone", ("sglang#14934",), LAW),
-    ("kv-event-child-first", ChildFirst, "a child is announced before its parent", ("tokenspeed#87",), LAW),
-    ("kv-event-clear", ClearsTooMuch, "everything is announced as gone while some is held", ("mutant",), LAW),
-    ("kv-event-decodes", SilentDecodes, "blocks of decoded tokens are not announced", ("mutant",), LAW),
-)

@@ -1,18 +1,44 @@
-"""Faults of kv_scheduler that lie below its batches: the manager that it asks, and what it says of slots."""
+"""Faults of kv_scheduler: block tables and free blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.kv_manager import tables as kv_tables
-from kvlockstep.impl.faulty.kv_manager.lifecycle import ResetKeepsIdle, ResetMovesOn
+from kvlockstep.impl.faulty.kv_manager.reset import ResetKeepsIdle, ResetMovesOn
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
-from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 
 
-class Over(KVScheduler):
-    """The scheduler over a spoiled manager."""
+@fault("sched-stale-table", law="held_tables", seen=("LMCache#1361", "vllm#46595"))
+class StaleWorkerTable(KVScheduler):
+    """The worker appends a resumed request's blocks to its old table instead of replacing it."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._tables: dict[str, Sequence[int]] = {}
+
+    def _item(self, job: Job, n: int) -> Item:
+        item = super()._item(job, n)
+        known = self._tables.get(job.rid, ())[: len(item.slots)]
+        self._tables[job.rid] = [*known, *item.slots[len(known) :]]
+        return item._replace(slots=self._tables[job.rid])
+
+
+@fault("sched-late-table", law="coverage", seen=("vllm-rbln#676",))
+class TableWithoutNewBlock(KVScheduler):
+    """The worker gets the new block of a decode one step late."""
+
+    def _item(self, job: Job, n: int) -> Item:
+        item = super()._item(job, n)
+        late = n == 1 and item.start and item.start % self.block_size == 0
+        return item._replace(slots=item.slots[: item.start]) if late else item
+
+
+class WithFaultyManager(KVScheduler):
+    """The scheduler with a faulty manager."""
 
     manager = KVManager
 
@@ -21,16 +47,18 @@ class Over(KVScheduler):
         self._kv = self.manager(blocks, block_size)
 
 
-class KeyWithoutParent(Over):
-    """A block is published under its own tokens alone."""
+@fault("sched-no-parent", law="prefix_soundness", seen=("vllm#12603",))
+class KeyWithoutParent(WithFaultyManager):
+    """A block's key is its own tokens, without its parent."""
 
     class manager(KVManager):
         def _key(self, extra_key: int | None, tokens: list[int]) -> Key:
             return extra_key, tuple(tokens[-self.block_size :])
 
 
-class HitStaysEvictable(Over):
-    """A block that is hit waits to be evicted again once its step is launched, if not for the request that has it."""
+@fault("sched-hit-evictable", law="write_isolation", seen=("vllm#10507",))
+class HitStaysEvictable(WithFaultyManager):
+    """A block that is hit can be evicted again once its step is launched."""
 
     class manager(KVManager):
         def avail(self) -> int:
@@ -48,8 +76,9 @@ class HitStaysEvictable(Over):
             self._idle.update(dict.fromkeys(hits))
 
 
-class TableSorted(Over):
-    """A table that grows is put in the order of the block numbers."""
+@fault("sched-table-sorted", law="content_equality", seen=("mutant",))
+class TableSorted(WithFaultyManager):
+    """A table that grows is sorted by block number."""
 
     class manager(KVManager):
         def reserve(self, rid: str, n: int) -> bool:
@@ -58,20 +87,23 @@ class TableSorted(Over):
             return accepted
 
 
-class ResetKeepsCache(Over):
-    """A reset, for new weights, say, preempts the running requests and leaves what they published."""
+@fault("sched-reset-keeps", law="reset_complete", seen=("vllm#57727",))
+class ResetKeepsCache(WithFaultyManager):
+    """A reset preempts the running requests but keeps the published blocks."""
 
     manager = ResetKeepsIdle
 
 
-class ResetKeepsPool(Over):
-    """A reset makes a second pool behind the first."""
+@fault("sched-reset-moves-on", law="conservation", seen=("mutant",))
+class ResetKeepsPool(WithFaultyManager):
+    """Each reset creates a second pool behind the first and never frees the first."""
 
     manager = ResetMovesOn
 
 
+@fault("sched-table-padded", law="no_aliasing", seen=("mutant",))
 class TablePadded(KVScheduler):
-    """Tables have the width of the longest; the shorter ones are filled up with their last slot."""
+    """Short tables are padded to the width of the longest by repeating their last slot."""
 
     def slots(self, rid: str) -> list[int]:
         own = super().slots(rid)
@@ -79,16 +111,18 @@ class TablePadded(KVScheduler):
         return own + own[-1:] * (widest - len(own))
 
 
+@fault("sched-frees-in-flight", law="eviction_safety", seen=("mini-sglang#52",))
 class ListsEnding(KVScheduler):
-    """The slots of a request that will end with the batch in flight are listed as free."""
+    """The slots of a request that ends with the batch in flight are listed as free too early."""
 
     def free_slots(self) -> Iterable[int] | None:
         ending = [job.rid for job in self._running if len(job.tokens) + 1 == job.last and self._launched]
         return [*(super().free_slots() or ()), *(slot for rid in ending for slot in self.slots(rid))]
 
 
+@fault("sched-abort-lists-twice", law="no_double_free", seen=("sglang#13501",))
 class ListsAbortedTwice(KVScheduler):
-    """An abort puts the slots into the list of the free ones, where their release has put them."""
+    """An abort lists the request's slots as free a second time."""
 
     _aborted: tuple[int, ...] = ()
 
@@ -101,15 +135,17 @@ class ListsAbortedTwice(KVScheduler):
         return free + [slot for slot in self._aborted if slot in free]
 
 
+@fault("sched-counts-shared", law="accounting", seen=("mutant",))
 class CountsShared(KVScheduler):
-    """A block with several holders counts as available for all but one of them."""
+    """avail also counts the blocks that several requests share."""
 
     def avail(self) -> int:
         return super().avail() + sum(refs > 1 for refs in self._kv._refs) * self.block_size
 
 
-class TakesAhead(Over):
-    """A block more than needed is taken while any is free, also beyond the longest request."""
+@fault("sched-takes-ahead", law="table_limit", seen=("shape: lookahead unbounded",))
+class TakesAhead(WithFaultyManager):
+    """A request takes one block ahead of its need, even past the longest table allowed."""
 
     manager = kv_tables.TakesAhead
     drafts = 0
@@ -117,18 +153,3 @@ class TakesAhead(Over):
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
         self.max_length = max(block_size, self.total // 2)
-
-
-FAULTS = faults_of(
-    "kv_scheduler",
-    ("sched-takes-ahead", TakesAhead, "a table longer than its row", ("shape: lookahead unbounded",), "table_limit"),
-    ("sched-no-parent", KeyWithoutParent, "a key without the parent", ("vllm#12603",), "prefix_soundness"),
-    ("sched-hit-evictable", HitStaysEvictable, "a hit stays evictable", ("vllm#10507",), "write_isolation"),
-    ("sched-table-sorted", TableSorted, "a table in another order", ("mutant",), "content_equality"),
-    ("sched-reset-keeps", ResetKeepsCache, "a reset forgets nothing", ("vllm#57727",), "reset_complete"),
-    ("sched-reset-moves-on", ResetKeepsPool, "the pool grows with each reset", ("mutant",), "conservation"),
-    ("sched-table-padded", TablePadded, "one slot for many positions", ("mutant",), "no_aliasing"),
-    ("sched-frees-in-flight", ListsEnding, "free before its batch is done", ("mini-sglang#52",), "eviction_safety"),
-    ("sched-abort-lists-twice", ListsAbortedTwice, "freed by two hands", ("sglang#13501",), "no_double_free"),
-    ("sched-counts-shared", CountsShared, "shared counts as available", ("mutant",), "accounting"),
-)

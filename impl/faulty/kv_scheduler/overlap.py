@@ -1,17 +1,18 @@
-"""Faults of kv_scheduler with drafts in flight: what the scheduler assumes of them, and when it takes that back."""
+"""Faults of kv_scheduler: batches scheduled while another one runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from kvlockstep.impl.faulty.fault import faults_of
+from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS, Batch, Item
 from kvlockstep.reference.kv_scheduler.scheduler import Job
 
 
+@fault("sched-rejects-twice", law="continuity", seen=("shape: rollback",))
 class RejectsTwice(OverlapScheduler):
-    """The worker takes off its positions what was wrong in the batch before, though the scheduler has done so."""
+    """The worker subtracts rejected drafts that the scheduler has subtracted already."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -30,8 +31,9 @@ class RejectsTwice(OverlapScheduler):
         self._heard.pop(job.rid, None)
 
 
+@fault("sched-counts-before", law="continuity", seen=("shape: state of the wrong step",))
 class CountsOfBatchBefore(OverlapScheduler):
-    """The worker corrects positions by the counts of the batch before the one in flight."""
+    """The worker corrects positions with the accepted counts of the previous batch."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -45,8 +47,9 @@ class CountsOfBatchBefore(OverlapScheduler):
         return super()._rejections([{**right, **self._last} for right in accepted])
 
 
+@fault("sched-keeps-placeholders", law="sampling", seen=("vllm#48245",))
 class KeepsPlaceholders(OverlapScheduler):
-    """The tokens that were in flight at a preemption are still waited for when the request has come back."""
+    """A resumed request still waits for tokens that were in flight when it was preempted."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -61,15 +64,17 @@ class KeepsPlaceholders(OverlapScheduler):
         return ahead, coming + self._stale.get(job.rid, 0)
 
 
+@fault("sched-late-drafts", law="input_tokens", seen=("shape: late output",))
 class DropsLateDrafts(OverlapScheduler):
-    """Of what arrives for a preempted request the sampled token is kept, and not the drafts before it."""
+    """Late results of a preempted request keep the sampled token but lose the accepted drafts."""
 
     def _arrive(self, job: Job, item: Item, right: list[int], came: list[int]) -> None:
         super()._arrive(job, item, right, came[-1:] if job in self._waiting else came)
 
 
+@fault("sched-publishes-in-flight", law="prefix_soundness", seen=("shape: stale prefix",))
 class PublishesInFlight(OverlapScheduler):
-    """Blocks are published as far as a batch had drafts, before the wrong ones are taken off."""
+    """Blocks are published up to a batch's drafts before the rejected ones are removed."""
 
     def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         self._fed = {item.rid: drafts for item, drafts in self._flights[0]}
@@ -85,16 +90,18 @@ class PublishesInFlight(OverlapScheduler):
         super()._arrive(job, item, right, came)
 
 
+@fault("sched-slots-without-drafts", law="coverage", seen=("TensorRT-LLM#16280",))
 class SlotsWithoutDrafts(OverlapScheduler):
-    """Behind a batch in flight a request gets slots as if none of its drafts were right."""
+    """A request behind a batch in flight gets slots as if all drafts in it were rejected."""
 
     def _reserve(self, job: Job, n: int) -> bool:
         drafts = sum(item.drafts for flight in self._flights for item, _ in flight if item.rid == job.rid)
         return self._kv.reserve(job.rid, self._ahead(job)[0] - drafts + n)
 
 
+@fault("sched-drafts-of-next", law="input_tokens", seen=("shape: buffer reuse",))
 class DraftsOfNextBatch(OverlapScheduler):
-    """Accepted drafts are read where the next batch has put its own meanwhile."""
+    """Accepted drafts are read after the next batch has overwritten them with its own."""
 
     def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
         batch = super().schedule(accepted)
@@ -105,63 +112,9 @@ class DraftsOfNextBatch(OverlapScheduler):
         return batch
 
 
+@fault("sched-ends-by-last", law="ending", seen=("shape: off-by-one",))
 class EndsByLastToken(OverlapScheduler):
-    """Whether a request has come to its end is seen by the last token that arrives, not by the drafts before it."""
+    """Only the last token of a batch is checked for the end, not the accepted drafts before it."""
 
     def _ends(self, job: Job, came: list[int]) -> bool:
         return super()._ends(job, came[-1:])
-
-
-FAULTS = faults_of(
-    "kv_scheduler",
-    ("sched-rejects-twice", RejectsTwice, "rejections are taken off twice", ("shape: rollback",), "continuity"),
-    (
-        "sched-counts-before",
-        CountsOfBatchBefore,
-        "accepted drafts of another batch",
-        ("shape: state of the wrong step",),
-        "continuity",
-    ),
-    (
-        "sched-keeps-placeholders",
-        KeepsPlaceholders,
-        "what was in flight at a preemption still counts",
-        ("vllm#48245",),
-        "sampling",
-    ),
-    (
-        "sched-late-drafts",
-        DropsLateDrafts,
-        "late drafts of a preempted request are lost",
-        ("shape: late output",),
-        "input_tokens",
-    ),
-    (
-        "sched-publishes-in-flight",
-        PublishesInFlight,
-        "a block is published with drafts that are rejected",
-        ("shape: stale prefix",),
-        "prefix_soundness",
-    ),
-    (
-        "sched-slots-without-drafts",
-        SlotsWithoutDrafts,
-        "the device is further than the slots go",
-        ("TensorRT-LLM#16280",),
-        "coverage",
-    ),
-    (
-        "sched-drafts-of-next",
-        DraftsOfNextBatch,
-        "accepted drafts are read from the next batch",
-        ("shape: buffer reuse",),
-        "input_tokens",
-    ),
-    (
-        "sched-ends-by-last",
-        EndsByLastToken,
-        "an end among accepted drafts is missed",
-        ("shape: off-by-one",),
-        "ending",
-    ),
-)

@@ -1,4 +1,4 @@
-"""The kernel that copies blocks, with offsets in too few bits: what a cache of more than 2**32 words must show."""
+"""The block copy kernel with offsets in too few bits: a cache of more than 2**32 words must show it."""
 
 from __future__ import annotations
 

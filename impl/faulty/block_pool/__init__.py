@@ -1,0 +1,1 @@
+"""Faults of block_pool."""

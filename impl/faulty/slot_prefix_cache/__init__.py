@@ -1,0 +1,1 @@
+"""Faults of slot_prefix_cache."""
