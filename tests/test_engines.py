@@ -143,7 +143,7 @@ def test_a_folder_is_all_that_an_engine_needs(tmp_path, monkeypatch):
     folder.mkdir()
     make = "kvlockstep.impl.engines.my_engine.manager:make"
     (folder / "__init__.py").write_text(f'"""Mine."""\n\nTARGETS = {{"kv_manager": {{"mine": "{make}"}}}}\n')
-    (folder / "manager.py").write_text("from kvlockstep.impl.faulty.kv_manager.basics import LosesOnAbort as make\n")
+    (folder / "manager.py").write_text("from kvlockstep.impl.faulty.kv_manager.release import LosesOnAbort as make\n")
     trace = known("leak_freedom", folder).trace
     lines = ['id = "leaks"', 'class = "bug"', 'version = "1"', 'contract = "kv_manager"', 'target = "mine"']
     lines += ['law = "leak_freedom"', f'trace = "{trace.name}"', 'reason = "It leaks."']
