@@ -19,10 +19,10 @@ from typing import Any, get_type_hints
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import write_whole
-from kvlockstep.models.core.fitting import op_of, require_kind, scope_of, shown
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.core.safe_text import safe_text
+from kvlockstep.models.core.trace_schema import op_of, require_kind, scope_of, shown
 from kvlockstep.models.registry import MODELS, model_of
 
 VERSION = 1
