@@ -21,7 +21,7 @@ from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.runs.check import shrink_failure
+from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets import Target, resolve
 
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"

@@ -15,12 +15,12 @@ import pytest
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.core.profiles import PROFILES
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers import shrink
+from kvlockstep.drivers import CHECK_DRIVERS, shrink
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.runs.check import DRIVERS, check_target
+from kvlockstep.runs.check import check_target
 from kvlockstep.runs.supervising import Journal, run_ops_supervised
 from kvlockstep.targets import Target
 
@@ -80,7 +80,7 @@ def checked(manager, profile, driver, tmp_path, **changes):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 @pytest.mark.parametrize("manager", ENDS, ids=lambda manager: manager.__name__)
 def test_a_process_that_ends_is_a_finding_with_the_shortest_trace(manager, driver, profile, tmp_path):
     report = checked(manager, profile, driver, tmp_path)
@@ -99,7 +99,7 @@ def test_a_crash_says_where_in_the_target_it_was(tmp_path):
     assert run.failure.details[-1].endswith("in commit")
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
     (run,) = checked(Interrupts, "quick", driver, tmp_path).failures
     assert run.failure.law == "error_contract"
@@ -107,7 +107,7 @@ def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.1)
     (run,) = checked(Hangs, profile, driver, tmp_path).failures
@@ -115,7 +115,7 @@ def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
     assert [op.name for op in run.failure.ops] == ["admit", "forward"]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_with_signals_blocked_is_a_finding(driver, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)
     (run,) = checked(HangsDeaf, "quick", driver, tmp_path, step_seconds=0.3).failures

@@ -17,10 +17,29 @@ from typing import Any, NamedTuple, TypeVar
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, common, failed, run_ops
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op
 
 T = TypeVar("T")
+
+
+class Explore:
+    """The driver of `check`: all small scopes of the contract together."""
+
+    name = "explore"
+    about = "every operation in every state of small scopes, breadth first"
+
+    def run(self, run: Run) -> Outcome:
+        return explore_all(
+            run.model_type,
+            run.factory,
+            run.model_type.small_scopes,
+            watchdog=run.watchdog,
+            steps=run.budget.explore_steps,
+            seconds=run.budget.explore_limit,
+            progress=run.progress,
+        )
 
 
 class Unrepeatable(Exception):

@@ -8,17 +8,47 @@ replaying costs more steps than a rare place is worth.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import EPISODE_LENGTHS, picker, walk
+from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Factory, Model
 
 PATIENCE = 6
 LONGEST_PAUSE = 15
 MOST_STATES = 100_000
+
+
+class Guided:
+    """The driver of guided episodes. `check` does not run it: its states are those of one shard."""
+
+    name = "guided"
+    about = "in `fuzz` only: random episodes that end where they find nothing that their shard has not met"
+    alone = False
+    each = True
+
+    def run(self, run: Run) -> Outcome:
+        outcome, guide = Outcome(self.name), Guide(run.model_type, seed=run.seed)
+        started = time.perf_counter()
+        while outcome.steps < run.budget.random_steps and outcome.failure is None:
+            outcome.failure = guide.run_episode(run.factory, outcome.states, run.watchdog, outcome)
+            outcome.states += 1
+            if run.progress is not None:
+                run.progress(outcome.steps)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def play(self, shard: Shard) -> Iterator[Outcome]:
+        guide = Guide(shard.model_type, seed=shard.seed)
+        for episode in shard.episodes:
+            outcome = shard.new_outcome(episode)
+            outcome.failure = guide.run_episode(shard.factory, episode, shard.watchdog, outcome)
+            yield outcome
 
 
 class Guide:

@@ -43,7 +43,7 @@ class ReplayDivergence(Divergence):
 
 
 @dataclass(frozen=True)
-class Event:
+class RequestEvent:
     """Something that happened to a request: "admit", "resume", "preempt", "reject" or "finish", at `clock` ms.
 
     `tokens`: cached ones at an admission, computed ones otherwise.
@@ -102,7 +102,7 @@ def play(
     max_running: int = 256,
     ask: str = "avail",
     progress: Callable[[int, int], None] | None = None,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: Callable[[RequestEvent], None] | None = None,
 ) -> Summary:
     """Plays requests with overlapping lifetimes against a kv_manager, every law on.
 
@@ -175,7 +175,7 @@ class _Player:
                 f"step_ms={step_ms}, prefill_budget={prefill_budget}, max_running={max_running}: all must be positive"
             )
         self.progress: Callable[[int, int], None] | None = None
-        self.on_event: Callable[[Event], None] | None = None
+        self.on_event: Callable[[RequestEvent], None] | None = None
         self._adapter = adapter
         self._judge = KVJudge(adapter, _memory_for(adapter), ask)
         self._step_ms = step_ms
@@ -338,7 +338,7 @@ class _Player:
 
     def _tell(self, kind: str, entry: _Entry, tokens: int) -> None:
         if self.on_event is not None:
-            self.on_event(Event(kind, entry.request.line, self._clock, tokens))
+            self.on_event(RequestEvent(kind, entry.request.line, self._clock, tokens))
 
     def _do(self, operation: str, name: str | None, **arguments: Any) -> str:
         self._tail.append((operation, name, arguments))

@@ -24,7 +24,7 @@ def worst(verdicts: Iterable[str]) -> str:
 
 
 @dataclass
-class Run:
+class DriverResult:
     """One driver on one target of one contract. `evaluated` counts the evaluations of each law."""
 
     contract: str
@@ -47,7 +47,7 @@ class Run:
 
 
 @dataclass
-class TargetReport:
+class TargetResult:
     """All runs on one target.
 
     `missed` are the reach goals that no driver reached, `not_evaluated` the laws that no driver evaluated, though the
@@ -56,7 +56,7 @@ class TargetReport:
 
     contract: str
     target: str
-    runs: list[Run] = field(default_factory=list)
+    runs: list[DriverResult] = field(default_factory=list)
     missed: tuple[str, ...] = ()
     not_evaluated: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -88,15 +88,15 @@ class TargetReport:
         return [*(run.cut for run in self.runs if run.cut), *gaps(self.missed, self.not_evaluated)]
 
     @property
-    def failures(self) -> list[Run]:
+    def failures(self) -> list[DriverResult]:
         return [run for run in self.runs if run.failure is not None]
 
 
 @dataclass
-class Report:
+class CheckResult:
     """What `check` answers."""
 
-    targets: list[TargetReport] = field(default_factory=list)
+    targets: list[TargetResult] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -108,7 +108,7 @@ class Report:
         return self.verdict == HOLDS
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[DriverResult]:
         return [run for target in self.targets for run in target.runs]
 
     def to_json(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def law_verdicts(
     return {law.id: verdict(law.id) for law in model_of(contract).laws}
 
 
-def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> Run:
+def result_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> DriverResult:
     """A driver's outcome as a run of a report."""
     failure = outcome.failure
     violated = (failure.law,) if failure is not None else ()
@@ -165,7 +165,7 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
         note = outcome.cut or f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
     elif outcome.sampled:
         note = f"{outcome.novel / outcome.sampled:.0%} in new states"
-    return Run(
+    return DriverResult(
         contract,
         target,
         outcome.driver,

@@ -22,8 +22,9 @@ from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE, Law, muted
 from kvlockstep.properties.overlaps import reason_for
-from kvlockstep.runs.check import drive, shrink_failure
+from kvlockstep.runs.drive import drive
 from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
+from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, clean_twins, faults, known_faults, resolve
 
 STEP_SECONDS = 0.5

@@ -21,8 +21,8 @@ from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
-from kvlockstep.runs.check import Event
-from kvlockstep.runs.results import INCONCLUSIVE, Report, TargetReport
+from kvlockstep.runs.progress import Progress as DriverProgress
+from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult
 
 PIPE_WIDTH = 120
 # Of a long run without a terminal, in a log.
@@ -93,14 +93,14 @@ class CheckProgress:
     def __init__(self, progress: Progress) -> None:
         self._show = NowAndThen(progress)
 
-    def __call__(self, event: Event) -> None:
-        text = f"{event.contract} on {event.target}: {event.driver}"
-        if event.kind == "progress":
-            text += f", {event.steps:,} steps"
+    def __call__(self, message: DriverProgress) -> None:
+        text = f"{message.contract} on {message.target}: {message.driver}"
+        if message.kind == "progress":
+            text += f", {message.steps:,} steps"
         self._show(text)
 
 
-def print_target(console: Console, report: TargetReport) -> None:
+def print_target(console: Console, report: TargetResult) -> None:
     """Header, one row per driver, reach, and the failure page if there is one."""
     console.print(
         f"[bold]{report.contract}[/bold] on [bold]{escape(report.target)}[/bold]{escape(_engine(report.facts))}"
@@ -138,7 +138,7 @@ def print_target(console: Console, report: TargetReport) -> None:
     console.print()
 
 
-def print_summary(console: Console, report: Report) -> None:
+def print_summary(console: Console, report: CheckResult) -> None:
     """The last line of a check."""
     for target, reason in report.skipped.items():
         console.print(f"skipped {target}: {reason}", markup=False)
@@ -181,7 +181,7 @@ def traits_text(traits: Traits | SchedulerTraits) -> str:
     return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
 
 
-def laws_text(report: TargetReport) -> str:
+def laws_text(report: TargetResult) -> str:
     """How many laws there are of each verdict, and the one that was evaluated least."""
     counts = Counter(report.laws.values())
     texts = [f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items()]
