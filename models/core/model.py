@@ -157,6 +157,16 @@ class Model(ABC, Generic[S]):
         return None
 
     @classmethod
+    def parts(cls, ops: Sequence[Op]) -> list[set[int]]:
+        """The positions of operations that are dropped together when a long trace is shrunk, like a request's."""
+        return []
+
+    @classmethod
+    def merged(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+        """The operations with one actor fewer, whose operations another one takes over."""
+        return ()
+
+    @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
         """The same operations with names, then also values, numbered from 0."""
         return ()

@@ -17,7 +17,15 @@ from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.requests.answers import operate
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.shrinking import less_room, plain_keys, smaller_pools, thinned_blocks, tidied
+from kvlockstep.models.requests.shrinking import (
+    by_request,
+    less_room,
+    plain_keys,
+    smaller_pools,
+    thinned_blocks,
+    tidied,
+    without_forks,
+)
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
@@ -334,6 +342,14 @@ class KVManagerModel(Model[KVScope]):
     @classmethod
     def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]]:
         return shortcuts(ops, answers)
+
+    @classmethod
+    def parts(cls, ops: Sequence[Op]) -> list[set[int]]:
+        return by_request(ops)
+
+    @classmethod
+    def merged(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+        return without_forks(ops)
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
