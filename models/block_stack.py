@@ -112,7 +112,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
                 return held._replace(blocks=held.blocks.difference(blocks), returned=held.returned.union(blocks))
         return held._replace(capturing=op.name == "begin_capture")
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         reach, name = self.reach, step.op.name
         match step.outcome:
             case Refused("CaptureActive"):
@@ -133,7 +133,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
                 reach["nothing"] += not blocks
                 reach["shuffled"] += blocks != sorted(blocks)
 
-    def _notice_bad_release(self, step: Step) -> None:
+    def _notice_bad_release(self, step: Step[View, Held]) -> None:
         blocks, held = step.op.args["blocks"], step.held_before.blocks
         self.reach["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
         self.reach["double_free"] += any(b in step.before.free for b in blocks)

@@ -189,7 +189,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
                 return held._replace(lanes=lanes)
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         reach, op = self.reach, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
@@ -207,7 +207,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             case _:
                 self._notice_other(step)
 
-    def _notice_replay(self, step: Step) -> None:
+    def _notice_replay(self, step: Step[View, Held]) -> None:
         reach, args = self.reach, step.op.args
         rows, lanes = args["rows"], args["lanes"]
         took = len(step.before.free) - len(step.after.free)
@@ -225,7 +225,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         self._since_replay = (set(rows), took > 0)
         self._took |= {row for row in rows if step.before.tables[row] != step.after.tables[row]}
 
-    def _notice_other(self, step: Step) -> None:
+    def _notice_other(self, step: Step[View, Held]) -> None:
         reach, args = self.reach, step.op.args
         rows, took = self._since_replay
         match step.op.name:

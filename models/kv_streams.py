@@ -11,7 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.properties import kv_streams as laws
 from kvlockstep.properties.kv_streams import Held, View, moved
-from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.law import Operation, Refused, Step
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_streams import KVStreams
 from kvlockstep.reference.kv_streams.contract import MOST_STAMPS, STREAMS
@@ -190,7 +190,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
                 return held._replace(gates=held.gates - {args["stream"]})
         return held._replace(gates=frozenset(), reads=(), pending=())
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         reach, op = self.reach, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
@@ -215,7 +215,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
             case _ if op.name != "free":
                 self._notice_work(step)
 
-    def _notice_work(self, step: Step) -> None:
+    def _notice_work(self, step: Step[View, Held]) -> None:
         reach, gates = self.reach, step.held.gates
         stream, reads, writes = places_of(step.op)
         reach["behind_a_gate"] += stream in gates
@@ -258,7 +258,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         return 1 if self.scope.exhaustive else pick((1, 1, 2, MOST_PAIRS))
 
 
-def places_of(op: Op) -> tuple[str, list[tuple[str, int]], list[tuple[str, int]]]:
+def places_of(op: Operation) -> tuple[str, list[tuple[str, int]], list[tuple[str, int]]]:
     """The stream of an operation, and the places that it reads and writes."""
     args = op.args
     if op.name in ("read", "write"):

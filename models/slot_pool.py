@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command
-from kvlockstep.properties import slot_pool as laws
 from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.slot_pool import LAWS, Held, View
 from kvlockstep.reference.slot_pool import SlotPool
 
 
@@ -21,17 +21,9 @@ class SlotPoolScope(Scope):
     slots: int
 
 
-class View(NamedTuple):
-    """Of each slot whether it is free, and its version."""
-
-    free: list[bool]
-    versions: list[int]
-    free_count: int
-
-
 class SlotPoolModel(LockstepModel[SlotPoolScope]):
     contract = "slot_pool"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = SlotPool
     scope_type = SlotPoolScope
     # One episode in eighty has more slots than a machine word has bits; looking at them all takes its time.
@@ -77,17 +69,17 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
         slots = range(self.scope.slots)
         return View(list(map(system.is_free, slots)), list(map(system.version, slots)), system.free_count)
 
-    def nothing_held(self) -> frozenset[int]:
+    def nothing_held(self) -> Held:
         return frozenset()
 
-    def holds_after(self, held: frozenset[int], op: Op, outcome: Any) -> frozenset[int]:
+    def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         if isinstance(outcome, Refused):
             return held
         if op.name == "free":
             return held - {op.args["slot"]}
         return held | {outcome if op.name == "alloc" else op.args["slot"]}
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         name, outcome, reach = step.op.name, step.outcome, self.reach
         if isinstance(outcome, Refused):
             kind = {"alloc": "exhausted", "free": "double_free", "occupy": "occupy_held"}[name]

@@ -328,7 +328,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
                 return held._replace(cached={})
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         self.reach.update(reached(step, self._grown, HASHES[self.scope.hash]))
 
     def fingerprint(self) -> Any:

@@ -55,7 +55,7 @@ class LockstepModel(Model[S]):
     def holds_after(self, held: Any, op: Op, outcome: Any) -> Any:
         """Who holds what after this outcome; a new value, `held` is not changed."""
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[Any, Any]) -> None:
         """Counts reach goals."""
 
     @property

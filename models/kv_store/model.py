@@ -220,7 +220,7 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
     def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         notice(self.reach, step)
 
     def fingerprint(self) -> Any:

@@ -135,7 +135,7 @@ class PagedCacheModel(PagedCommands):
                 return self.nothing_held()
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         notice(self.reach, step)
 
     def fingerprint(self) -> Any:

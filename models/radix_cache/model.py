@@ -133,7 +133,7 @@ class RadixCacheModel(RadixCommands):
                 return reset(held)
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         self._reach.notice(step)
 
     def fingerprint(self) -> Any:

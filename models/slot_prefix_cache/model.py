@@ -222,7 +222,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         rows = overwritten(rows, op.name, args)
         return Held(held.capacity, clock, rows, prefixes(rows), used, pins, written)
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         notice(self.reach, step, self.scope.positions)
 
     def fingerprint(self) -> Any:
