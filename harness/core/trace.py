@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -90,6 +90,8 @@ def short(target: str) -> str:
 
 @dataclass
 class _Header:
+    """The values of a trace that stand in the first line of its file, in this order, with their JSON types."""
+
     contract: str
     scope: dict[str, Any]
     target: str = ""
@@ -105,20 +107,11 @@ class _Header:
 
 def header_line(trace: Trace) -> str:
     """The first line of a trace file."""
-    header = _Header(
-        trace.contract,
-        trace.scope.to_json(),
-        trace.target,
-        trace.law,
-        trace.message,
-        list(trace.details),
-        trace.driver,
-        trace.seed,
-        trace.original,
-        trace.flaky,
-        trace.unfinished,
-    )
-    values = {name: value for name, value in vars(header).items() if name != "unfinished" or value}
+    values = {f.name: getattr(trace, f.name) for f in fields(_Header)}
+    values["scope"] = trace.scope.to_json()
+    if not trace.unfinished:
+        # Written only where it says something, so that saved traces stay as they are, byte for byte.
+        del values["unfinished"]
     return json.dumps({"kvlockstep_trace": VERSION, **values})
 
 
@@ -200,22 +193,9 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
             avails.append(n if type(n := record.get("avail")) is int else None)
         except ValueError as error:
             raise UsageError(f"{place_of(path, index)}: malformed trace: {error}") from error
-    return Trace(
-        header.contract,
-        scope,
-        tuple(ops),
-        tuple(answers),
-        header.target,
-        header.law,
-        header.message,
-        tuple(header.details),
-        header.driver,
-        header.seed,
-        header.original,
-        header.flaky,
-        header.unfinished,
-        tuple(avails) if any(n is not None for n in avails) else (),
-    )
+    known = {**vars(header), "scope": scope, "details": tuple(header.details)}
+    available = tuple(avails) if any(n is not None for n in avails) else ()
+    return Trace(**known, ops=tuple(ops), answers=tuple(answers), avails=available)
 
 
 def place_of(path: Path | str, index: int) -> str:

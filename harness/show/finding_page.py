@@ -28,8 +28,8 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
     observed = observe(target, trace)
     script = script_of(trace)
     name = f"{Path(trace.file_name).stem}.py"
-    law = next((law for law in model_of(trace.contract).laws if law.id == (observed.law or trace.law)), None)
-    pictures = [observed.start, *(m.picture for m in observed.moments)]
+    law = model_of(trace.contract).law(observed.law or trace.law)
+    pictures = [observed.start, *(m.picture for m in observed.steps)]
     colours = _colours(pictures)
     return render(
         "finding.html",
@@ -40,7 +40,7 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         note=_note(trace, observed),
         message=observed.message or trace.message,
         details=observed.details or trace.details,
-        sides=observed.sides,
+        differences=observed.differences,
         wanted_by="must be" if trace.contract == "kv_manager" else "reference",
         law=law if trace.law else None,
         steps=_steps(trace, observed),
@@ -69,7 +69,7 @@ def _note(trace: Trace, observed: Observed) -> str:
 def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     before: Picture | None = None
-    states = [("", "", None, observed.start), *((m.op, m.answer, m.avail, m.picture) for m in observed.moments)]
+    states = [("", "", None, observed.start), *((m.op, m.answer, m.avail, m.picture) for m in observed.steps)]
     for number, (op, answer, avail, picture) in enumerate(states):
         hidden = number < observed.hidden
         picture = None if hidden else picture
@@ -79,7 +79,7 @@ def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
                 "op": op,
                 "answer": answer,
                 "avail": avail,
-                "broken": bool(observed.law) and number == len(observed.moments),
+                "broken": bool(observed.law) and number == len(observed.steps),
                 "drawn": not hidden,
                 "tables": _side_by_side(before, picture) if number else _side_by_side(None, picture),
                 "why_empty": "Too long a trace: only its last steps are shown."
@@ -98,10 +98,10 @@ def _side_by_side(before: Picture | None, after: Picture | None) -> list[dict[st
     shown = []
     for table in (*after.tables, _cells(after)):
         old = earlier.get(table.title)
-        sides = [("after", _marked(table, old))]
+        states = [("after", _marked(table, old))]
         if before is not None:
-            sides.insert(0, ("before", _marked(old, table)))
-        shown.append({"title": table.title, "columns": table.columns, "sides": sides})
+            states.insert(0, ("before", _marked(old, table)))
+        shown.append({"title": table.title, "columns": table.columns, "states": states})
     return shown
 
 

@@ -96,6 +96,11 @@ class Model(ABC, Generic[S]):
         # What is available after each operation, where the model asks for it anyway.
         self.avails: list[int | None] = []
 
+    @classmethod
+    def law(cls, id_: str) -> Law[Any] | None:
+        """The law of the contract with this id; None if it has no such law, as for the empty law of a saved trace."""
+        return next((law for law in cls.laws if law.id == id_), None)
+
     @abstractmethod
     def step(self, op: Op) -> Any:
         """Executes one operation, checks every law and returns the target's answer.
