@@ -81,7 +81,7 @@ def check_target(
         def progress(steps: int) -> None:
             emit(Progress("progress", target.contract, target.name, name, steps))
 
-        return drive_apart(name, target, profile, seed, progress, in_process)
+        return drive_apart(name, target, profile, seed, directory=directory, progress=progress, in_process=in_process)
 
     replay_saved(target, directory, profile, result, emit, lambda text: note("replay", text))
     for name in drivers:
