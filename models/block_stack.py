@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
 from kvlockstep.properties import block_stack as laws
 from kvlockstep.properties.block_stack import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -97,6 +98,16 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
 
     def observe(self, system: Any) -> View:
         return View(_as_list(system.free_blocks()), int(system.num_free))
+
+    def draw(self, view: View) -> Picture:
+        cells = {
+            b: Cell(HELD, (CALLER,), 1) if b in self.held.blocks else Cell(UNKNOWN) for b in range(self.scope.blocks)
+        }
+        cells |= {b: Cell(FREE, cells[b].holders if b in cells else (), 0) for b in view.free}
+        rows = (("free, bottom first", numbers(view.free)), ("num_free", str(view.num_free)))
+        return Picture(
+            "block", cells, (Table("stack", ("what", "value"), (*rows, ("capturing", str(self.held.capturing)))),)
+        )
 
     def nothing_held(self) -> Held:
         return Held(frozenset(), frozenset(), False, self.scope.blocks)

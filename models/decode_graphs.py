@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
+from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
 from kvlockstep.properties import decode_graphs as laws
 from kvlockstep.properties.decode_graphs import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -171,6 +172,32 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             _numbers(system.free_blocks()),
             int(system.num_free),
             _numbers(system.memory()),
+        )
+
+    def draw(self, view: View) -> Picture:
+        held: Held = self.held
+        size = held.block_size
+        owners: dict[int, list[str]] = {}
+        for row, table in enumerate(view.tables):
+            for block in table:
+                owners.setdefault(block, []).append(f"row {row}")
+        cells = {}
+        for slot, stamp in enumerate(view.memory):
+            holders = tuple(owners.get(slot // size, ()))
+            state = HELD if holders else FREE if slot // size in view.free else UNKNOWN
+            cells[slot] = Cell(state, holders, len(holders), f"stamp {stamp}")
+        tables = tuple((f"row {row}", str(view.lengths[row]), numbers(table)) for row, table in enumerate(view.tables))
+        graphs = (
+            ("captured since the table moved", numbers(sorted(held.fresh))),
+            ("captured before", numbers(sorted(held.stale))),
+            ("free, bottom first", numbers(view.free)),
+            ("num_free", str(view.num_free)),
+        )
+        return Picture(
+            "slot",
+            cells,
+            (Table("block tables", ("row", "length", "blocks"), tables), Table("graphs", ("what", "value"), graphs)),
+            size,
         )
 
     def nothing_held(self) -> Held:

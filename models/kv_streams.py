@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
 from kvlockstep.properties import kv_streams as laws
 from kvlockstep.properties.kv_streams import Held, View, moved
 from kvlockstep.properties.law import Operation, Refused, Step
@@ -157,6 +158,21 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
 
     def observe(self, system: Any) -> View:
         return View([int(b) for b in system.free_blocks()], [int(s) for s in system.memory()])
+
+    def draw(self, view: View) -> Picture:
+        held: Held = self.held
+        cells = {}
+        for block, stamp in enumerate(view.memory):
+            state = HELD if block in held.blocks else FREE if block in view.free else UNKNOWN
+            holders = (CALLER,) if block in held.blocks else ()
+            cells[block] = Cell(state, holders, len(holders), f"stamp {stamp}")
+        rows = (
+            ("free", numbers(view.free)),
+            ("streams held up", ", ".join(sorted(held.gates)) or "-"),
+            ("asked for since the last synchronize", "; ".join(held.pending) or "-"),
+            ("host", numbers(held.host)),
+        )
+        return Picture("block", cells, (Table("streams", ("what", "value"), rows),))
 
     def nothing_held(self) -> Held:
         scope = self.scope

@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command
+from kvlockstep.models.core.picture import CALLER, FREE, HELD, Cell, Picture, Table, numbers
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_pool import LAWS, Held, View
 from kvlockstep.reference.slot_pool import SlotPool
@@ -68,6 +69,16 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
     def observe(self, system: Any) -> View:
         slots = range(self.scope.slots)
         return View(list(map(system.is_free, slots)), list(map(system.version, slots)), system.free_count)
+
+    def draw(self, view: View) -> Picture:
+        cells = {
+            slot: Cell(
+                FREE if free else HELD, () if free else (CALLER,), int(not free), f"version {view.versions[slot]}"
+            )
+            for slot, free in enumerate(view.free)
+        }
+        counters = (("free_count", str(view.free_count)), ("held by the answers", numbers(sorted(self.held))))
+        return Picture("slot", cells, (Table("counters", ("counter", "value"), counters),))
 
     def nothing_held(self) -> Held:
         return frozenset()

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.core.trace import Trace
+from kvlockstep.models.core.picture import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.results import HOLDS, VIOLATED
 from kvlockstep.show.observe import Observed, observe
-from kvlockstep.show.pictures import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.show.render import render
 from kvlockstep.show.script import script_of
 from kvlockstep.targets import Target

@@ -19,10 +19,10 @@ from kvlockstep.drivers.episode import answer_text
 from kvlockstep.models.core.lockstep import LockstepModel, fields, show
 from kvlockstep.models.core.model import Divergence, Model
 from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.picture import NOTHING, Picture, Table, text
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import Law, Refused, checked_by
 from kvlockstep.reference.errors import ContractError
-from kvlockstep.show.pictures import NOTHING, Picture, picture_of
 from kvlockstep.targets import Target
 
 Outcomes = dict[int, Any]
@@ -140,6 +140,15 @@ def _state_after(
             return NOTHING
     watchdog.beat += 1
     return picture_of(model)
+
+
+def picture_of(model: Model[Any]) -> Picture:
+    """The state of the model's target now. A target that cannot be looked at gives a picture that says so."""
+    try:
+        return model.picture()
+    except (Exception, Divergence) as error:
+        row = (type(error).__name__, text(error))
+        return NOTHING._replace(tables=(Table("the target cannot be looked at", ("error", "message"), (row,)),))
 
 
 def _listen(model: Model[Any]) -> Outcomes:

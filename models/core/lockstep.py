@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from kvlockstep.models.core.calls import call_target, describe_error, inspect_target
 from kvlockstep.models.core.model import Divergence, Factory, Model, S
 from kvlockstep.models.core.op import Op, Unplayable
+from kvlockstep.models.core.picture import NOTHING, Picture, fields_table
 from kvlockstep.properties.law import AGREEMENT, LawError, Refused, Step, law_error
 from kvlockstep.reference.errors import ContractError
 
@@ -54,6 +55,18 @@ class LockstepModel(Model[S]):
     @abstractmethod
     def holds_after(self, held: Any, op: Op, outcome: Any) -> Any:
         """Who holds what after this outcome; a new value, `held` is not changed."""
+
+    def draw(self, view: Any) -> Picture:
+        """The view as a picture; by its fields where the contract draws nothing."""
+        return NOTHING._replace(tables=(fields_table("view", view),))
+
+    def picture(self) -> Picture:
+        view = self.observe(self.target)
+        try:
+            return self.draw(view)
+        except (TypeError, ValueError, AttributeError, LookupError):
+            # The target may have answered with other types than the contract's, which is why somebody looks at it.
+            return LockstepModel.draw(self, view)
 
     def notice(self, step: Step[Any, Any]) -> None:
         """Counts reach goals."""

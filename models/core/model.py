@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kvlockstep.models.core.op import Command, Op
+from kvlockstep.models.core.picture import NOTHING, Picture
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import EVERYWHERE, Law
 
@@ -140,6 +141,10 @@ class Model(ABC, Generic[S]):
     def describe(self) -> dict[str, Any]:
         """Facts on the target for the report header."""
         return {}
+
+    def picture(self) -> Picture:
+        """The state of the target now, as data for whoever shows it. Raises what the target raises when looked at."""
+        return NOTHING
 
     @classmethod
     def simpler_scopes(cls, scope: Any) -> Iterable[Scope]:

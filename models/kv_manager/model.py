@@ -9,8 +9,10 @@ from typing import Any
 
 from kvlockstep.models.core.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_manager.forks import LOOK_UP, Forks
 from kvlockstep.models.kv_manager.judge import KVJudge
+from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
@@ -276,6 +278,9 @@ class KVManagerModel(Model[KVScope]):
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
         contents = len(self.prompts.history) if self.scope.many else judge.memory.contents()
         return requests, preempted, judge.admitting, contents, tuple(judge.idle_blocks)
+
+    def picture(self) -> Picture:
+        return picture(self.judge)
 
     def not_checked(self) -> dict[str, str]:
         return not_checked(self.laws, self.judge.traits, self.judge.places)

@@ -10,7 +10,9 @@ from typing import Any
 
 from kvlockstep.models.core.model import Factory, Goal, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.kv_scheduler.picture import picture
 from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.requests.answers import operate
 from kvlockstep.models.requests.shrinking import by_request, plain_keys, smaller_pools, thinned, thinned_blocks, tidied
@@ -192,6 +194,9 @@ class KVSchedulerModel(Model[SchedulerScope]):
             return tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
 
         return jobs, flights, as_state(queues), judge.memory.contents()
+
+    def picture(self) -> Picture:
+        return picture(self.judge)
 
     def not_checked(self) -> dict[str, str]:
         return not_checked(self.laws, self.judge.traits, self.judge.places)

@@ -10,7 +10,9 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_store.goals import GOALS, notice
+from kvlockstep.models.kv_store.picture import picture
 from kvlockstep.properties import kv_store as laws
 from kvlockstep.properties.kv_store import NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
 from kvlockstep.properties.law import Step
@@ -213,6 +215,9 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
             [system.gather_host(layer, host) for layer in layers],
             system.memory_bytes,
         )
+
+    def draw(self, view: View) -> Picture:
+        return picture(view, self.held)
 
     def nothing_held(self) -> Held:
         return Held(self.scope.blocks, self.scope.block_size, self.scope.host_blocks, self._shape())

@@ -11,7 +11,9 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.slot_prefix_cache.goals import GOALS, notice
+from kvlockstep.models.slot_prefix_cache.picture import picture
 from kvlockstep.properties import slot_prefix_cache as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
@@ -189,6 +191,9 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     def observe(self, system: Any) -> View:
         scope = self.scope
         return View(system.entries(), [system.read_kv(slot, scope.positions) for slot in range(scope.slots)])
+
+    def draw(self, view: View) -> Picture:
+        return picture(view, self.held, self.scope.slots)
 
     def nothing_held(self) -> Held:
         return Held(self.scope.capacity, 0, {}, {}, {}, {}, {})
