@@ -1,4 +1,4 @@
-"""What a law is, and how it is declared."""
+"""Laws: their declaration and their evaluation."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def counted(n: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Law(Generic[P]):
-    """A law of one contract. Called with what it observes, it answers None, or what is wrong in one sentence.
+    """A law of one contract. Called with what it observes, it returns None, or what is wrong in one sentence.
 
     `needs` names what a target must expose beyond its contract's required methods: traits, or `free_slots`. `answers`
     names the seeds and bug reports behind the law. Raises ValueError for a need that the contract does not have: such a

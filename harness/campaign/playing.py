@@ -1,4 +1,4 @@
-"""What a campaign adds to the drivers of its shards: the states that it counts, and the examples of Hypothesis."""
+"""The shards of a campaign as drivers play them: with the states that it counts, and Hypothesis's database."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Trace:
 
     @property
     def finding(self) -> tuple[str, str, str, str]:
-        """What tells findings apart: contract, target, law and shape."""
+        """The identity of a finding: contract, target, law and shape."""
         return self.contract, self.target, self.law, self.shape
 
     @property
@@ -204,7 +204,7 @@ def place_of(path: Path | str, index: int) -> str:
 
 
 def is_header(record: Any) -> bool:
-    """Whether this is the first line of a trace, of whatever version."""
+    """Tells whether this is the first line of a trace, of whatever version."""
     return isinstance(record, dict) and "kvlockstep_trace" in record
 
 

@@ -106,7 +106,7 @@ def proposals(model: Model[Any], commands: Sequence[Command]) -> Iterator[Op]:
 
 @dataclass
 class Budget:
-    """How many steps several explorations may play together. After `seconds` they are cut off, and it says so.
+    """The steps that several explorations may play together. After `seconds` they are cut off, and `cut` is set.
 
     `stuck` says in which state a look did not return; no further step is played then.
     """
@@ -119,7 +119,7 @@ class Budget:
     _began: float = field(default_factory=time.perf_counter)
 
     def spent(self) -> bool:
-        """Whether no further step may be played."""
+        """Tells whether no further step may be played."""
         if self.stuck or self.played >= self.steps:
             return True
         self.cut = self.cut or time.perf_counter() - self._began >= self.seconds
@@ -155,7 +155,7 @@ class Exploration:
             self._arrive(self._at([]), Node(None, None, 0))
 
     def goes_on(self) -> bool:
-        """Whether a state waits that is not too deep."""
+        """Tells whether a state waits that is not too deep."""
         while self.waiting and self.max_depth is not None and self.waiting[0].depth >= self.max_depth:
             self.outcome.exhausted = False
             self.waiting.popleft()
@@ -184,7 +184,7 @@ class Exploration:
                 break
 
     def end(self) -> Outcome:
-        """What became of the scope."""
+        """The results for the scope."""
         if self.waiting:
             self.outcome.exhausted = False
         self.outcome.states = len(self.seen)
@@ -223,7 +223,7 @@ class Exploration:
 
     @contextlib.contextmanager
     def _judged(self, ops: Sequence[Op]) -> Iterator[None]:
-        """Takes a divergence for what these operations do."""
+        """Makes a divergence in the block the failure of the scope, with these operations as its trace."""
         try:
             yield
         except Unrepeatable:

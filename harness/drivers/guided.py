@@ -64,7 +64,7 @@ class Guide:
         self.met: set[int] = set()
 
     def run_episode(self, factory: Factory, episode: int, watchdog: Watchdog, outcome: Outcome) -> Trace | None:
-        """Runs one episode, counts its steps in `outcome`, and answers the trace of a violation."""
+        """Runs one episode, counts its steps in `outcome`, and returns the trace of a violation."""
         pick = picker(self.seed, episode)
         scope = pick(self.model_type.scopes)
         trace = walk(
@@ -81,7 +81,7 @@ class Guide:
 
 
 class Patience:
-    """Tells of an episode's steps whether to go on: not after PATIENCE looks in a row at states met before.
+    """Decides after a step whether an episode goes on: not after PATIENCE looks in a row at states met before.
 
     A look costs as much as a third of a step with some contracts, so after a new state it does not look for a while,
     twice as long each time, up to LONGEST_PAUSE steps. Where little is new it looks at every step.

@@ -114,7 +114,7 @@ class LockstepMachine(RuleBasedStateMachine):
         outcome.sample(model)
 
     def enabled(self, command: Command) -> bool:
-        """Whether the command proposes anything in this state."""
+        """Tells whether the command proposes anything in this state."""
         try:
             command.propose(self.model, pick_first)
         except NotEnabled:

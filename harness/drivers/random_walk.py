@@ -111,7 +111,7 @@ def walk(
     *,
     stale: Callable[[Model[Any]], bool] | None = None,
 ) -> Trace | None:
-    """Up to `length` picked steps in one scope; counts them in `outcome` and answers the trace of a violation.
+    """Up to `length` picked steps in one scope; counts them in `outcome` and returns the trace of a violation.
 
     The episode also ends when `stale`, asked after each step, says so.
     """

@@ -58,8 +58,8 @@ Over = Callable[[], bool]
 
 
 @dataclass
-class Budget:
-    """How much shrinking may play.
+class ShrinkBudget:
+    """The limits of shrinking, and what of them is used up.
 
     `steps` count the operations played, one more for each target made, and for child processes and time-outs as many
     as could be played meanwhile. So the result does not depend on how fast the machine is; `seconds` is a limit for
@@ -94,11 +94,11 @@ def shrink(
 ) -> Trace:
     """The shortest trace found that violates the same law; marked flaky if `trace` does not repeat.
 
-    It plays up to `steps` and takes up to `seconds`, see Budget; a trace with something left to try is marked
+    It plays up to `steps` and takes up to `seconds`, see ShrinkBudget; a trace with something left to try is marked
     unfinished. Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as
     it is. `run` plays the attempts.
     """
-    return Shrinker(model_type, factory, trace, watchdog, Budget(steps, seconds), run).shortest()
+    return Shrinker(model_type, factory, trace, watchdog, ShrinkBudget(steps, seconds), run).shortest()
 
 
 def same_kind(law: str, other: str) -> bool:
@@ -138,7 +138,7 @@ class Shrinker:
         factory: Factory,
         trace: Trace,
         watchdog: Watchdog,
-        budget: Budget,
+        budget: ShrinkBudget,
         run: RunOps = run_ops,
     ) -> None:
         self.model_type = model_type

@@ -20,7 +20,7 @@ from kvlockstep.targets.trusting import target_of
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of one trace: a word for it (FIXED, HOLDS, VIOLATED, FLAKY, NOT APPLICABLE), the page to show, the run.
+    """The result of one trace: a word (FIXED, HOLDS, VIOLATED, FLAKY, NOT APPLICABLE), the page to show, the run.
 
     `reason` is the rest of its verdict line, if there is more to say than the word.
     """

@@ -57,7 +57,7 @@ class RequestEvent:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a replay did.
+    """The results of a replay.
 
     `requests` were played, `rejected` of them could not fit. `prompt_tokens`, `hit_tokens`: of first admissions; what a
     preempted request finds of its own when it resumes is no hit. `evictions`: cached blocks that gave way, counted by
@@ -124,12 +124,12 @@ def play(
 
 
 def has_block_tables(adapter: Any) -> bool:
-    """Whether a manager is played with one stamp per block."""
+    """Tells whether a manager is played with one stamp per block."""
     return callable(getattr(adapter, "blocks", None))
 
 
 def lists_free_blocks(adapter: Any) -> bool:
-    """Whether the free list of one that is played so is checked, and freed blocks are poisoned."""
+    """Tells whether the free list of one that is played so is checked, and freed blocks are poisoned."""
     return callable(getattr(adapter, "free_blocks", None))
 
 
@@ -162,7 +162,7 @@ class _Entry:
 
     @property
     def target(self) -> int:
-        """How many tokens are computed when the request finishes: the last one sampled never is."""
+        """The tokens that are computed when the request finishes: the last one sampled never is."""
         return self.request.input_length + max(0, self.request.output_length - 1)
 
 
@@ -263,7 +263,7 @@ class _Player:
         return answer != "refused"
 
     def _chunk(self, tokens: int) -> int:
-        """How many of `tokens` the rest of the step's budget allows; a step's first chunk is never empty."""
+        """The part of `tokens` that the rest of the step's budget allows; a step's first chunk is never empty."""
         traits, whole_budget = self._judge.traits, self._budget == self._prefill_budget
         if tokens <= self._budget:
             return tokens

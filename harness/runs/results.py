@@ -1,4 +1,4 @@
-"""Results of runs: verdicts, what became of each law, reach."""
+"""The results of drivers, targets and whole checks: verdicts, in all and for each law, and goals."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ class TargetResult:
 
     @property
     def laws(self) -> dict[str, str]:
-        """What became of each law in all runs together."""
+        """The verdict of each law in all runs together."""
         violated = {run.failure.law for run in self.runs if run.failure is not None}
         return law_verdicts(self.contract, self.evaluated, self.not_checked, violated)
 
     @property
     def evaluated(self) -> Counter[str]:
-        """How often each law was evaluated in all runs together."""
+        """The evaluations of each law in all runs together."""
         evaluated: Counter[str] = Counter()
         for run in self.runs:
             evaluated.update(run.evaluated)
@@ -94,7 +94,7 @@ class TargetResult:
 
 @dataclass
 class CheckResult:
-    """What `check` answers."""
+    """The result of a whole check."""
 
     targets: list[TargetResult] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class CheckResult:
         }
 
     def _by_target(self, name: str) -> dict[str, Any]:
-        """What the targets have under this name, where they have something."""
+        """The attribute of this name of each target that has something there."""
         return {f"{t.contract} {t.target}": value for t in self.targets if (value := getattr(t, name))}
 
     def text(self) -> str:
@@ -144,7 +144,7 @@ def gaps(missed: Sequence[str], not_evaluated: Sequence[str]) -> list[str]:
 def law_verdicts(
     contract: str, evaluated: Mapping[str, int], not_checked: Container[str], violated: Container[str]
 ) -> dict[str, str]:
-    """What became of each law of a contract: violated, not_checked, held or not_evaluated."""
+    """The verdict of each law of a contract: violated, not_checked, held or not_evaluated."""
 
     def verdict(law: str) -> str:
         if law in violated:
@@ -157,7 +157,7 @@ def law_verdicts(
 
 
 def result_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> DriverResult:
-    """A driver's outcome as a run of a report."""
+    """The outcome of a driver as it stands in the results."""
     failure = outcome.failure
     violated = (failure.law,) if failure is not None else ()
     note = ""

@@ -47,7 +47,7 @@ class Sighting:
 
 @dataclass
 class FaultScore:
-    """How one fault fared. `laws` are those that see the shrunk trace: each one with those before it muted."""
+    """The score of one fault. `laws` are those that see the shrunk trace: each one with those before it muted."""
 
     id: str
     contract: str

@@ -16,7 +16,7 @@ from kvlockstep.targets.registry import CPU, Target
 
 
 def supervises(target: Target) -> bool:
-    """Whether the target can run in a child: a forked child cannot use the device of its parent."""
+    """Tells whether the target can run in a child: a forked child cannot use the device of its parent."""
     return CAN_FORK and target.device == CPU
 
 
@@ -64,7 +64,7 @@ def run_ops_supervised(
 
 
 def ends_processes(trace: Trace) -> bool:
-    """Whether a child had to be lost to see the failure."""
+    """Tells whether a child had to be lost to see the failure."""
     return trace.message.startswith(("the process ", "no step for "))
 
 

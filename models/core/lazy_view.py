@@ -22,7 +22,7 @@ class LazyViewModel(LockstepModel[S]):
 
     @property
     def view(self) -> Any:
-        """What the reference shows."""
+        """The view of the reference after the last operation."""
         if self._view is None:
             self._view = self.observe(self.reference)
         return self._view

@@ -42,12 +42,12 @@ class Scope:
         return asdict(self)
 
     def shown(self) -> dict[str, Any]:
-        """What a failure page says of it."""
+        """The parameters that a failure page shows."""
         return self.to_json()
 
     @property
     def stretch(self) -> int:
-        """How many times as long as others random episodes in this scope are."""
+        """The factor by which random episodes in this scope are longer than others."""
         return 1
 
     @classmethod
@@ -123,7 +123,7 @@ class Model(ABC, Generic[S]):
 
     @property
     def evaluated(self) -> Counter[str]:
-        """How often each law, by its id, was evaluated since `forget`; a model that does not count proves none."""
+        """The evaluations of each law, by its id, since `forget`; a model that does not count proves none."""
         return Counter()
 
     def forget(self) -> None:
