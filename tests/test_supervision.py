@@ -195,6 +195,16 @@ def test_an_error_that_cannot_be_pickled_comes_back_as_its_text():
         in_child(work, 5.0)
 
 
+def test_a_child_that_is_slow_before_it_calls_the_target_is_not_lost():
+    def work(_watchdog):
+        time.sleep(0.5)
+        return "done"
+
+    assert in_child(work, 0.1, began=lambda: False) == "done"
+    with pytest.raises(ChildLost, match=r"no step for 0\.2 s"):
+        in_child(work, 0.1)
+
+
 def test_a_child_that_is_lost_before_it_does_anything_is_no_finding():
     with pytest.raises(ChildLost, match="exit code 3"):
         in_child(lambda _: os._exit(3), 5.0)

@@ -51,6 +51,10 @@ class EpisodeNotes:
             self.notes[start:stop] = data
             self.end[0] = stop
 
+    def began(self) -> bool:
+        """Tells whether anything is noted."""
+        return bool(self.end[0])
+
     def values(self) -> list[Any]:
         """Everything that was noted."""
         end = self.end[0]

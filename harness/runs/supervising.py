@@ -34,7 +34,7 @@ def supervised(
     notes = EpisodeNotes()
     noted = noting(model_type, notes)
     try:
-        return in_child(lambda watchdog: drive(noted, watchdog), step_seconds, progress)
+        return in_child(lambda watchdog: drive(noted, watchdog), step_seconds, progress, notes.began)
     except ChildLost as lost:
         played = notes.read(model_type)
         if played is None:
@@ -50,7 +50,7 @@ def play_ops_supervised(
     notes = EpisodeNotes()
     noted = noting(model_type, notes)
     try:
-        return in_child(lambda w: play_ops(noted, factory, scope, ops, w), watchdog.limit)
+        return in_child(lambda w: play_ops(noted, factory, scope, ops, w), watchdog.limit, began=notes.began)
     except ChildLost as lost:
         played = notes.read(model_type)
         return Replayed(lost_trace(model_type, *(played or (scope, tuple(ops))), lost))
