@@ -84,9 +84,10 @@ def _told(error: BaseException) -> tuple[str, list[str]]:
 
 def _innermost(error: BaseException) -> list[str]:
     """The end of an error's traceback: the innermost frames, each of them whole, and what was raised."""
-    # The two outermost frames are those of this module: the caller of enter_target, and enter_target.
-    outer = error.__traceback__.tb_next if error.__traceback__ else None
-    inside = outer.tb_next if outer else None
+    inside = error.__traceback__
+    while inside is not None and inside.tb_frame.f_globals is globals():
+        # The call of the target is ours, and the same in every traceback.
+        inside = inside.tb_next
     parts = [part.splitlines() for part in traceback.format_exception(type(error), error, inside)]
     last = next((i for i, part in enumerate(reversed(parts)) if part and part[0].startswith("  File ")), len(parts))
     lines = [line for part in parts[len(parts) - last :] for line in part][: TRACEBACK_LINES // 2]
