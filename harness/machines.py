@@ -31,8 +31,10 @@ from kvlockstep.drivers.shrink import same_kind
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import TERMINATION
-from kvlockstep.runs.check import FAILURES, CheckFailed, replay_trace, shrink_failure
-from kvlockstep.runs.results import Report, TargetReport, run_of
+from kvlockstep.runs.check import FAILURES, CheckFailed
+from kvlockstep.runs.play_trace import replay_trace
+from kvlockstep.runs.results import CheckResult, TargetResult, result_of
+from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import Target, check_contract, from_factory
 
 MARKERS = RULE_MARKER, INITIALIZE_RULE_MARKER, INVARIANT_MARKER
@@ -127,8 +129,8 @@ def run_and_shrink(machine_type: type[LockstepMachine], settings: Settings) -> N
         return
     short = shrink_failure(target, failure.but(target=target.name), profile)
     outcome = Outcome("hypothesis", machine_type.outcome.steps, machine_type.outcome.states, failure=short)
-    run = run_of(target.contract, target.name, outcome, save_trace(short, FAILURES))
-    raise CheckFailed(Report([TargetReport(target.contract, target.name, [run])]))
+    run = result_of(target.contract, target.name, outcome, save_trace(short, FAILURES))
+    raise CheckFailed(CheckResult([TargetResult(target.contract, target.name, [run])]))
 
 
 def _first_failure(machine_type: type[LockstepMachine], settings: Settings) -> Trace | None:

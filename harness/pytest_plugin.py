@@ -124,10 +124,10 @@ class CheckItem(pytest.Item):
 
     def runtest(self) -> None:
         from kvlockstep.runs.check import CheckFailed, check_target  # noqa: PLC0415
-        from kvlockstep.runs.results import Report  # noqa: PLC0415
+        from kvlockstep.runs.results import CheckResult  # noqa: PLC0415
 
         seed = self.config.getoption("--kvlockstep-seed")
-        report = Report([check_target(self.target, self.config.stash[_PROFILE], seed=seed)])
+        report = CheckResult([check_target(self.target, self.config.stash[_PROFILE], seed=seed)])
         if not report.holds:
             raise CheckFailed(report)
 

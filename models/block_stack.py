@@ -10,6 +10,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints
+from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
 from kvlockstep.properties import block_stack as laws
 from kvlockstep.properties.block_stack import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -100,6 +101,16 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
     def observe(self, system: Any) -> View:
         return View(_as_list(system.free_blocks()), int(system.num_free))
 
+    def draw(self, view: View) -> Picture:
+        cells = {
+            b: Cell(HELD, (CALLER,), 1) if b in self.held.blocks else Cell(UNKNOWN) for b in range(self.scope.blocks)
+        }
+        cells |= {b: Cell(FREE, cells[b].holders if b in cells else (), 0) for b in view.free}
+        rows = (("free, bottom first", numbers(view.free)), ("num_free", str(view.num_free)))
+        return Picture(
+            "block", cells, (Table("stack", ("what", "value"), (*rows, ("capturing", str(self.held.capturing)))),)
+        )
+
     def nothing_held(self) -> Held:
         return Held(frozenset(), frozenset(), False, self.scope.blocks)
 
@@ -114,7 +125,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
                 return held._replace(blocks=held.blocks.difference(blocks), returned=held.returned.union(blocks))
         return held._replace(capturing=op.name == "begin_capture")
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         reach, name = self.reach, step.op.name
         match step.outcome:
             case Refused("CaptureActive"):
@@ -135,7 +146,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
                 reach["nothing"] += not blocks
                 reach["shuffled"] += blocks != sorted(blocks)
 
-    def _notice_bad_release(self, step: Step) -> None:
+    def _notice_bad_release(self, step: Step[View, Held]) -> None:
         blocks, held = step.op.args["blocks"], step.held_before.blocks
         self.reach["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
         self.reach["double_free"] += any(b in step.before.free for b in blocks)

@@ -10,6 +10,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints, Size
+from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
 from kvlockstep.properties import decode_graphs as laws
 from kvlockstep.properties.decode_graphs import Held, View
 from kvlockstep.properties.law import Refused, Step
@@ -184,6 +185,32 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             _numbers(system.memory()),
         )
 
+    def draw(self, view: View) -> Picture:
+        held: Held = self.held
+        size = held.block_size
+        owners: dict[int, list[str]] = {}
+        for row, table in enumerate(view.tables):
+            for block in table:
+                owners.setdefault(block, []).append(f"row {row}")
+        cells = {}
+        for slot, stamp in enumerate(view.memory):
+            holders = tuple(owners.get(slot // size, ()))
+            state = HELD if holders else FREE if slot // size in view.free else UNKNOWN
+            cells[slot] = Cell(state, holders, len(holders), f"stamp {stamp}")
+        tables = tuple((f"row {row}", str(view.lengths[row]), numbers(table)) for row, table in enumerate(view.tables))
+        graphs = (
+            ("captured since the table moved", numbers(sorted(held.fresh))),
+            ("captured before", numbers(sorted(held.stale))),
+            ("free, bottom first", numbers(view.free)),
+            ("num_free", str(view.num_free)),
+        )
+        return Picture(
+            "slot",
+            cells,
+            (Table("block tables", ("row", "length", "blocks"), tables), Table("graphs", ("what", "value"), graphs)),
+            size,
+        )
+
     def nothing_held(self) -> Held:
         return Held(self.scope.block_size, frozenset(), frozenset(), ())
 
@@ -200,7 +227,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
                 return held._replace(lanes=lanes)
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         reach, op = self.reach, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
@@ -218,7 +245,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             case _:
                 self._notice_other(step)
 
-    def _notice_replay(self, step: Step) -> None:
+    def _notice_replay(self, step: Step[View, Held]) -> None:
         reach, args = self.reach, step.op.args
         rows, lanes = args["rows"], args["lanes"]
         took = len(step.before.free) - len(step.after.free)
@@ -236,7 +263,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         self._since_replay = (set(rows), took > 0)
         self._took |= {row for row in rows if step.before.tables[row] != step.after.tables[row]}
 
-    def _notice_other(self, step: Step) -> None:
+    def _notice_other(self, step: Step[View, Held]) -> None:
         reach, args = self.reach, step.op.args
         rows, took = self._since_replay
         match step.op.name:

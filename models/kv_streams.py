@@ -10,9 +10,10 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import MOVES
+from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
 from kvlockstep.properties import kv_streams as laws
 from kvlockstep.properties.kv_streams import Held, View, moved
-from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.law import Operation, Refused, Step
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_streams import KVStreams
 from kvlockstep.reference.kv_streams.contract import MOST_STAMPS, STREAMS
@@ -171,6 +172,21 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
     def observe(self, system: Any) -> View:
         return View([int(b) for b in system.free_blocks()], [int(s) for s in system.memory()])
 
+    def draw(self, view: View) -> Picture:
+        held: Held = self.held
+        cells = {}
+        for block, stamp in enumerate(view.memory):
+            state = HELD if block in held.blocks else FREE if block in view.free else UNKNOWN
+            holders = (CALLER,) if block in held.blocks else ()
+            cells[block] = Cell(state, holders, len(holders), f"stamp {stamp}")
+        rows = (
+            ("free", numbers(view.free)),
+            ("streams held up", ", ".join(sorted(held.gates)) or "-"),
+            ("asked for since the last synchronize", "; ".join(held.pending) or "-"),
+            ("host", numbers(held.host)),
+        )
+        return Picture("block", cells, (Table("streams", ("what", "value"), rows),))
+
     def nothing_held(self) -> Held:
         scope = self.scope
         return Held(frozenset(), (0,) * scope.blocks, (0,) * scope.host_blocks, (), frozenset(), (), scope.blocks)
@@ -203,7 +219,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
                 return held._replace(gates=held.gates - {args["stream"]})
         return held._replace(gates=frozenset(), reads=(), pending=())
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         reach, op = self.reach, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
@@ -228,7 +244,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
             case _ if op.name != "free":
                 self._notice_work(step)
 
-    def _notice_work(self, step: Step) -> None:
+    def _notice_work(self, step: Step[View, Held]) -> None:
         reach, gates = self.reach, step.held.gates
         stream, reads, writes = places_of(step.op)
         reach["behind_a_gate"] += stream in gates
@@ -271,7 +287,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         return 1 if self.scope.exhaustive else pick((1, 1, 2, MOST_PAIRS))
 
 
-def places_of(op: Op) -> tuple[str, list[tuple[str, int]], list[tuple[str, int]]]:
+def places_of(op: Operation) -> tuple[str, list[tuple[str, int]], list[tuple[str, int]]]:
     """The stream of an operation, and the places that it reads and writes."""
     args = op.args
     if op.name in ("read", "write"):

@@ -9,9 +9,9 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command
-from kvlockstep.properties import slot_pool as laws
+from kvlockstep.models.core.picture import CALLER, FREE, HELD, Cell, Picture, Table, numbers
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.properties.slot_pool import View
+from kvlockstep.properties.slot_pool import LAWS, Held, View
 from kvlockstep.reference.slot_pool import SlotPool
 
 
@@ -24,7 +24,7 @@ class SlotPoolScope(Scope):
 
 class SlotPoolModel(LockstepModel[SlotPoolScope]):
     contract = "slot_pool"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = SlotPool
     scope_type = SlotPoolScope
     operations = {"alloc": {}, "free": {"slot": int}, "occupy": {"slot": int}}
@@ -71,17 +71,27 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
         slots = range(self.scope.slots)
         return View(list(map(system.is_free, slots)), list(map(system.version, slots)), system.free_count)
 
-    def nothing_held(self) -> frozenset[int]:
+    def draw(self, view: View) -> Picture:
+        cells = {
+            slot: Cell(
+                FREE if free else HELD, () if free else (CALLER,), int(not free), f"version {view.versions[slot]}"
+            )
+            for slot, free in enumerate(view.free)
+        }
+        counters = (("free_count", str(view.free_count)), ("held by the answers", numbers(sorted(self.held))))
+        return Picture("slot", cells, (Table("counters", ("counter", "value"), counters),))
+
+    def nothing_held(self) -> Held:
         return frozenset()
 
-    def holds_after(self, held: frozenset[int], op: Op, outcome: Any) -> frozenset[int]:
+    def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         if isinstance(outcome, Refused):
             return held
         if op.name == "free":
             return held - {op.args["slot"]}
         return held | {outcome if op.name == "alloc" else op.args["slot"]}
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         name, outcome, reach = step.op.name, step.outcome, self.reach
         if isinstance(outcome, Refused):
             kind = {"alloc": "exhausted", "free": "double_free", "occupy": "occupy_held"}[name]

@@ -38,17 +38,17 @@ def prefix_of(tokens: list[int], extra_keys: list[ExtraKey], blocks: int, block_
     return Prefix(keys + (None,) * (blocks - len(keys)), tuple(tokens[: blocks * block_size]))
 
 
-def prefix_in(step: Step, blocks: int) -> Prefix:
+def prefix_in(step: Step[View, Held], blocks: int) -> Prefix:
     """The same of the request that the operation is about."""
     return prefix_of(step.op.args["tokens"], step.op.args["extra_keys"], blocks, step.held.block_size)
 
 
-def accepted(step: Step, *names: str) -> bool:
+def accepted(step: Step[View, Held], *names: str) -> bool:
     """Whether the operation is one of these and was not refused."""
     return step.op.name in names and not isinstance(step.outcome, Refused)
 
 
-def _queue_expected(step: Step) -> list[int]:
+def _queue_expected(step: Step[View, Held]) -> list[int]:
     """The queue after the operation, by the queue before it and what is cached."""
     before: list[int] = step.before.queue
     holders = step.held.holders
@@ -69,7 +69,7 @@ def _queue_expected(step: Step) -> list[int]:
 
 
 @law("block_pool", answers=("dynamo#13398", "unified-cache-management#1053", "seed 002: append looks at nothing"))
-def no_double_free(step: Step) -> str | None:
+def no_double_free(step: Step[View, Held]) -> str | None:
     """Only a held block can be freed, and only once in one call."""
     if not accepted(step, "free"):
         return None
@@ -83,7 +83,7 @@ def no_double_free(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("Megatron-LM#6091", "vllm#11562"))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing, nor does a lookup."""
     if (isinstance(step.outcome, Refused) or step.op.name == "find_longest_prefix") and step.before != step.after:
         return f"{step.op.name} changed {step.changed}"
@@ -91,7 +91,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("dynamo#13398", "unified-cache-management#1053", "sglang#13501"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """The free queue has every block that nobody holds, once, and no other."""
     queue, holders = step.after.queue, step.held.holders
     if len(set(queue)) < len(queue):
@@ -104,7 +104,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("TensorRT-LLM#12648", "vllm#22209", "LMCache#2785"))
-def refcount_exact(step: Step) -> str | None:
+def refcount_exact(step: Step[View, Held]) -> str | None:
     """The reference count of a block is the number of its holders."""
     for block, count in enumerate(step.after.refs):
         if count != (holders := step.held.holders.get(block, 0)):
@@ -113,7 +113,7 @@ def refcount_exact(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("vllm#42571", "vllm#10507", "TensorRT-LLM#12648"))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """allocate hands out as many blocks as were asked for, none twice and none that is held."""
     if not accepted(step, "allocate"):
         return None
@@ -125,7 +125,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("nano-vllm#163", "kvcached#362", "vllm#49125", "mini-sglang#142"))
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """A block is found under no prefix but the one it was cached as since it was handed out last."""
     for prefix, blocks in step.after.entries.items():
         for block in blocks:
@@ -135,7 +135,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("kvcached#401", "vllm#55092", "mini-sglang#52"))
-def eviction_safety(step: Step) -> str | None:
+def eviction_safety(step: Step[View, Held]) -> str | None:
     """A block stays cached until it is handed out anew, whoever holds it and whatever becomes of its twins."""
     for block, prefix in step.held.cached.items():
         if block not in step.after.entries.get(prefix, ()):
@@ -144,7 +144,7 @@ def eviction_safety(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("Megatron-LM#5822", "sglang#38000", "sglang#31643", "seed 002: the tail goes first"))
-def eviction_order(step: Step) -> str | None:
+def eviction_order(step: Step[View, Held]) -> str | None:
     """allocate takes the head of the queue; free puts what is cached at its tail and the rest at its head, last first.
 
     Nothing else is moved.
@@ -156,7 +156,7 @@ def eviction_order(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("vllm#12621", "vllm#12603", "vllm#54727", "seed 002: hash(-1) == hash(-2)"))
-def prefix_soundness(step: Step) -> str | None:
+def prefix_soundness(step: Step[View, Held]) -> str | None:
     """A hit caches the request up to its end: tokens, parents and extra keys; and there are no more than asked for."""
     if not accepted(step, "find_longest_prefix"):
         return None
@@ -169,7 +169,7 @@ def prefix_soundness(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("vllm#11186", "sglang#12092", "vllm#47235"))
-def prefix_completeness(step: Step) -> str | None:
+def prefix_completeness(step: Step[View, Held]) -> str | None:
     """find_longest_prefix goes on as long as the next block of the request is cached."""
     if not accepted(step, "find_longest_prefix"):
         return None
@@ -180,7 +180,7 @@ def prefix_completeness(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("llama.cpp#10873", "vllm#11565"))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """allocate is refused only if fewer blocks are free, reset only if one is held."""
     if step.outcome == Refused("OutOfSlots") and 0 <= (n := step.op.args["n"]) <= len(step.before.queue):
         return f"{n} blocks were refused, {len(step.before.queue)} are free"
@@ -190,7 +190,7 @@ def admission_honesty(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("imp#1115", "xllm#829", "seed 002: remove lowers num_free_blocks whatever it is given"))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """num_free, num_evictable and usage are what a recount gives."""
     view, blocks = step.after, step.held.blocks
     evictable = sum(block in step.held.cached for block in view.queue)
@@ -206,7 +206,7 @@ def accounting(step: Step) -> str | None:
 
 
 @law("block_pool", answers=("sglang#26009",))
-def reset_complete(step: Step) -> str | None:
+def reset_complete(step: Step[View, Held]) -> str | None:
     """reset is accepted only if no block is held, and leaves nothing cached."""
     if not accepted(step, "reset"):
         return None
@@ -215,7 +215,7 @@ def reset_complete(step: Step) -> str | None:
     return f"{show(next(iter(step.after.entries)))} is cached after reset" if step.after.entries else None
 
 
-def _most(step: Step) -> int:
+def _most(step: Step[View, Held]) -> int:
     blocks: int = len(step.op.args["tokens"]) // step.held.block_size
     limit: int | None = step.op.args["limit"]
     return blocks if limit is None else min(limit, blocks)

@@ -24,7 +24,7 @@ class Held(NamedTuple):
 
 
 @law("block_stack", answers=("Megatron-LM#6091",))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing; a release pushes all of its blocks or none."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
         return f"the operation was refused, but the stack went from {step.before.free} to {step.after.free}"
@@ -32,7 +32,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("seed 003: release pushes whatever it is given", "sglang#13501", "LMCache#987"))
-def no_double_free(step: Step) -> str | None:
+def no_double_free(step: Step[View, Held]) -> str | None:
     """Only held blocks can be released, each once."""
     if step.op.name != "release" or isinstance(step.outcome, Refused):
         return None
@@ -44,7 +44,7 @@ def no_double_free(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("seed 003: a double release hands a block out twice", "vllm#42571"))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """No block is given to two holders."""
     if step.op.name != "acquire" or isinstance(step.outcome, Refused):
         return None
@@ -55,7 +55,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("seed 003: a negative acquire raises the free count", "xllm#829"))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """num_free is the number of free blocks; acquire(n) hands out n of them, release gives back what it is given."""
     view, before = step.after, step.before
     if view.num_free != len(view.free):
@@ -75,7 +75,7 @@ def accounting(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("kvcached#401", "dynamo#6536", "seed 003: release ignores what it cannot hold"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Free blocks and held blocks are disjoint, and together they are the blocks of the stack, each once."""
     free = step.after.free
     held = step.held.blocks
@@ -88,7 +88,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("seed 003",))
-def structure(step: Step) -> str | None:
+def structure(step: Step[View, Held]) -> str | None:
     """The last released block is the first acquired: acquire takes the top of the stack, release pushes in order."""
     before, after = step.before.free, step.after.free
     wanted = before
@@ -105,7 +105,7 @@ def structure(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("llama.cpp#10873",))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """acquire is refused for lack of blocks only if fewer are free than were asked for."""
     if step.op.name == "acquire" and step.outcome == Refused("OutOfSlots"):
         n = step.op.args["n"]
@@ -115,7 +115,7 @@ def admission_honesty(step: Step) -> str | None:
 
 
 @law("block_stack", answers=("seed 003: acquire and release between captures", "ik_llama.cpp#2136"))
-def graph_contract(step: Step) -> str | None:
+def graph_contract(step: Step[View, Held]) -> str | None:
     """During a capture, and only then, acquire, release and a second begin_capture are refused as CaptureActive."""
     capturing = step.held_before.capturing
     active = step.outcome == Refused("CaptureActive")

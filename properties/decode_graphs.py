@@ -59,7 +59,7 @@ def decoded(
 
 
 @law("decode_graphs", answers=("seed 003: acquire and release between captures",))
-def capture_refuses(step: Step) -> str | None:
+def capture_refuses(step: Step[View, Held]) -> str | None:
     """While a capture is active every other operation is refused as CaptureActive."""
     if step.op.name == "capture" and not isinstance(step.outcome, Refused):
         for call, answer in zip(step.op.args["tried"], step.outcome, strict=True):
@@ -69,7 +69,7 @@ def capture_refuses(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("Megatron-LM#6091",))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing; nor does a capture, or reading the answers of a replay."""
     quiet = isinstance(step.outcome, Refused) or step.op.name in ("capture", "collect")
     if quiet and step.before != step.after:
@@ -78,7 +78,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("vllm#42571", "seed 003: a block is handed out twice"))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """No block stands in two places: of tables, of the free stack, or of one of each."""
     seen: set[int] = set()
     for block in (*step.after.free, *(b for blocks in step.after.tables for b in blocks if b != NO_BLOCK)):
@@ -89,7 +89,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("kvcached#401", "dynamo#6536"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Every block is free or in a table, whatever a replay took or was refused."""
     there = {*step.after.free, *(b for blocks in step.after.tables for b in blocks if b != NO_BLOCK)}
     blocks = len(step.after.memory) // step.held.block_size
@@ -101,7 +101,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("vllm#43810", "sglang#26292", "TensorRT-LLM#13278"))
-def padding_isolation(step: Step) -> str | None:
+def padding_isolation(step: Step[View, Held]) -> str | None:
     """A replay writes the slots of its rows' new tokens and no other: padded lanes touch nothing that is live."""
     if step.op.name != "replay" or isinstance(step.outcome, Refused):
         return None
@@ -117,7 +117,7 @@ def padding_isolation(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("seed 003: tables are read inside of captured graphs", "Megatron-LM#6852"))
-def graph_contract(step: Step) -> str | None:
+def graph_contract(step: Step[View, Held]) -> str | None:
     """A replay does what the same step would do now, eagerly: it reads the tables and lengths of today."""
     if step.op.name != "replay" or isinstance(step.outcome, Refused):
         return None
@@ -129,7 +129,7 @@ def graph_contract(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("imp#1648", "Megatron-LM#6852"))
-def no_stale_graph(step: Step) -> str | None:
+def no_stale_graph(step: Step[View, Held]) -> str | None:
     """A replay is accepted if its size was captured since the table last moved, and not otherwise."""
     if step.op.name != "replay":
         return None
@@ -143,7 +143,7 @@ def no_stale_graph(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("sglang#26292",))
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """collect answers for each lane of the last replay what became of it, and the stamps in its row's slots then."""
     if step.op.name != "collect" or isinstance(step.outcome, Refused):
         return None
@@ -154,7 +154,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("seed 003: the host mirrors the count of the device",))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """The host's num_free is the number of blocks on the device's stack, also after a replay that took some."""
     if step.after.num_free != len(step.after.free):
         return f"num_free={step.after.num_free}, but {len(step.after.free)} blocks are on the stack"
@@ -162,7 +162,7 @@ def accounting(step: Step) -> str | None:
 
 
 @law("decode_graphs", answers=("llama.cpp#10873",))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """admit is refused for lack of blocks only if there are too few."""
     if step.op.name == "admit" and step.outcome == Refused("OutOfSlots"):
         needed = -(-len(step.op.args["stamps"]) // step.held.block_size)

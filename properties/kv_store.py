@@ -55,7 +55,7 @@ def row_of(stamp: int, layer: int, plane: int, shape: KVShape) -> Row:
     return [(seed * 0x9E3779B1 + i * 0x85EBCA77 + 0x01010101 * plane + 1) % wide for i in range(width)]
 
 
-def pairs_of(step: Step) -> list[tuple[Place, Place]]:
+def pairs_of(step: Step[View, Held]) -> list[tuple[Place, Place]]:
     """The slots that a copy or swap reads and writes, as (side, slot)."""
     op, size = step.op, step.held.block_size
     if op.name == "copy_prefix":
@@ -69,7 +69,7 @@ def pairs_of(step: Step) -> list[tuple[Place, Place]]:
     return [((origin, s * size + i), (goal, t * size + i)) for s, t in op.args["pairs"] for i in range(size)]
 
 
-def written(step: Step) -> dict[tuple[str, int, int, int], Row]:
+def written(step: Step[View, Held]) -> dict[tuple[str, int, int, int], Row]:
     """What an accepted operation puts where: by side, layer, plane and slot."""
     op, shape = step.op, step.held.shape
     if isinstance(step.outcome, Refused):
@@ -139,7 +139,7 @@ def _at(view: View, place: tuple[str, int, int, int]) -> Row:
 
 
 @law("kv_store", answers=("vllm#42571", "design.md: duplicate destinations have no defined result"))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """An operation that names a target twice, a place that is not there, or a row that does not fit is refused."""
     error = ill_formed(step.op, step.held)
     if error is not None and not isinstance(step.outcome, Refused):
@@ -157,7 +157,7 @@ def no_aliasing(step: Step) -> str | None:
         "sglang#38031",
     ),
 )
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """Every target holds, bit by bit in all planes, what its source held before; a write what it was given."""
     for place, row in written(step).items():
         if _at(step.after, place) != row:
@@ -168,7 +168,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("kv_store", answers=("LMCache#2206", "vllm#43810", "atlas#692", "flashinfer#527"))
-def write_isolation(step: Step) -> str | None:
+def write_isolation(step: Step[View, Held]) -> str | None:
     """Nothing changes but the targets: no other slot, layer or plane, nothing behind a prefix, nothing for padding."""
     if isinstance(step.outcome, Refused) or step.before == step.after:
         return None
@@ -183,7 +183,7 @@ def write_isolation(step: Step) -> str | None:
 
 
 @law("kv_store", answers=("TensorRT-LLM#2699", "FastDeploy#5544", "sglang#26817"))
-def gather_exact(step: Step) -> str | None:
+def gather_exact(step: Step[View, Held]) -> str | None:
     """gather and gather_host answer the bits that stand in the slots, in the order asked for."""
     if step.op.name not in ("gather", "gather_host") or isinstance(step.outcome, Refused):
         return None
@@ -196,7 +196,7 @@ def gather_exact(step: Step) -> str | None:
 
 
 @law("kv_store", answers=("vllm#7577", "sglang#27108"))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing; nor does one that only reads."""
     reads = step.op.name in ("gather", "gather_host", "blocks_within")
     if (reads or isinstance(step.outcome, Refused)) and step.before != step.after:
@@ -205,7 +205,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("kv_store", answers=("llama.cpp#10873", "sglang#28544"))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """A well-formed operation is carried out: chains, cycles, padding and copies onto themselves are well-formed."""
     if isinstance(step.outcome, Refused) and ill_formed(step.op, step.held) is None:
         return f"{step.op.name} was refused as {step.outcome.error}, though its arguments are in order"
@@ -213,7 +213,7 @@ def admission_honesty(step: Step) -> str | None:
 
 
 @law("kv_store", answers=("seed 001: pages are counted in floats", "seed 004: every dtype has two bytes"))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """memory_bytes is blocks x block_size x bytes of a token; blocks_within is the most that a budget pays for."""
     held = step.held
     block_bytes = held.block_size * held.shape.token_bytes

@@ -37,7 +37,7 @@ def moved(origin: Sequence[int], goal: Sequence[int], pairs: Sequence[tuple[int,
 
 
 @law("kv_streams", answers=("TensorRT-LLM#10060", "vllm#45704", "sglang-jax#1008", "ATOM#2146"))
-def stream_order(step: Step) -> str | None:
+def stream_order(step: Step[View, Held]) -> str | None:
     """Whatever streams do at once, each read answers what the calls one after the other would have left there."""
     if step.op.name != "synchronize" or isinstance(step.outcome, Refused):
         return None
@@ -48,7 +48,7 @@ def stream_order(step: Step) -> str | None:
 
 
 @law("kv_streams", answers=("TensorRT-LLM#9056", "vllm#32255", "sglang#28468"))
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """After a synchronize every block holds what the last call in program order put there."""
     if step.op.name != "synchronize" or isinstance(step.outcome, Refused):
         return None
@@ -59,7 +59,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("kv_streams", answers=("vllm#42571",))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """alloc gives a block that nobody holds."""
     if step.op.name == "alloc" and not isinstance(step.outcome, Refused) and step.outcome in step.held_before.blocks:
         return f"alloc handed out block {step.outcome}, which was held"
@@ -67,7 +67,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("kv_streams", answers=("Megatron-LM#6091",))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing, and no operation but alloc and free changes who holds what."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
         return f"{step.op.name} was refused, but the view changed"
@@ -77,7 +77,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("kv_streams", answers=("vllm#32255", "sglang#28468"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Every block is held or free, also while something in flight still reads or writes it."""
     free, held = step.after.free, step.held.blocks
     for block in range(step.held.total):
@@ -87,7 +87,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("kv_streams", answers=("llama.cpp#10873",))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """alloc is refused only if no block is free; gates and work in flight are no reason."""
     if step.op.name == "alloc" and step.outcome == Refused("OutOfSlots") and step.before.free:
         return f"alloc was refused with {step.before.free} free"

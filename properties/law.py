@@ -1,13 +1,13 @@
-"""What a law is, and how it is declared."""
+"""Laws: their declaration and their evaluation."""
 
 from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, ParamSpec
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from kvlockstep.reference.catalogue import CONTRACTS
 
@@ -24,18 +24,34 @@ class Refused(NamedTuple):
         return f"refused, {self.error}"
 
 
-class Step(NamedTuple):
-    """What laws of a deterministic contract look at: an operation, its outcome, and the view around it.
+class Operation(Protocol):
+    """The part of an operation that laws look at: its name, and its arguments by name."""
 
-    `held` is who holds what by the answers given so far, before and after.
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def args(self) -> Mapping[str, Any]: ...
+
+
+View = TypeVar("View", bound=tuple[Any, ...])
+Held = TypeVar("Held")
+
+
+class Step(NamedTuple, Generic[View, Held]):
+    """One operation of a deterministic contract with its outcome and the states around it, which laws look at.
+
+    `before` and `after` are what the target shows, as the View of the contract. `held_before` and `held` are what the
+    answers given so far imply, as the Held of the contract. `outcome` is the target's answer as plain values, or
+    Refused.
     """
 
-    op: Any
+    op: Operation
     outcome: Any
-    before: Any
-    after: Any
-    held_before: Any
-    held: Any
+    before: View
+    after: View
+    held_before: Held
+    held: Held
 
     @property
     def changed(self) -> str:
@@ -74,7 +90,7 @@ def counted(n: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Law(Generic[P]):
-    """A law of one contract. Called with what it observes, it answers None, or what is wrong in one sentence.
+    """A law of one contract. Called with what it observes, it returns None, or what is wrong in one sentence.
 
     `needs` names what a target must expose beyond its contract's required methods: traits, or `free_slots`. `answers`
     names the seeds and bug reports behind the law. Raises ValueError for a need that the contract does not have: such a

@@ -68,18 +68,18 @@ def path(prefix: Prefix, page_size: int) -> list[Prefix]:
     return [prefix[:end] for end in range(page_size, len(prefix) + 1, page_size)]
 
 
-def evicted(step: Step) -> list[Prefix]:
+def evicted(step: Step[View, Held]) -> list[Prefix]:
     """The entries that an operation other than reset has removed."""
     return [] if step.op.name == "reset" else [p for p in step.before.entries if p not in step.after.entries]
 
 
-def answers_match(step: Step) -> bool:
+def answers_match(step: Step[View, Held]) -> bool:
     """Whether the outcome is (length, slots) of a match."""
     matches = ("match_prefix", "match_request", "cache_unfinished")
     return step.op.name in matches and not isinstance(step.outcome, Refused)
 
 
-def _asked(step: Step) -> Prefix:
+def _asked(step: Step[View, Held]) -> Prefix:
     tokens = tuple(step.op.args["tokens"])
     return tokens[:-1] if step.op.name == "match_request" else tokens
 
@@ -90,7 +90,7 @@ def _distinct(slots: Iterable[int]) -> int | None:
 
 
 @law("radix_cache", answers=("Megatron-LM#6091", "atlas#373", "sglang#29349"))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
         return f"the operation was refused, but changed {step.changed}"
@@ -98,7 +98,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("seed 001: reset is not implemented", "vllm#57727", "dynamo#6536"))
-def reset_complete(step: Step) -> str | None:
+def reset_complete(step: Step[View, Held]) -> str | None:
     """After a reset nothing is cached and every slot is free."""
     if step.op.name != "reset" or isinstance(step.outcome, Refused):
         return None
@@ -109,7 +109,7 @@ def reset_complete(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("sglang#28692", "sglang#10637", "Megatron-LM#5822"))
-def structure(step: Step) -> str | None:
+def structure(step: Step[View, Held]) -> str | None:
     """Every entry is a number of whole pages, and so is every prefix of it."""
     size = step.held.page_size
     for prefix, (slots, _) in step.after.entries.items():
@@ -124,7 +124,7 @@ def structure(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("sglang#35470", "sglang#28754", "atlas#373"))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """No slot belongs to two entries, or to an entry and the caller."""
     cached = [slot for slots, _ in step.after.entries.values() for slot in slots]
     twice = _distinct([*cached, *step.held.slots])
@@ -132,7 +132,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("seed 001: duplicates may be freed twice", "vllm#42571", "sglang#13826"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Every slot is free, cached or held, only once; evict frees, and allocate gives, the fewest pages that suffice."""
     cached = [slot for slots, _ in step.after.entries.values() for slot in slots]
     slots = [*step.after.free, *cached, *step.held.slots]
@@ -151,7 +151,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("bytedance-iaas/sglang#508", "mini-sglang#52", "sglang#27147"))
-def refcount_exact(step: Step) -> str | None:
+def refcount_exact(step: Step[View, Held]) -> str | None:
     """An entry has as many locks as there are out on handles whose path it is on."""
     locks: Counter[Prefix] = Counter()
     for grip in step.held.grips.values():
@@ -165,7 +165,7 @@ def refcount_exact(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("seed 001: unlock asserts at best", "LMCache#2559", "vllm#42571"))
-def no_double_free(step: Step) -> str | None:
+def no_double_free(step: Step[View, Held]) -> str | None:
     """Only what is still there can be locked, and only a lock that is out can be taken back."""
     locks = ("lock", "unlock", "cache_finished", "cache_unfinished")
     if step.op.name not in locks or isinstance(step.outcome, Refused):
@@ -177,7 +177,7 @@ def no_double_free(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("mini-sglang#52", "vllm#10507", "TensorRT-LLM#17926"))
-def eviction_safety(step: Step) -> str | None:
+def eviction_safety(step: Step[View, Held]) -> str | None:
     """What a locked handle names stays cached, in the slots that came with it."""
     if step.op.name == "reset":
         return None
@@ -193,7 +193,7 @@ def eviction_safety(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("seed 001: a match inside a node", "sglang#31643", "sglang#38000", "Megatron-LM#5822"))
-def eviction_order(step: Step) -> str | None:
+def eviction_order(step: Step[View, Held]) -> str | None:
     """Pages without locks go in the order of their last use, the end of a path before its beginning."""
     used, entries = step.held.used, step.after.entries
     unlocked = [p for p, (_, locks) in entries.items() if not locks]
@@ -210,7 +210,7 @@ def eviction_order(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("seed 001: match_prefix walks a global", "nano-vllm#163", "sglang#10637"))
-def prefix_soundness(step: Step) -> str | None:
+def prefix_soundness(step: Step[View, Held]) -> str | None:
     """A match is a number of whole pages, in the slots of the entries on its path."""
     if not answers_match(step):
         return None
@@ -227,7 +227,7 @@ def prefix_soundness(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("sglang#12092", "TensorRT-LLM#15655", "vllm#57610"))
-def prefix_completeness(step: Step) -> str | None:
+def prefix_completeness(step: Step[View, Held]) -> str | None:
     """A match is the longest there is; insert and the like count all that was there."""
     answered: int
     if answers_match(step):
@@ -246,7 +246,7 @@ def prefix_completeness(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("seed 001: keeps the caller's tokens", "mini-sglang#142", "nano-vllm#163"))
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """The slots of an entry hold the KV of exactly that prefix."""
     size, written = step.held.page_size, step.held.stamps
     for prefix, (slots, _) in step.after.entries.items():
@@ -256,7 +256,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("sglang#28692", "seed 001: match_prefix splits"))
-def write_isolation(step: Step) -> str | None:
+def write_isolation(step: Step[View, Held]) -> str | None:
     """A match changes only the order of eviction, a lock no entry or free slot; entries that stay keep their slots.
 
     What was answered does not change either.
@@ -278,7 +278,7 @@ def write_isolation(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("sglang#10637", "sglang#34823", "TensorRT-LLM#12834"))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """The sizes are those of the free slots, of the entries without locks and of those with."""
     size = step.held.page_size
     locked = sum(locks > 0 for _, locks in step.after.entries.values())
@@ -287,12 +287,12 @@ def accounting(step: Step) -> str | None:
 
 
 @law("radix_cache", answers=("vllm#11565", "sglang#36770", "xllm#55"))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """OutOfSlots is answered only if it does not fit, StaleHandle and NotLocked only if it is so."""
     if not isinstance(step.outcome, Refused):
         return None
     args = step.op.args
-    grip = step.held_before.grips.get(args.get("handle"))
+    grip = step.held_before.grips.get(args.get("handle", ""))
     match step.outcome.error:
         case "OutOfSlots":
             size = step.held.page_size

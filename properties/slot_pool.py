@@ -1,4 +1,4 @@
-"""Laws of slot_pool, and the view that they look at; `held` is the frozenset of the held slots."""
+"""Laws of slot_pool, over what the pool shows (`View`) and what its answers so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
 
 
 class View(NamedTuple):
-    """Of each slot whether it is free, and its version."""
+    """`free`: of each slot whether it is free; `versions`: the version of each slot."""
 
     free: list[bool]
     versions: list[int]
     free_count: int
 
 
+# The slots that are held.
+Held = frozenset[int]
+
+
 @law("slot_pool", answers=("seed 000: free and occupy do not look at the mask", "rtp-llm#591"))
-def no_double_free(step: Step) -> str | None:
+def no_double_free(step: Step[View, Held]) -> str | None:
     """Only a held slot can be freed."""
     if step.op.name == "free" and step.outcome is None and step.op.args["slot"] not in step.held_before:
         return f"free accepted slot {step.op.args['slot']}, which was not held"
@@ -24,7 +28,7 @@ def no_double_free(step: Step) -> str | None:
 
 
 @law("slot_pool", answers=("seed 000: occupy toggles",))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """No slot is given to two holders."""
     if step.op.name == "occupy" and step.outcome is None and step.op.args["slot"] in step.held_before:
         return f"occupy accepted slot {step.op.args['slot']}, which was held"
@@ -34,7 +38,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("slot_pool", answers=("Megatron-LM#6091",))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
         return f"the operation was refused, but changed {step.changed}"
@@ -42,7 +46,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("slot_pool", answers=("every refcount-leak row of the field",))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Free slots and held slots are disjoint, and together they are the pool."""
     for slot, free in enumerate(step.after.free):
         if free == (slot in step.held):
@@ -52,14 +56,14 @@ def conservation(step: Step) -> str | None:
 
 
 @law("slot_pool", answers=("xllm#829", "vllm#42571"))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """free_count is the number of slots that are free."""
     count = sum(step.after.free)
     return None if step.after.free_count == count else f"free_count={step.after.free_count}, but {count} slots are free"
 
 
 @law("slot_pool", answers=("seed 000: staleness is detected by version",))
-def version_monotone(step: Step) -> str | None:
+def version_monotone(step: Step[View, Held]) -> str | None:
     """alloc raises the version of the slot it hands out by one; nothing else changes a version."""
     expected = list(step.before.versions)
     if step.op.name == "alloc" and step.outcome in range(len(expected)):
@@ -71,7 +75,7 @@ def version_monotone(step: Step) -> str | None:
 
 
 @law("slot_pool", answers=("llama.cpp#10873",))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """alloc is refused only if no slot is free."""
     if step.op.name == "alloc" and isinstance(step.outcome, Refused) and any(step.before.free):
         return f"alloc was refused with {sum(step.before.free)} slots free"

@@ -90,14 +90,14 @@ def open_leaves(entries: Iterable[Prefix], pins: Mapping[Prefix, int]) -> list[P
     return [p for p in entries if p not in inner and p not in pins]
 
 
-def evicted(step: Step) -> list[Prefix]:
+def evicted(step: Step[View, Held]) -> list[Prefix]:
     """The prefixes that the rows still had before this step's evictions, and the cache does not show."""
     after = step.after.entries
     return [p for p in step.held.held if p not in after]
 
 
 @law("slot_prefix_cache", answers=("Megatron-LM#6091", "atlas#373"))
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes neither entries nor KV."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
         return f"the operation was refused, but changed {step.changed}"
@@ -105,7 +105,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("seed 000: eviction clears the children of an interior node", "Megatron-LM#5822"))
-def structure(step: Step) -> str | None:
+def structure(step: Step[View, Held]) -> str | None:
     """Every prefix of an entry is an entry."""
     for prefix in step.after.entries:
         if len(prefix) > 1 and prefix[:-1] not in step.after.entries:
@@ -114,14 +114,14 @@ def structure(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("seed 000: eviction cuts pinned descendants off", "mini-sglang#52", "LMCache#987"))
-def eviction_safety(step: Step) -> str | None:
+def eviction_safety(step: Step[View, Held]) -> str | None:
     """A pinned entry stays an entry, whatever is inserted, overwritten or evicted."""
     lost = [list(p) for p in step.held.pins if p not in step.after.entries]
     return f"the pinned entry {lost[0]} is gone" if lost else None
 
 
 @law("slot_prefix_cache", answers=("atlas#692", "mlx-lm#1547"))
-def write_isolation(step: Step) -> str | None:
+def write_isolation(step: Step[View, Held]) -> str | None:
     """An operation changes the KV of no slot but the one it writes to, and copy_kv only what it copies."""
     if step.before.kv == step.after.kv:
         return None
@@ -135,7 +135,7 @@ def write_isolation(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("seed 000: in-place reuse leaves longer entries", "nano-vllm#163", "mlx-lm#1547"))
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """The slot of an entry holds the KV of exactly that prefix, in all positions; so does the target of a copy."""
     kv = step.after.kv
     for prefix, (slot, _) in step.after.entries.items():
@@ -150,7 +150,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("seed 000: an evicted entry is still walked into", "vllm#17305"))
-def prefix_soundness(step: Step) -> str | None:
+def prefix_soundness(step: Step[View, Held]) -> str | None:
     """find answers an entry that is a prefix of the tokens asked for, with its slot and version, or a miss."""
     if step.op.name != "find" or isinstance(step.outcome, Refused):
         return None
@@ -165,7 +165,7 @@ def prefix_soundness(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("sglang#12092", "vllm#47235"))
-def prefix_completeness(step: Step) -> str | None:
+def prefix_completeness(step: Step[View, Held]) -> str | None:
     """find answers the longest entry."""
     if step.op.name != "find" or isinstance(step.outcome, Refused):
         return None
@@ -177,7 +177,7 @@ def prefix_completeness(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("seed 000: release ignores what was never pinned", "LMCache#2559"))
-def no_double_free(step: Step) -> str | None:
+def no_double_free(step: Step[View, Held]) -> str | None:
     """Only a pin that is out can be released."""
     if step.op.name == "release" and not isinstance(step.outcome, Refused):
         prefix = tuple(step.op.args["tokens"])
@@ -187,7 +187,7 @@ def no_double_free(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("seed 000: a slot's version tells whether its KV is current", "Megatron-LM#6218"))
-def version_current(step: Step) -> str | None:
+def version_current(step: Step[View, Held]) -> str | None:
     """An entry names, of the slots that hold it, the one inserted last, with the version given then."""
     held = step.held.held
     for prefix, answer in step.after.entries.items():
@@ -197,7 +197,7 @@ def version_current(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("ik_llama.cpp#2320", "seed 000: loops when everything is pinned"))
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """After an insert or a release the cache is within its capacity, unless every leaf is pinned."""
     if step.op.name not in ("insert", "release") or isinstance(step.outcome, Refused):
         return None
@@ -208,7 +208,7 @@ def accounting(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("sglang#4987", "dynamo#6536"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Entries are what the slots hold, less what is evicted; only insert and release evict, no more than needed."""
     held, after = step.held.held, step.after.entries
     ghosts = [list(p) for p in after if p not in held]
@@ -223,7 +223,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("sglang#31643", "sglang#38000", "sglang-omni#1724", "Megatron-LM#5822"))
-def eviction_order(step: Step) -> str | None:
+def eviction_order(step: Step[View, Held]) -> str | None:
     """No entry is evicted while a leaf without a pin, used less recently, stays."""
     gone = evicted(step)
     if not gone:
@@ -237,7 +237,7 @@ def eviction_order(step: Step) -> str | None:
 
 
 @law("slot_prefix_cache", answers=("llama.cpp#10873", "vllm#17305"))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """Pinned is answered only if a pinned entry would be lost, NotCached and NotPinned only if it is so."""
     if not isinstance(step.outcome, Refused):
         return None

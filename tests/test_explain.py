@@ -14,14 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 import kvlockstep
-from kvlockstep.campaign.playing import SHARD_DRIVERS
 from kvlockstep.commands import list as listing
 from kvlockstep.commands.explain import bugs, explain, names_to_explain
+from kvlockstep.drivers import CHECK_DRIVERS, SHARD_DRIVERS
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.why import WHY
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.runs.check import DRIVERS
 from kvlockstep.show.bug_reports import link
 from kvlockstep.show.explanations import KINDS
 from kvlockstep.targets import registry as targets
@@ -193,7 +192,7 @@ def test_list_shows_drivers_and_everything_else(run_cli):
     code, out, _ = run_cli("list")
     assert code == 0
     drivers = out[out.index("\ndrivers\n") :]
-    for driver in (*DRIVERS, *SHARD_DRIVERS, "replay"):
+    for driver in (*CHECK_DRIVERS, *SHARD_DRIVERS, "replay"):
         assert re.search(rf"^  {driver} +\w", drivers, re.MULTILINE)
     for fault in FAULTS.values():
         assert f" {fault.id} " in out

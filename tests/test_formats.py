@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvlockstep.runs.results import HOLDS, VIOLATED, Run
+from kvlockstep.runs.results import HOLDS, VIOLATED, DriverResult
 from kvlockstep.show import junit as formats
 from kvlockstep.show.findings import Finding, Results, results_of_json, source_of
 from kvlockstep.show.github import github_annotations
@@ -172,7 +172,8 @@ def test_explore_fuzz_and_replay_write_them_too(run_cli, managers, tmp_path):
 
 def test_each_suite_says_when_and_where_it_ran():
     runs = [
-        Run("slot_pool", "pool", driver, HOLDS, 10, laws={"accounting": "held"}) for driver in ("explore", "random")
+        DriverResult("slot_pool", "pool", driver, HOLDS, 10, laws={"accounting": "held"})
+        for driver in ("explore", "random")
     ]
     results = Results(runs, missed={("slot_pool", "pool"): ("hole",)}, skipped={"kv_manager on x": "not there"})
     suites = list(counted_junit(junit(results)))
@@ -182,7 +183,9 @@ def test_each_suite_says_when_and_where_it_ran():
 
 
 def test_several_findings_of_one_law_are_told_apart():
-    run = Run("slot_pool", "pool", "random", VIOLATED, 10, laws={"accounting": "violated", "atomicity": "held"})
+    run = DriverResult(
+        "slot_pool", "pool", "random", VIOLATED, 10, laws={"accounting": "violated", "atomicity": "held"}
+    )
     findings = [Finding("slot_pool", "pool", "accounting", f"wrong {n}", "page", f"shape{n}") for n in range(3)]
     results = Results([run], findings)
     root = counted_junit(junit(results))
@@ -193,7 +196,7 @@ def test_several_findings_of_one_law_are_told_apart():
 
 def test_two_runs_do_not_share_a_finding():
     laws = {"accounting": "violated"}
-    runs = [Run("slot_pool", name, "random", VIOLATED, 10, laws=laws) for name in ("pool", "reference")]
+    runs = [DriverResult("slot_pool", name, "random", VIOLATED, 10, laws=laws) for name in ("pool", "reference")]
     findings = [Finding("slot_pool", name, "accounting", f"wrong in {name}", "page") for name in ("reference", "pool")]
     root = counted_junit(junit(Results(runs, findings)))
     messages = [case.find("failure").get("message") for case in root.iter("testcase")]
@@ -202,14 +205,16 @@ def test_two_runs_do_not_share_a_finding():
 
 def test_characters_that_xml_cannot_hold():
     message = "token \x00\x1b[31m <&> \ud800 ]]> \U0001f600"
-    run = Run("slot_pool", "pool", "random", VIOLATED, 10, laws={"accounting": "violated"})
+    run = DriverResult("slot_pool", "pool", "random", VIOLATED, 10, laws={"accounting": "violated"})
     text = junit(Results([run], [Finding("slot_pool", "pool", "accounting", message, message)]))
     failure = counted_junit(text.encode().decode()).find("testsuite/testcase/failure")
     assert failure.text == "token \ufffd\ufffd[31m <&> \ufffd ]]> \U0001f600"
 
 
 def test_what_was_skipped_is_named():
-    results = Results([Run("slot_pool", "pool", "random", HOLDS, 1, laws={})], skipped={"kv_manager on x": "not there"})
+    results = Results(
+        [DriverResult("slot_pool", "pool", "random", HOLDS, 1, laws={})], skipped={"kv_manager on x": "not there"}
+    )
     root = counted_junit(junit(results))
     assert [case.find("skipped").get("message") for case in root.iter("testcase")] == ["not there"]
     run = valid_sarif(sarif(results))

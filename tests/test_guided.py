@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from kvlockstep.bench import guided as bench_guided
-from kvlockstep.campaign.playing import Episodes, play_guided
+from kvlockstep.campaign.playing import shard_of
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers import guided
+from kvlockstep.drivers import SHARD_DRIVERS, guided
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.guided import LONGEST_PAUSE, PATIENCE, Guide, Patience
 from kvlockstep.drivers.random_walk import picker, random_walk, run_episode
@@ -20,6 +20,7 @@ from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.targets import resolve
 
 WATCHDOG = Watchdog(30.0)
+GUIDED = SHARD_DRIVERS["guided"]
 DEPTH = 9
 
 
@@ -103,7 +104,7 @@ def test_a_campaign_plays_the_same_shard():
     outcomes = [Outcome("guided") for _ in range(10)]
     for episode, outcome in zip(range(64, 74), outcomes, strict=True):
         guide.run_episode(factory, episode, WATCHDOG, outcome)
-    shard = list(play_guided(Episodes(model_type, factory, 3, range(64, 74), WATCHDOG)))
+    shard = list(GUIDED.play(shard_of(GUIDED, model_type, factory, 3, range(64, 74), WATCHDOG)))
     assert [o.steps for o in shard] == [o.steps for o in outcomes]
     assert [o.reach for o in shard] == [o.reach for o in outcomes]
 

@@ -92,7 +92,7 @@ def test_the_json_says_what_became_of_each_law_and_how_often_it_was_evaluated(ru
 
 
 def test_the_terminal_names_the_law_that_was_evaluated_least(run_cli):
-    _, out, _ = run_cli("check", "slot_pool", "--target", "pool")
+    _, out, _ = run_cli("check", "slot_pool", "--target", "pool", "-v")
     assert "laws: 10 held, least evaluated:" in out
 
 

@@ -18,7 +18,8 @@ from kvlockstep.machines import SlotPoolMachine, machine
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.runs.check import CheckFailed, replay_trace
+from kvlockstep.runs.check import CheckFailed
+from kvlockstep.runs.play_trace import replay_trace
 from kvlockstep.targets.registry import from_factory
 
 Broken = FAULTS["pool-occupy-toggles"].make

@@ -21,7 +21,7 @@ from kvlockstep.impl.kv_manager.slots import SlotManager
 from kvlockstep.models.requests import long_memory as kv_slots
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.runs.mooncake import MalformedTrace, MooncakeRequest, prompt_tokens, read_mooncake
-from kvlockstep.runs.request_player import TAIL, Event, ReplayDivergence, Summary, play
+from kvlockstep.runs.request_player import TAIL, ReplayDivergence, RequestEvent, Summary, play
 
 GOOD = {"timestamp": 10, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
 SIZE = 64
@@ -316,7 +316,7 @@ class TestPlaying:
         assert len(outputs) == 7 + 2 * (200 // SIZE)
 
     def test_the_clock(self) -> None:
-        events: list[Event] = []
+        events: list[RequestEvent] = []
         requests = [request(1, 0, 100, 4), request(2, 5, 100, 1, 10), request(3, 1000, 100, 0, 20)]
         summary = play(requests, BlockManager(40, SIZE), step_ms=10.0, on_event=events.append)
         assert [(e.kind, e.line, e.clock) for e in events] == [
@@ -331,7 +331,7 @@ class TestPlaying:
         assert [e.tokens for e in events if e.kind == "finish"] == [100, 103, 100]
 
     def test_prompts_share_the_budget_of_a_step(self) -> None:
-        events: list[Event] = []
+        events: list[RequestEvent] = []
         requests = [request(1, 0, 500, 1), request(2, 0, 500, 1, 10)]
         play(requests, BlockManager(40, SIZE), step_ms=1.0, prefill_budget=300, on_event=events.append)
         assert [(e.kind, e.line, e.clock) for e in events] == [
@@ -344,7 +344,7 @@ class TestPlaying:
     def test_no_more_run_than_allowed(self) -> None:
         running, most = set[int](), 0
 
-        def follow(event: Event) -> None:
+        def follow(event: RequestEvent) -> None:
             nonlocal most
             (running.add if event.kind in ("admit", "resume") else running.discard)(event.line)
             most = max(most, len(running))
@@ -353,7 +353,7 @@ class TestPlaying:
         assert most == 2
 
     def test_the_youngest_is_preempted_and_comes_back_first(self) -> None:
-        events: list[Event] = []
+        events: list[RequestEvent] = []
         requests = [request(line, 0, 60, 60, 10 * line) for line in (1, 2, 3)]
         summary = play(requests, BlockManager(3, SIZE), on_event=events.append)
         kinds = [(e.kind, e.line) for e in events]
@@ -366,7 +366,7 @@ class TestPlaying:
 
     def test_what_can_never_fit_is_rejected(self) -> None:
         fits, longer = request(1, 0, 2 * SIZE, SIZE + 1), request(2, 0, 2 * SIZE, SIZE + 2)
-        events: list[Event] = []
+        events: list[RequestEvent] = []
         summary = play([longer, fits, longer], BlockManager(3, SIZE), on_event=events.append)
         assert (summary.requests, summary.rejected, summary.generated_tokens) == (3, 2, SIZE + 1)
         assert [event.kind for event in events] == ["reject", "reject", "admit", "finish"]

@@ -23,7 +23,7 @@ from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.show.finding_page import finding_page
-from kvlockstep.show.observe import observe, sides_of_law
+from kvlockstep.show.observe import differences_of_law, observe
 from kvlockstep.show.script import script_of
 from kvlockstep.targets import resolve
 
@@ -168,7 +168,7 @@ def test_a_finding_and_a_script_of_every_contract(run_cli, tmp_path, contract):
 
 def test_the_two_values_stand_side_by_side(finding):
     trace = load_trace(finding)
-    (side,) = observe(resolve("kv_manager", trace.target), trace).sides
+    (side,) = observe(resolve("kv_manager", trace.target), trace).differences
     assert f"holds {side.seen}, not {side.wanted}:" in trace.message
 
 
@@ -195,11 +195,11 @@ def test_the_slot_that_is_wrong_is_marked(run_cli, finding, tmp_path):
 def test_slots_show_who_holds_them(finding):
     trace = load_trace(finding)
     observed = observe(resolve("kv_manager", trace.target), trace)
-    held = [{slot: cell.holders for slot, cell in m.picture.cells.items() if cell.holders} for m in observed.moments]
+    held = [{slot: cell.holders for slot, cell in m.picture.cells.items() if cell.holders} for m in observed.steps]
     forks = next(i for i, op in enumerate(trace.ops) if op.name == "fork")
     assert all(holders == ("r0",) for holders in held[forks - 1].values())
     assert ("r0", "r1") in held[forks].values()
-    assert any(cell.references == 2 for cell in observed.moments[forks].picture.cells.values())
+    assert any(cell.references == 2 for cell in observed.steps[forks].picture.cells.values())
 
 
 VIOLATIONS = {
@@ -227,14 +227,14 @@ def test_every_law_of_a_manager_shows_what_was_seen_and_what_had_to_be(law):
 
     observed = VIOLATIONS[law.id]
     assert law.check(*observed) is not None
-    (side,) = sides_of_law(law.id, dict(zip(inspect.signature(law.check).parameters, observed, strict=True)))
+    (side,) = differences_of_law(law.id, dict(zip(inspect.signature(law.check).parameters, observed, strict=True)))
     assert side.seen
     assert side.wanted
     assert side.seen != side.wanted
 
 
 def test_a_law_without_a_comparison_shows_what_it_looked_at():
-    assert [side.what for side in sides_of_law("new", {"a": 1, "b": 2})] == ["a", "b"]
+    assert [side.what for side in differences_of_law("new", {"a": 1, "b": 2})] == ["a", "b"]
 
 
 def test_looking_does_not_change_what_happens(run_cli, tmp_path):
@@ -275,8 +275,8 @@ def test_a_target_that_dies_still_gets_its_page(managers):
     observed = observe(resolve("kv_manager", trace.target), trace, step_seconds=1.0)
     assert observed.law == "error_contract"
     assert "SIGKILL" in observed.details[0]
-    assert [moment.op for moment in observed.moments] == [str(op) for op in STEPS]
-    assert observed.moments[1].picture.cells
+    assert [moment.op for moment in observed.steps] == [str(op) for op in STEPS]
+    assert observed.steps[1].picture.cells
     page = Page(finding_page(trace, resolve("kv_manager", trace.target)))
     assert "SIGKILL" in page.text
     assert len(page.of_class("moment")) == 4
@@ -286,7 +286,7 @@ def test_a_target_that_hangs_is_cut_off(managers):
     trace = sad_trace("sad_managers:Hangs", "termination")
     observed = observe(resolve("kv_manager", trace.target), trace, step_seconds=0.4)
     assert observed.law == "termination"
-    assert observed.moments[1].picture.cells
+    assert observed.steps[1].picture.cells
 
 
 def test_what_a_target_says_is_text_and_not_markup(managers):

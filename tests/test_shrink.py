@@ -21,7 +21,7 @@ from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.runs.check import shrink_failure
+from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets import Target, resolve
 
 FAULT = "slot_prefix_cache", "fault:prefix-evicts-interior"
@@ -182,9 +182,9 @@ def test_keys_that_matter_become_plain():
     assert sorted(str(op.args["extra_key"]) for op in short.ops if op.name == "admit") == ["0", "None"]
 
 
-@pytest.mark.parametrize("without", ["models.kv_manager.KVManagerModel.shortcuts", "drivers.shrink.by_request"])
+@pytest.mark.parametrize("without", ["shortcuts", "parts"])
 def test_a_long_trace_becomes_short_in_few_steps_in_two_ways(without, monkeypatch):
-    monkeypatch.setattr(f"kvlockstep.{without}", staticmethod(lambda *_: []))
+    monkeypatch.setattr(f"kvlockstep.models.kv_manager.KVManagerModel.{without}", staticmethod(lambda *_: []))
     target, failure = long_failure()
     short = shrunk_by_steps(target, failure, 20_000)
     assert [op.name for op in short.ops] == ["admit", "forward", "fork", "decode", "decode", "forward"]

@@ -13,15 +13,17 @@ from dataclasses import replace
 import pytest
 
 from kvlockstep.core.isolation import ChildLost, in_child
+from kvlockstep.core.notes import EpisodeNotes
 from kvlockstep.core.profiles import PROFILES
+from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers import shrink
+from kvlockstep.drivers import CHECK_DRIVERS, shrink
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.runs.check import DRIVERS, check_target
-from kvlockstep.runs.supervising import Journal, run_ops_supervised
+from kvlockstep.runs.check import check_target
+from kvlockstep.runs.supervising import run_ops_supervised
 from kvlockstep.targets import Target
 
 
@@ -80,7 +82,7 @@ def checked(manager, profile, driver, tmp_path, **changes):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 @pytest.mark.parametrize("manager", ENDS, ids=lambda manager: manager.__name__)
 def test_a_process_that_ends_is_a_finding_with_the_shortest_trace(manager, driver, profile, tmp_path):
     report = checked(manager, profile, driver, tmp_path)
@@ -99,7 +101,7 @@ def test_a_crash_says_where_in_the_target_it_was(tmp_path):
     assert run.failure.details[-1].endswith("in commit")
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
     (run,) = checked(Interrupts, "quick", driver, tmp_path).failures
     assert run.failure.law == "error_contract"
@@ -107,7 +109,7 @@ def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.1)
     (run,) = checked(Hangs, profile, driver, tmp_path).failures
@@ -115,7 +117,7 @@ def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
     assert [op.name for op in run.failure.ops] == ["admit", "forward"]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_with_signals_blocked_is_a_finding(driver, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)
     (run,) = checked(HangsDeaf, "quick", driver, tmp_path, step_seconds=0.3).failures
@@ -149,7 +151,7 @@ def test_a_target_that_dies_when_it_is_made_fails_without_an_operation():
     assert failure.message == "the process ended with exit code 7"
 
 
-def test_the_journal_has_what_was_tried_and_not_what_did_not_apply():
+def test_the_notes_have_what_was_tried_and_not_what_did_not_apply():
     scope = KVScope(2, 1, 1, 2)
     never = Op("finish", request="r9")
     admit = Op("admit", request="r0", tokens=[0], extra_key=None, n=1)
@@ -158,13 +160,13 @@ def test_the_journal_has_what_was_tried_and_not_what_did_not_apply():
     assert failure.ops == (admit, forward)
 
 
-def test_a_journal_that_is_full_keeps_its_beginning():
-    journal = Journal(size=400)
-    journal.begin(KVScope(2, 1, 1, 2))
+def test_notes_that_are_full_keep_their_beginning():
+    notes = EpisodeNotes(size=400)
+    notes.begin(KVScope(2, 1, 1, 2))
     ops = [Op("finish", request=f"r{n}") for n in range(100)]
     for op in ops:
-        journal.add((op.name, op.args))
-    scope, noted = journal.read(KVManagerModel)
+        notes.add((op.name, op.args))
+    scope, noted = notes.read(KVManagerModel)
     assert scope == KVScope(2, 1, 1, 2)
     assert 0 < len(noted) < 100
     assert list(noted) == ops[: len(noted)]
@@ -191,6 +193,16 @@ def test_an_error_that_cannot_be_pickled_comes_back_as_its_text():
 
     with pytest.raises(RuntimeError, match="what happened"):
         in_child(work, 5.0)
+
+
+def test_a_child_that_is_slow_before_it_calls_the_target_is_not_lost():
+    def work(_watchdog):
+        time.sleep(0.5)
+        return "done"
+
+    assert in_child(work, 0.1, began=lambda: False) == "done"
+    with pytest.raises(ChildLost, match=r"no step for 0\.2 s"):
+        in_child(work, 0.1)
 
 
 def test_a_child_that_is_lost_before_it_does_anything_is_no_finding():
@@ -229,6 +241,37 @@ def test_a_target_that_ends_the_process_of_another_verb_is_a_violation(tmp_path)
         done = command(*verb, cwd=tmp_path)
         assert done.returncode == 1, done
         assert "the process ended with exit code 0" in done.stderr + done.stdout
+
+
+def test_a_target_that_ends_the_process_of_the_command_leaves_its_trace(tmp_path):
+    """As one on a CUDA device may, which no forked child can use."""
+    (tmp_path / "mine.py").write_text(
+        "import os, sys\n"
+        "from dataclasses import replace\n"
+        "from pathlib import Path\n"
+        "from kvlockstep.core.parent import waited_for\n"
+        "from kvlockstep.core.profiles import profile_of\n"
+        "from kvlockstep.reference.slot_pool import SlotPool\n"
+        "from kvlockstep.runs.check import check_target\n"
+        "from kvlockstep.targets import Target\n"
+        "class Exits(SlotPool):\n    def occupy(self, slot): os._exit(9)\n"
+        "profile = replace(profile_of('quick'), random_steps=500)\n"
+        "def command():\n"
+        "    target = Target('slot_pool', 'mine.py:Exits', Exits, device='cuda')\n"
+        "    check_target(target, profile, seed=4, directory=Path('found'), drivers=('random',))\n"
+        "    return 0\n"
+        "sys.exit(waited_for(command))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1, done
+    (path,) = (tmp_path / "found").iterdir()
+    trace = load_trace(path)
+    assert (trace.law, trace.message) == ("error_contract", "the process ended with exit code 9")
+    assert (trace.target, trace.driver, trace.seed) == ("mine.py:Exits", "random", 4)
+    assert trace.ops[-1].name == "occupy"
+    assert f"replay: kvlockstep replay found/{path.name} --target mine.py:Exits" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

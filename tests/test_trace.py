@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.trace import Trace, load_trace, parse_trace, save_trace, trace_text
-from kvlockstep.models.core.fitting import MOST
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.core.operations import MOST_MADE, Size
+from kvlockstep.models.core.trace_schema import MOST
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.show.junit import NOT_IN_XML

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import Phase, settings
 
-from kvlockstep.core.watchdog import Watchdog, _in_the_target
+from kvlockstep.core import watchdog as watchdogs
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.watchdog import TICKS, Watchdog, _in_the_target
+from kvlockstep.drivers import DRIVERS, Run
+from kvlockstep.drivers.episode import Outcome, play_ops
 from kvlockstep.machines import machine
-from kvlockstep.models.core.calls import guarded
+from kvlockstep.models.core import calls, lockstep
+from kvlockstep.models.core.calls import call_target, enter_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
@@ -98,8 +107,111 @@ def test_a_machine_in_a_suite_does_not_hang_with_its_target(tmp_path, monkeypatc
         made.TestCase("runTest").runTest()
 
 
-def test_a_call_that_has_not_begun_yet_is_not_cut_off():
-    beginning = SimpleNamespace(f_code=guarded.__code__, f_lineno=guarded.__code__.co_firstlineno, f_back=None)
-    inside = SimpleNamespace(f_code=guarded.__code__, f_lineno=guarded.__code__.co_firstlineno + 3, f_back=None)
-    assert not _in_the_target(beginning)
+def test_what_takes_the_error_of_a_call_is_not_cut_off():
+    taking = SimpleNamespace(f_code=call_target.__code__, f_back=None)
+    inside = SimpleNamespace(f_code=SlotPool.alloc.__code__, f_back=SimpleNamespace(f_code=enter_target.__code__))
+    assert not _in_the_target(taking)
     assert _in_the_target(inside)
+
+
+class AlarmOnce(Watchdog):
+    """A watchdog whose limit ends at one moment: before line number `at` of those that are watched for."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(5.0)
+        self.left = at
+
+    def trace(self, frame, event, _argument):
+        if not frame.f_code.co_filename.startswith(WATCHED_FILES):
+            return None
+        where = frame.f_code, frame.f_lineno
+        if event == "line" and where not in self.passed:
+            self.passed.add(where)
+            self.left -= 1
+            if self.left == 0:
+                self._seen, self._still = self.beat, TICKS - 1
+                self.look(0, frame)
+        return self.trace
+
+    @contextmanager
+    def tracing(self):
+        self.passed = set()
+        former = sys.gettrace()
+        sys.settrace(self.trace)
+        try:
+            yield
+        finally:
+            sys.settrace(former)
+
+
+HARNESS = Path(watchdogs.__file__).parents[1]
+WATCHED_FILES = (str(HARNESS / "drivers"), calls.__file__, lockstep.__file__, __file__)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        text = "no text"
+        return text
+
+
+class Fails(SlotPool):
+    """An allocation raises what no contract names."""
+
+    def alloc(self):
+        raise Unprintable
+
+
+def driven(driver: str, watchdog: Watchdog, factory: type) -> Outcome:
+    budget = replace(profile_of("quick"), explore_steps=20, examples=1, steps_per_example=4, random_steps=12)
+    return DRIVERS[driver].run(Run(model_of("slot_pool"), factory, budget, watchdog, seed=1))
+
+
+def replayed(_driver: str, watchdog: Watchdog, factory: type) -> Outcome:
+    model_type = model_of("slot_pool")
+    trace = play_ops(model_type, factory, model_type.scope_type(3), [Op("alloc")] * 2, watchdog).failure
+    return Outcome("replay", failure=trace)
+
+
+@pytest.mark.parametrize("factory", [SlotPool, Fails])
+@pytest.mark.parametrize("driver", [*DRIVERS, "replay"])
+def test_a_limit_that_ends_at_any_moment_is_a_finding_or_nothing(driver, factory):
+    """Never an error of the driver: not while it proposes, nor while it takes what the target raised."""
+    play = replayed if driver == "replay" else driven
+    found, at, left = set(), 0, 0
+    while left <= 0:
+        at += 1
+        watchdog = AlarmOnce(at)
+        with watchdog.tracing():
+            outcome = play(driver, watchdog, factory)
+        left = watchdog.left
+        found.add(outcome.failure.law if outcome.failure is not None else "cut" if outcome.cut else "held")
+    assert at > 30
+    usual = "held" if factory is SlotPool else "error_contract"
+    assert {usual, "termination"} <= found <= {usual, "termination", "cut"}
+
+
+def test_an_error_whose_text_never_comes_is_cut_off():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            while time.monotonic():
+                pass
+            return ""
+
+    def alloc():
+        raise Mute
+
+    with Watchdog(0.2).watching(), pytest.raises(Divergence, match="Mute, whose text did not come within") as raised:
+        call_target(alloc)
+    assert raised.value.law == "termination"
+
+
+def test_an_error_whose_text_ends_the_process_is_named_by_its_type():
+    class Leaving(Exception):
+        def __str__(self) -> str:
+            raise SystemExit
+
+    def alloc():
+        raise Leaving
+
+    with pytest.raises(Divergence, match=r"alloc raised Leaving$"):
+        call_target(alloc)

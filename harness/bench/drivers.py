@@ -18,12 +18,12 @@ from kvlockstep.bench.radix_cache import bench_radix
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.notes import EpisodeNotes, noting
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.hypothesis_machine import hypothesis_run
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
-from kvlockstep.runs.supervising import Journal, journaled
 from kvlockstep.targets.registry import load, resolve
 
 ROUNDS = 3
@@ -69,7 +69,7 @@ def _compare(contract: str, name: str) -> DriverSpeed:
 
 def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
     """The same steps with and without notes, in turn; the share that the notes add, the median over the rounds."""
-    noted = journaled(model_type, Journal())
+    noted = noting(model_type, EpisodeNotes())
     shares = []
     for seed in range(NOTE_ROUNDS):
         seconds = []

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.core.errors import UsageError
-from kvlockstep.models.core.fitting import require_kind, shown
+from kvlockstep.models.core.trace_schema import require_kind, shown
 from kvlockstep.models.registry import MODELS
 
 # What reading may raise where a value is of a type or has a content that nobody wrote.

@@ -25,7 +25,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import unapplied
-from kvlockstep.runs.check import play_trace
+from kvlockstep.runs.play_trace import play_trace
 from kvlockstep.targets import Target
 
 COMMIT_SECONDS = 0.25

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.campaign.plan import Plan
-from kvlockstep.campaign.playing import Episodes, shard_driver
+from kvlockstep.campaign.playing import shard_driver, shard_of
 from kvlockstep.core.trace import Trace, parse_trace, trace_text
 from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers import Shard
 from kvlockstep.drivers.episode import Outcome, common, run_ops
 from kvlockstep.models.core.model import Factory, Model, Scope
 from kvlockstep.models.core.op import Op
@@ -112,7 +113,7 @@ def run_shard(
     """
     numbers = plan.episodes(shard) if episodes is None else episodes
     model_type = model_type or model_of(plan.contract)
-    played = Episodes(model_type, factory, plan.seed, numbers, watchdog, database)
+    played = shard_of(shard_driver(plan.driver), model_type, factory, plan.seed, numbers, watchdog, database)
     report = _play(plan, shard, played, began)
     hangs = [trace for _, trace in report.first.values() if trace.law == TERMINATION.id]
     if hangs and run_ops(model_type, factory, hangs[0].scope, hangs[0].ops, watchdog) is None:
@@ -121,11 +122,11 @@ def run_shard(
     return report
 
 
-def _play(plan: Plan, shard: int, episodes: Episodes, began: Began | None) -> ShardReport:
-    report = ShardReport(shard)
+def _play(plan: Plan, number: int, shard: Shard, began: Began | None) -> ShardReport:
+    report = ShardReport(number)
     if began is not None:
-        began(episodes.numbers.start)
-    for episode, outcome in zip(episodes.numbers, shard_driver(plan.driver).play(episodes), strict=False):
+        began(shard.episodes.start)
+    for episode, outcome in zip(shard.episodes, shard_driver(plan.driver).play(shard), strict=False):
         if outcome.failure is not None:
             outcome.failure = outcome.failure.but(target=plan.target)
         report.absorb(episode, outcome)
@@ -157,7 +158,7 @@ def record_episode(factory: Factory, plan: Plan, episode: int, goal: str, watchd
     shard = episode // plan.shard_episodes
     driver = shard_driver(plan.driver)
     first = episode if driver.alone else plan.episodes(shard).start
-    for _ in driver.play(Episodes(Recorded, factory, plan.seed, range(first, episode + 1), watchdog)):
+    for _ in driver.play(shard_of(driver, Recorded, factory, plan.seed, range(first, episode + 1), watchdog)):
         pass
     if not scope:
         return None

@@ -18,7 +18,7 @@ from kvlockstep.campaign.plan import Plan
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import Journal, require_writable, whole_lines, write_whole
 from kvlockstep.core.trace import Trace, load_trace, trace_text
-from kvlockstep.models.core.fitting import require_kind
+from kvlockstep.models.core.trace_schema import require_kind
 
 # The last begins with a dot so that nothing takes it for failing.
 FINDINGS, CORPUS, FIXED = "findings", "corpus", ".fixed"

@@ -23,10 +23,11 @@ from kvlockstep.commands.options import (
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
+from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.models.registry import MODELS
-from kvlockstep.runs.check import DRIVERS, check_target
+from kvlockstep.runs.check import check_target
 from kvlockstep.runs.config import Config, load_config
-from kvlockstep.runs.results import EXIT_CODES, Report
+from kvlockstep.runs.results import EXIT_CODES, CheckResult
 from kvlockstep.show.console import (
     CheckProgress,
     print_summary,
@@ -49,7 +50,9 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
 )
 @click.argument("contracts", nargs=-1, shell_complete=complete_contract)
 @options(target_option, profile_option, seed_option, dir_option, json_option, config_option, machine_formats)
-@click.option("--driver", "drivers", multiple=True, metavar="|".join(DRIVERS), help="Run only this driver. Repeatable.")
+@click.option(
+    "--driver", "drivers", multiple=True, metavar="|".join(CHECK_DRIVERS), help="Run only this driver. Repeatable."
+)
 @in_process_option
 @click.option("-v", "--verbose", is_flag=True, help="Show for each target its traits, laws, drivers and goals.")
 @click.option(
@@ -76,9 +79,9 @@ def check_command(
     settings = load_config(config)
     budget = profile_of(profile or settings.profile)
     where = Path(directory or settings.dir)
-    if unknown := [driver for driver in drivers if driver not in DRIVERS]:
-        raise UsageError(f"unknown driver {unknown[0]!r}; known: {', '.join(DRIVERS)}")
-    report = Report()
+    if unknown := [driver for driver in drivers if driver not in CHECK_DRIVERS]:
+        raise UsageError(f"unknown driver {unknown[0]!r}; known: {', '.join(CHECK_DRIVERS)}")
+    report = CheckResult()
     chosen = _chosen_targets(contracts, targets, settings, report, device)
     require_writable(where)
     console = stderr() if as_json else stdout()
@@ -91,7 +94,7 @@ def check_command(
                 seed=settings.seed if seed is None else seed,
                 directory=where,
                 emit=CheckProgress(progress),
-                drivers=tuple(drivers) or DRIVERS,
+                drivers=tuple(drivers) or CHECK_DRIVERS,
                 in_process=in_process,
             )
         report.targets.append(done)
@@ -108,7 +111,7 @@ def check_command(
 
 
 def _chosen_targets(
-    contracts: Sequence[str], specs: Sequence[str], settings: Config, report: Report, device: str = CPU
+    contracts: Sequence[str], specs: Sequence[str], settings: Config, report: CheckResult, device: str = CPU
 ) -> list[Target]:
     names = [check_contract(name) for name in contracts] or list(settings.contracts) or list(MODELS)
     if specs and len(names) != 1:

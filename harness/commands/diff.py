@@ -30,7 +30,7 @@ from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.runs.check import shrink_model
+from kvlockstep.runs.shrinking import shrink_model
 from kvlockstep.runs.supervising import supervised
 from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets import Target, resolve

@@ -23,8 +23,9 @@ from kvlockstep.commands.options import (
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.trace import load_trace
-from kvlockstep.runs.check import FAILURES, check_target, replay_trace
-from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetReport, worst
+from kvlockstep.runs.check import FAILURES, check_target
+from kvlockstep.runs.play_trace import replay_trace
+from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetResult, worst
 from kvlockstep.show.console import progress_bar, stdout, traits_text
 from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_divergences, resolve
 
@@ -75,7 +76,7 @@ def check_engines(
             yield _row(check_target(target, profile, seed=seed, directory=directory))
 
 
-def _row(report: TargetReport) -> EngineRow:
+def _row(report: TargetResult) -> EngineRow:
     """A violation of a law that a known divergence of the target names is KNOWN, and fails nothing."""
     facts, failed = report.facts, next(iter(report.failures), None)
     law = failed.failure.law if failed is not None and failed.failure is not None else ""

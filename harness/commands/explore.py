@@ -23,9 +23,10 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import save_trace
 from kvlockstep.models.registry import model_of
-from kvlockstep.runs.check import explore_scope, shrink_failure
 from kvlockstep.runs.config import Config
-from kvlockstep.runs.results import EXIT_CODES, HOLDS, VIOLATED, Run, run_of
+from kvlockstep.runs.drive import explore_scope
+from kvlockstep.runs.results import EXIT_CODES, HOLDS, VIOLATED, DriverResult, result_of
+from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.show.findings import results_of_runs
 from kvlockstep.show.machine_formats import machine_formats, publish
@@ -62,20 +63,21 @@ def explore_command(
     model_type = model_of(contract)
     seconds = parse_time(time_text) if time_text else None
     where = Path(directory or Config.dir)
-    report: list[Run] = []
+    budget = profile_of("quick")
+    report: list[DriverResult] = []
     console = stdout()
     for scope in model_type.small_scopes:
         with progress_bar() as progress:
             outcome = explore_scope(
-                target, scope, steps=steps, seconds=seconds, max_depth=depth, progress=_step_counter(progress)
+                target, scope, budget, steps=steps, seconds=seconds, max_depth=depth, progress=_step_counter(progress)
             )
         # The time is the user's wish, so that its end says nothing against the run.
         end, outcome.cut = outcome.cut or ("exhausted" if outcome.exhausted else "not exhausted"), ""
         path = None
         if outcome.failure is not None:
-            outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile_of("quick"))
+            outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), budget)
             path = save_trace(outcome.failure, where)
-        report.append(run_of(contract, target.name, outcome, path))
+        report.append(result_of(contract, target.name, outcome, path))
         if not as_json:
             sizes = ", ".join(f"{k}={v}" for k, v in scope.shown().items())
             console.print(
@@ -93,7 +95,7 @@ def _step_counter(progress: Progress) -> Callable[[int], None]:
     return lambda steps: progress.update(task, description=f"{steps:,} steps")
 
 
-def _end_runs(runs: list[Run], as_json: bool) -> None:
+def _end_runs(runs: list[DriverResult], as_json: bool) -> None:
     verdict = VIOLATED if any(run.failure for run in runs) else HOLDS
     if as_json:
         print_json({"verdict": verdict, "runs": [run.to_json() for run in runs]})

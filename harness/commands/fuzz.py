@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from kvlockstep.campaign.plan import SHARD_EPISODES
-from kvlockstep.campaign.playing import SHARD_DRIVERS, shard_driver
+from kvlockstep.campaign.playing import shard_driver
 from kvlockstep.campaign.running import GRACE_SECONDS, MakeEngine, fuzz, local_engine
 from kvlockstep.campaign.store import DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign
@@ -30,6 +30,7 @@ from kvlockstep.commands.options import (
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
+from kvlockstep.drivers import SHARD_DRIVERS
 from kvlockstep.properties.law import counted
 from kvlockstep.runs.config import Config
 from kvlockstep.runs.results import EXIT_CODES

@@ -8,15 +8,13 @@ import click
 from rich.console import Console
 
 from kvlockstep.commands.options import json_option, print_json
+from kvlockstep.drivers import CHECK_DRIVERS, DRIVERS, SHARD_DRIVERS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.show.console import stdout
 from kvlockstep.targets.registry import ENTRY_POINTS, built_in, known_faults, known_targets
 
-WHAT_DRIVERS_DO = {
-    "explore": "every operation in every state of small scopes, breadth first",
-    "hypothesis": "a rule-based state machine, one rule for each operation",
-    "random": "seeded random episodes; `fuzz` runs it in several processes",
-    "guided": "in `fuzz` only: random episodes that end where they find nothing that their shard has not met",
+_ABOUT_DRIVERS = {
+    **{name: DRIVERS[name].about for name in (*CHECK_DRIVERS, *SHARD_DRIVERS)},
     "replay": "a saved trace",
 }
 
@@ -26,7 +24,7 @@ def catalogue() -> dict[str, dict[str, dict[str, str]]]:
     return {
         contract: {
             "targets": {name: _described(contract, name, path) for name, path in known_targets(contract).items()},
-            "drivers": WHAT_DRIVERS_DO,
+            "drivers": _ABOUT_DRIVERS,
             "laws": {law.id: law.statement for law in model.laws},
             "goals": {goal.id: goal.statement for goal in model.goals},
             "faults": known_faults(contract),

@@ -13,8 +13,8 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace
 from kvlockstep.models.core.op import Unplayable
-from kvlockstep.runs.check import play_trace
 from kvlockstep.runs.config import load_config
+from kvlockstep.runs.play_trace import play_trace
 from kvlockstep.show.campaign_page import campaign_of, campaign_page, read_campaign
 from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.show.finding_page import finding_page

@@ -1,4 +1,4 @@
-"""What a user can do wrong."""
+"""Usage errors: bad input, with a way out."""
 
 from __future__ import annotations
 

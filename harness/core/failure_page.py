@@ -35,7 +35,7 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     ]
     lines += _with_avail(steps, trace.avails)
     lines += [f"       {trace.message}", *(f"       {detail}" for detail in trace.details)]
-    law = next((law for law in model_of(trace.contract).laws if law.id == trace.law), None)
+    law = model_of(trace.contract).law(trace.law)
     if law is not None:
         lines.append(f"law {law.id}: {law.statement}")
     if trace.flaky:

@@ -41,7 +41,7 @@ def write_whole(path: Path, text: str, durable: bool = True) -> None:
 
 
 def _write(handle: int, text: str) -> int:
-    """Writes all of the text; answers how many bytes that was."""
+    """Writes all of the text and returns the number of bytes."""
     data = text.encode()
     left = memoryview(data)
     while left:

@@ -30,6 +30,8 @@ R = TypeVar("R")
 POLL_SECONDS = 0.05
 # What faulthandler is given to write where a child stood that is killed.
 LAST_WORDS_SECONDS = 0.2
+# What a driver may take before it makes its first target: Hypothesis's start takes a second on a busy machine.
+START_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1
 CAN_FORK = "fork" in multiprocessing.get_all_start_methods()
 # A child inherits the factory, which may be anything; other start methods would have to pickle it.
@@ -63,11 +65,15 @@ class SharedWatchdog(Watchdog):
 
 
 def in_child(
-    work: Callable[[SharedWatchdog], R], step_seconds: float, progress: Callable[[int], None] | None = None
+    work: Callable[[SharedWatchdog], R],
+    step_seconds: float,
+    progress: Callable[[int], None] | None = None,
+    began: Callable[[], bool] = lambda: True,
 ) -> R:
     """Returns `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised.
 
-    `progress` hears what the child reports to its watchdog. Interrupts are for the parent: the child ignores them.
+    `progress` hears what the child reports to its watchdog. Until `began` says that the target is called, the child may
+    take START_SECONDS if that is more than its steps have. Interrupts are for the parent: the child ignores them.
     """
     shared = FORK.RawArray("Q", 2)
     receive, send = FORK.Pipe(duplex=False)
@@ -80,7 +86,7 @@ def in_child(
             child.start()
         send.close()
         try:
-            answer = _await(receive, child, shared, step_seconds, last_words, progress)
+            answer = _await(receive, child, shared, step_seconds, last_words, progress, began)
         finally:
             _end(child)
             receive.close()
@@ -150,15 +156,19 @@ def _await(
     step_seconds: float,
     last_words: IO[str],
     progress: Callable[[int], None] | None,
+    began: Callable[[], bool],
 ) -> Any:
-    seen, since, told = -1, time.monotonic(), 0
+    limit = 2 * step_seconds
+    seen, since, told = (-1, False), time.monotonic(), 0
     while not receive.poll(POLL_SECONDS):
         if not child.is_alive() and not receive.poll(0):
             raise _died(child, last_words)
-        if shared[0] != seen:
-            seen, since = shared[0], time.monotonic()
-        elif time.monotonic() - since > 2 * step_seconds:
-            raise _hung(child, 2 * step_seconds, last_words)
+        # The time that the child takes for its first step is counted from when the target is called.
+        state = shared[0], began()
+        if state != seen:
+            seen, since = state, time.monotonic()
+        elif time.monotonic() - since > (limit if seen[1] else max(limit, START_SECONDS)):
+            raise _hung(child, limit, last_words)
         if progress is not None and shared[1] != told:
             told = shared[1]
             progress(told)
@@ -186,7 +196,7 @@ def _said(last_words: IO[str]) -> tuple[str, ...]:
     last_words.seek(0)
     lines = [line.rstrip() for line in last_words.read().splitlines() if line.strip()]
     lines = [re.sub(r"[Tt]hread 0x[0-9a-f]+( \[[^]]*\])? ", "thread ", line) for line in lines]
-    ours = next((n for n, line in enumerate(lines) if re.search(r"in (guarded|looked_at|tried)$", line)), len(lines))
+    ours = next((n for n, line in enumerate(lines) if re.search(r"in (enter_target|tried)$", line)), len(lines))
     return tuple(line for line in lines[:ours] if not line.startswith("Extension modules"))
 
 

@@ -1,21 +1,30 @@
 """The process that waits for a command's own process, and whose exit code a shell or a CI job sees.
 
 A target's code may end the process that runs it. Drivers run targets in children of their own; whatever else runs a
-target's code (its import, a comparison, a benchmark) ends the command's process, and then this one says so: without
-the last word of the command no exit code is a success.
+target's code (its import, a comparison, a benchmark, a driver on a device that no forked child can use) ends the
+command's process, and then this one says so: without the last word of the command no exit code is a success. Where the
+command took notes of an episode, this process saves the trace of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import FrameType
 
-from kvlockstep.core.isolation import die_with, how_it_died
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.isolation import ChildLost, die_with, how_it_died
+from kvlockstep.core.notes import EpisodeNotes, lost_trace
+from kvlockstep.core.trace import save_trace
+from kvlockstep.models.registry import model_of
 
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 # The exit code by what the process was doing when it ended: a target's import is usage, a target's call a violation.
@@ -26,6 +35,28 @@ SAID, CODE, ACTIVITY = 0, 1, 2
 _page: mmap.mmap | None = None
 
 
+@dataclass(frozen=True)
+class NotedRun:
+    """The header of the trace that the parent saves if the target ends the process, and the directory for it."""
+
+    contract: str
+    target: str
+    driver: str
+    seed: int
+    directory: str
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Memory of the command and its parent: the episode that is being played, and which run it is of."""
+
+    episode: EpisodeNotes
+    run: EpisodeNotes
+
+
+_shared: _Shared | None = None
+
+
 def waited_for(command: Callable[[], int]) -> int:
     """Runs the command in a child, forwards signals to it, and returns its exit code.
 
@@ -33,8 +64,9 @@ def waited_for(command: Callable[[], int]) -> int:
     imported, 1 while one was running, else 4. One that a forwarded signal ended gives 128 plus its number, as a shell
     does.
     """
-    global _page  # noqa: PLW0603
+    global _page, _shared  # noqa: PLW0603
     _page = mmap.mmap(-1, mmap.PAGESIZE)
+    _shared = _Shared(EpisodeNotes(), EpisodeNotes(size=mmap.PAGESIZE))
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     me = os.getpid()
@@ -56,7 +88,43 @@ def waited_for(command: Callable[[], int]) -> int:
     activity = _page[ACTIVITY:].split(b"\0", 1)[0].decode(errors="replace")
     during = f" while {activity}" if activity else ""
     print(f"kvlockstep: {how_it_died(exit_code)}{during}, without a result", file=sys.stderr)
+    _save_lost_trace(_shared, how_it_died(exit_code))
     return EXIT_CODE_OF.get(activity.partition(" ")[0], LOST)
+
+
+def _save_lost_trace(shared: _Shared, how: str) -> None:
+    """Saves the trace of the noted run that the target ended, and prints its page; does nothing if none was noted."""
+    if not (noted := shared.run.values()):
+        return
+    run = NotedRun(**json.loads(noted[0]))
+    model_type = model_of(run.contract)
+    if (played := shared.episode.read(model_type)) is None:
+        return
+    trace = lost_trace(model_type, *played, ChildLost(how, hung=False))
+    # Each attempt to shrink it would end a process that has the device.
+    trace = trace.but(target=run.target, driver=run.driver, seed=run.seed, unfinished=True)
+    try:
+        print(failure_page(trace, save_trace(trace, Path(run.directory))), file=sys.stderr)
+    except UsageError as error:
+        print(f"{failure_page(trace)}\nkvlockstep: {error}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def noting_for_parent(run: NotedRun) -> Iterator[EpisodeNotes | None]:
+    """In it the parent saves the trace of the episode in these notes, should the target end this process.
+
+    None if no parent waits, as under a debugger or when check() is called from Python.
+    """
+    if _shared is None:
+        yield None
+        return
+    _shared.episode.clear()
+    _shared.run.clear()
+    _shared.run.add(json.dumps(asdict(run)))
+    try:
+        yield _shared.episode
+    finally:
+        _shared.run.clear()
 
 
 def _forwarding(child: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""How much a check runs."""
+"""Profiles: the budgets of a check."""
 
 from __future__ import annotations
 

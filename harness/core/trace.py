@@ -13,16 +13,16 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import write_whole
-from kvlockstep.models.core.fitting import op_of, require_kind, scope_of, shown
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.core.safe_text import safe_text
+from kvlockstep.models.core.trace_schema import op_of, require_kind, scope_of, shown
 from kvlockstep.models.registry import MODELS, model_of
 
 VERSION = 1
@@ -71,7 +71,7 @@ class Trace:
 
     @property
     def finding(self) -> tuple[str, str, str, str]:
-        """What tells findings apart: contract, target, law and shape."""
+        """The identity of a finding: contract, target, law and shape."""
         return self.contract, self.target, self.law, self.shape
 
     @property
@@ -91,6 +91,8 @@ def short(target: str) -> str:
 
 @dataclass
 class _Header:
+    """The values of a trace that stand in the first line of its file, in this order, with their JSON types."""
+
     contract: str
     scope: dict[str, Any]
     target: str = ""
@@ -106,20 +108,11 @@ class _Header:
 
 def header_line(trace: Trace) -> str:
     """The first line of a trace file."""
-    header = _Header(
-        trace.contract,
-        trace.scope.to_json(),
-        trace.target,
-        trace.law,
-        trace.message,
-        list(trace.details),
-        trace.driver,
-        trace.seed,
-        trace.original,
-        trace.flaky,
-        trace.unfinished,
-    )
-    values = {name: value for name, value in vars(header).items() if name != "unfinished" or value}
+    values = {f.name: getattr(trace, f.name) for f in fields(_Header)}
+    values["scope"] = trace.scope.to_json()
+    if not trace.unfinished:
+        # Written only where it says something, so that saved traces stay as they are, byte for byte.
+        del values["unfinished"]
     return json.dumps({"kvlockstep_trace": VERSION, **values})
 
 
@@ -201,22 +194,9 @@ def parse_trace(text: str, path: Path | str, contract: str | None = None) -> Tra
             avails.append(n if type(n := record.get("avail")) is int else None)
         except ValueError as error:
             raise UsageError(f"{place_of(path, index)}: malformed trace: {error}") from error
-    return Trace(
-        header.contract,
-        scope,
-        tuple(ops),
-        tuple(answers),
-        header.target,
-        header.law,
-        header.message,
-        tuple(header.details),
-        header.driver,
-        header.seed,
-        header.original,
-        header.flaky,
-        header.unfinished,
-        tuple(avails) if any(n is not None for n in avails) else (),
-    )
+    known = {**vars(header), "scope": scope, "details": tuple(header.details)}
+    available = tuple(avails) if any(n is not None for n in avails) else ()
+    return Trace(**known, ops=tuple(ops), answers=tuple(answers), avails=available)
 
 
 def place_of(path: Path | str, index: int) -> str:
@@ -225,7 +205,7 @@ def place_of(path: Path | str, index: int) -> str:
 
 
 def is_header(record: Any) -> bool:
-    """Whether this is the first line of a trace, of whatever version."""
+    """Tells whether this is the first line of a trace, of whatever version."""
     return isinstance(record, dict) and "kvlockstep_trace" in record
 
 

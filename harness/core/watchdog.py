@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from kvlockstep.models.core.calls import StepTimeout, guarded, looked_at
+from kvlockstep.models.core.calls import StepTimeout, enter_target
 
 TICKS = 4
-CALLS_THE_TARGET = guarded.__code__, looked_at.__code__
 # Hypothesis's hook into the garbage collector, where an exception is printed and lost.
 COLLECTING = "gc_callback"
 
@@ -79,12 +78,9 @@ class Watchdog:
 
 
 def _in_the_target(frame: FrameType | None) -> bool:
-    """Whether the target is what takes so long, and not a driver on a busy machine."""
-    if frame is not None and frame.f_code in CALLS_THE_TARGET and frame.f_lineno == frame.f_code.co_firstlineno:
-        # Python looks for signals when a function begins: its `try` would not yet take what is raised here.
-        return False
+    """Tells whether code of the target is running, and not a driver on a busy machine."""
     while frame is not None and frame.f_code.co_name != COLLECTING:
-        if frame.f_code in CALLS_THE_TARGET:
+        if frame.f_code is enter_target.__code__:
             return True
         frame = frame.f_back
     return False

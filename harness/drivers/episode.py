@@ -1,4 +1,4 @@
-"""One episode of given operations, and what every driver reports."""
+"""One episode of given operations, and the results that every driver has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED = 5
 
 @dataclass
 class Outcome:
-    """What a driver did. `states` counts distinct abstract states where the driver keeps them, else episodes.
+    """The results of one driver. `states` counts distinct abstract states where the driver keeps them, else episodes.
 
     Of the first `sampled` steps (5,000 at most), `novel` ended in a state that no earlier one had ended in. `unsteady`
     counts how often the target was seen to do something else at the same operations, which is no violation by itself.
@@ -57,7 +57,7 @@ class Outcome:
             self.seen.add(hash((model.scope, model.sketch())))
 
     def absorb(self, model: Model[Any]) -> None:
-        """Takes over what one episode reached and evaluated, and what it could not look at."""
+        """Adds the goals, the evaluations and the laws that are not checked of one episode."""
         self.reach.update(model.reach)
         self.evaluated.update(model.evaluated)
         self.not_checked = model.not_checked()
@@ -84,7 +84,7 @@ def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of given operations.
+    """The results of given operations.
 
     `skipped` are those that were not legal where they stood, each with its number from 0. `evaluated` counts the
     evaluations of each law. `answers` are those of the operations that applied.

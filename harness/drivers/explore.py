@@ -17,10 +17,29 @@ from typing import Any, NamedTuple, TypeVar
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, common, failed, run_ops
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op
 
 T = TypeVar("T")
+
+
+class Explore:
+    """The driver of `check`: all small scopes of the contract together."""
+
+    name = "explore"
+    about = "every operation in every state of small scopes, breadth first"
+
+    def run(self, run: Run) -> Outcome:
+        return explore_all(
+            run.model_type,
+            run.factory,
+            run.model_type.small_scopes,
+            watchdog=run.watchdog,
+            steps=run.budget.explore_steps,
+            seconds=run.budget.explore_limit,
+            progress=run.progress,
+        )
 
 
 class Unrepeatable(Exception):
@@ -87,7 +106,7 @@ def proposals(model: Model[Any], commands: Sequence[Command]) -> Iterator[Op]:
 
 @dataclass
 class Budget:
-    """How many steps several explorations may play together. After `seconds` they are cut off, and it says so.
+    """The steps that several explorations may play together. After `seconds` they are cut off, and `cut` is set.
 
     `stuck` says in which state a look did not return; no further step is played then.
     """
@@ -100,7 +119,7 @@ class Budget:
     _began: float = field(default_factory=time.perf_counter)
 
     def spent(self) -> bool:
-        """Whether no further step may be played."""
+        """Tells whether no further step may be played."""
         if self.stuck or self.played >= self.steps:
             return True
         self.cut = self.cut or time.perf_counter() - self._began >= self.seconds
@@ -136,7 +155,7 @@ class Exploration:
             self._arrive(self._at([]), Node(None, None, 0))
 
     def goes_on(self) -> bool:
-        """Whether a state waits that is not too deep."""
+        """Tells whether a state waits that is not too deep."""
         while self.waiting and self.max_depth is not None and self.waiting[0].depth >= self.max_depth:
             self.outcome.exhausted = False
             self.waiting.popleft()
@@ -165,7 +184,7 @@ class Exploration:
                 break
 
     def end(self) -> Outcome:
-        """What became of the scope."""
+        """The results for the scope."""
         if self.waiting:
             self.outcome.exhausted = False
         self.outcome.states = len(self.seen)
@@ -204,7 +223,7 @@ class Exploration:
 
     @contextlib.contextmanager
     def _judged(self, ops: Sequence[Op]) -> Iterator[None]:
-        """Takes a divergence for what these operations do."""
+        """Makes a divergence in the block the failure of the scope, with these operations as its trace."""
         try:
             yield
         except Unrepeatable:

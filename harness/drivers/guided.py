@@ -8,17 +8,47 @@ replaying costs more steps than a rare place is worth.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import EPISODE_LENGTHS, picker, walk
+from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Factory, Model
 
 PATIENCE = 6
 LONGEST_PAUSE = 15
 MOST_STATES = 100_000
+
+
+class Guided:
+    """The driver of guided episodes. `check` does not run it: its states are those of one shard."""
+
+    name = "guided"
+    about = "in `fuzz` only: random episodes that end where they find nothing that their shard has not met"
+    alone = False
+    each = True
+
+    def run(self, run: Run) -> Outcome:
+        outcome, guide = Outcome(self.name), Guide(run.model_type, seed=run.seed)
+        started = time.perf_counter()
+        while outcome.steps < run.budget.random_steps and outcome.failure is None:
+            outcome.failure = guide.run_episode(run.factory, outcome.states, run.watchdog, outcome)
+            outcome.states += 1
+            if run.progress is not None:
+                run.progress(outcome.steps)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def play(self, shard: Shard) -> Iterator[Outcome]:
+        guide = Guide(shard.model_type, seed=shard.seed)
+        for episode in shard.episodes:
+            outcome = shard.new_outcome(episode)
+            outcome.failure = guide.run_episode(shard.factory, episode, shard.watchdog, outcome)
+            yield outcome
 
 
 class Guide:
@@ -34,7 +64,7 @@ class Guide:
         self.met: set[int] = set()
 
     def run_episode(self, factory: Factory, episode: int, watchdog: Watchdog, outcome: Outcome) -> Trace | None:
-        """Runs one episode, counts its steps in `outcome`, and answers the trace of a violation."""
+        """Runs one episode, counts its steps in `outcome`, and returns the trace of a violation."""
         pick = picker(self.seed, episode)
         scope = pick(self.model_type.scopes)
         trace = walk(
@@ -51,7 +81,7 @@ class Guide:
 
 
 class Patience:
-    """Tells of an episode's steps whether to go on: not after PATIENCE looks in a row at states met before.
+    """Decides after a step whether an episode goes on: not after PATIENCE looks in a row at states met before.
 
     A look costs as much as a third of a step with some contracts, so after a new state it does not look for a while,
     twice as long each time, up to LONGEST_PAUSE steps. Where little is new it looks at every step.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
 import hypothesis
@@ -17,10 +17,48 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, answer_text, failed
+from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op, pick_first
 
 T = TypeVar("T")
+
+# Steps of an example in a campaign, where the number of its examples is that of the shard's episodes.
+SHARD_STEPS = 50
+
+
+class HypothesisMachines:
+    """The driver of Hypothesis's stateful testing."""
+
+    name = "hypothesis"
+    about = "a rule-based state machine, one rule for each operation"
+    alone = False
+    each = False
+
+    def run(self, run: Run) -> Outcome:
+        return hypothesis_run(
+            run.model_type,
+            run.factory,
+            seed=run.seed,
+            watchdog=run.watchdog,
+            examples=run.budget.examples,
+            steps=run.budget.steps_per_example,
+        )
+
+    def play(self, shard: Shard) -> Iterator[Outcome]:
+        """One run with as many examples as there are episodes; it ends at the first failure."""
+        outcome = hypothesis_run(
+            shard.model_type,
+            shard.factory,
+            # Far enough apart that the seeds of one campaign are in no shard of the next.
+            seed=shard.seed * 1_000_003 + shard.episodes.start,
+            watchdog=shard.watchdog,
+            examples=len(shard.episodes),
+            steps=SHARD_STEPS,
+            database=shard.database,
+        )
+        outcome.failure = outcome.failure and outcome.failure.but(seed=shard.seed)
+        yield outcome
 
 
 @functools.cache
@@ -76,7 +114,7 @@ class LockstepMachine(RuleBasedStateMachine):
         outcome.sample(model)
 
     def enabled(self, command: Command) -> bool:
-        """Whether the command proposes anything in this state."""
+        """Tells whether the command proposes anything in this state."""
         try:
             command.propose(self.model, pick_first)
         except NotEnabled:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
+from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick
 
@@ -17,6 +18,31 @@ T = TypeVar("T")
 
 EPISODE_LENGTHS = (20, 100, 100, 400)
 STUCK_AFTER = 200
+
+
+class RandomWalk:
+    """The driver of uniform random episodes."""
+
+    name = "random"
+    about = "seeded random episodes; `fuzz` runs it in several processes"
+    alone = True
+    each = True
+
+    def run(self, run: Run) -> Outcome:
+        return random_walk(
+            run.model_type,
+            run.factory,
+            seed=run.seed,
+            watchdog=run.watchdog,
+            steps=run.budget.random_steps,
+            progress=run.progress,
+        )
+
+    def play(self, shard: Shard) -> Iterator[Outcome]:
+        for episode in shard.episodes:
+            outcome = shard.new_outcome(episode)
+            outcome.failure = run_episode(shard.model_type, shard.factory, shard.seed, episode, shard.watchdog, outcome)
+            yield outcome
 
 
 def random_walk(
@@ -85,7 +111,7 @@ def walk(
     *,
     stale: Callable[[Model[Any]], bool] | None = None,
 ) -> Trace | None:
-    """Up to `length` picked steps in one scope; counts them in `outcome` and answers the trace of a violation.
+    """Up to `length` picked steps in one scope; counts them in `outcome` and returns the trace of a violation.
 
     The episode also ends when `stale`, asked after each step, says so.
     """

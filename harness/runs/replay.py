@@ -11,8 +11,8 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, peek
 from kvlockstep.drivers.episode import Outcome, unapplied
-from kvlockstep.runs.check import play_trace
-from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, Run, run_of
+from kvlockstep.runs.play_trace import play_trace
+from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, DriverResult, result_of
 from kvlockstep.runs.saved_traces import traces_below
 from kvlockstep.targets import Target
 from kvlockstep.targets.trusting import target_of
@@ -20,7 +20,7 @@ from kvlockstep.targets.trusting import target_of
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of one trace: a word for it (FIXED, HOLDS, VIOLATED, FLAKY, NOT APPLICABLE), the page to show, the run.
+    """The result of one trace: a word (FIXED, HOLDS, VIOLATED, FLAKY, NOT APPLICABLE), the page to show, the run.
 
     `reason` is the rest of its verdict line, if there is more to say than the word.
     """
@@ -28,7 +28,7 @@ class Replay:
     path: Path
     word: str
     page: str
-    run: Run
+    run: DriverResult
     reason: str = ""
 
     @property
@@ -48,17 +48,17 @@ def replay_twice(target: Target, trace: Trace, path: Path) -> Replay:
             return _not_applicable(target, trace, path, outcome, reason)
         word = "FIXED" if trace.law else "HOLDS"
         page = f"{trace.contract} on {target.name}: {len(trace.ops)} operations, every law held"
-        return Replay(path, word, page, run_of(trace.contract, target.name, outcome))
+        return Replay(path, word, page, result_of(trace.contract, target.name, outcome))
     flaky = first.failure is None or second.failure is None or first.failure.law != second.failure.law
     kept = {"original": trace.original, "unfinished": trace.unfinished}
     outcome.failure = failure.but(target=target.name, flaky=flaky, **kept)
-    run = run_of(trace.contract, target.name, outcome, path)
+    run = result_of(trace.contract, target.name, outcome, path)
     page = failure_page(outcome.failure, path)
     return Replay(path, "FLAKY" if flaky else "VIOLATED", page, run, f"{failure.law}: {failure.message}")
 
 
 def _not_applicable(target: Target, trace: Trace, path: Path, outcome: Outcome, reason: str) -> Replay:
-    run = run_of(trace.contract, target.name, outcome)
+    run = result_of(trace.contract, target.name, outcome)
     run.verdict, run.note = INCONCLUSIVE, f"not applicable: {reason}"
     run.cut = run.note
     page = f"{trace.contract} on {target.name}: {len(trace.ops)} operations, no law was violated, but {reason}"

@@ -43,7 +43,7 @@ class ReplayDivergence(Divergence):
 
 
 @dataclass(frozen=True)
-class Event:
+class RequestEvent:
     """Something that happened to a request: "admit", "resume", "preempt", "reject" or "finish", at `clock` ms.
 
     `tokens`: cached ones at an admission, computed ones otherwise.
@@ -57,7 +57,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a replay did.
+    """The results of a replay.
 
     `requests` were played, `rejected` of them could not fit. `prompt_tokens`, `hit_tokens`: of first admissions; what a
     preempted request finds of its own when it resumes is no hit. `evictions`: cached blocks that gave way, counted by
@@ -102,7 +102,7 @@ def play(
     max_running: int = 256,
     ask: str = "avail",
     progress: Callable[[int, int], None] | None = None,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: Callable[[RequestEvent], None] | None = None,
 ) -> Summary:
     """Plays requests with overlapping lifetimes against a kv_manager, every law on.
 
@@ -124,12 +124,12 @@ def play(
 
 
 def has_block_tables(adapter: Any) -> bool:
-    """Whether a manager is played with one stamp per block."""
+    """Tells whether a manager is played with one stamp per block."""
     return callable(getattr(adapter, "blocks", None))
 
 
 def lists_free_blocks(adapter: Any) -> bool:
-    """Whether the free list of one that is played so is checked, and freed blocks are poisoned."""
+    """Tells whether the free list of one that is played so is checked, and freed blocks are poisoned."""
     return callable(getattr(adapter, "free_blocks", None))
 
 
@@ -162,7 +162,7 @@ class _Entry:
 
     @property
     def target(self) -> int:
-        """How many tokens are computed when the request finishes: the last one sampled never is."""
+        """The tokens that are computed when the request finishes: the last one sampled never is."""
         return self.request.input_length + max(0, self.request.output_length - 1)
 
 
@@ -175,7 +175,7 @@ class _Player:
                 f"step_ms={step_ms}, prefill_budget={prefill_budget}, max_running={max_running}: all must be positive"
             )
         self.progress: Callable[[int, int], None] | None = None
-        self.on_event: Callable[[Event], None] | None = None
+        self.on_event: Callable[[RequestEvent], None] | None = None
         self._adapter = adapter
         self._judge = KVJudge(adapter, _memory_for(adapter), ask)
         self._step_ms = step_ms
@@ -263,7 +263,7 @@ class _Player:
         return answer != "refused"
 
     def _chunk(self, tokens: int) -> int:
-        """How many of `tokens` the rest of the step's budget allows; a step's first chunk is never empty."""
+        """The part of `tokens` that the rest of the step's budget allows; a step's first chunk is never empty."""
         traits, whole_budget = self._judge.traits, self._budget == self._prefill_budget
         if tokens <= self._budget:
             return tokens
@@ -338,7 +338,7 @@ class _Player:
 
     def _tell(self, kind: str, entry: _Entry, tokens: int) -> None:
         if self.on_event is not None:
-            self.on_event(Event(kind, entry.request.line, self._clock, tokens))
+            self.on_event(RequestEvent(kind, entry.request.line, self._clock, tokens))
 
     def _do(self, operation: str, name: str | None, **arguments: Any) -> str:
         self._tail.append((operation, name, arguments))

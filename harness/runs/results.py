@@ -1,4 +1,4 @@
-"""Results of runs: verdicts, what became of each law, reach."""
+"""The results of drivers, targets and whole checks: verdicts, in all and for each law, and goals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def worst(verdicts: Iterable[str]) -> str:
 
 
 @dataclass
-class Run:
+class DriverResult:
     """One driver on one target of one contract. `evaluated` counts the evaluations of each law."""
 
     contract: str
@@ -47,7 +47,7 @@ class Run:
 
 
 @dataclass
-class TargetReport:
+class TargetResult:
     """All runs on one target.
 
     `missed` are the reach goals that no driver reached, `not_evaluated` the laws that no driver evaluated, though the
@@ -56,7 +56,7 @@ class TargetReport:
 
     contract: str
     target: str
-    runs: list[Run] = field(default_factory=list)
+    runs: list[DriverResult] = field(default_factory=list)
     missed: tuple[str, ...] = ()
     not_evaluated: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -70,13 +70,13 @@ class TargetReport:
 
     @property
     def laws(self) -> dict[str, str]:
-        """What became of each law in all runs together."""
+        """The verdict of each law in all runs together."""
         violated = {run.failure.law for run in self.runs if run.failure is not None}
         return law_verdicts(self.contract, self.evaluated, self.not_checked, violated)
 
     @property
     def evaluated(self) -> Counter[str]:
-        """How often each law was evaluated in all runs together."""
+        """The evaluations of each law in all runs together."""
         evaluated: Counter[str] = Counter()
         for run in self.runs:
             evaluated.update(run.evaluated)
@@ -96,15 +96,15 @@ class TargetReport:
         return [*(run.cut for run in self.runs if run.cut), *gaps(self.missed, self.not_evaluated)]
 
     @property
-    def failures(self) -> list[Run]:
+    def failures(self) -> list[DriverResult]:
         return [run for run in self.runs if run.failure is not None]
 
 
 @dataclass
-class Report:
-    """What `check` answers."""
+class CheckResult:
+    """The result of a whole check."""
 
-    targets: list[TargetReport] = field(default_factory=list)
+    targets: list[TargetResult] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -116,7 +116,7 @@ class Report:
         return self.verdict == HOLDS
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[DriverResult]:
         return [run for target in self.targets for run in target.runs]
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Report:
         }
 
     def _by_target(self, name: str) -> dict[str, Any]:
-        """What the targets have under this name, where they have something."""
+        """The attribute of this name of each target that has something there."""
         return {f"{t.contract} {t.target}": value for t in self.targets if (value := getattr(t, name))}
 
     def text(self) -> str:
@@ -152,7 +152,7 @@ def gaps(missed: Sequence[str], not_evaluated: Sequence[str]) -> list[str]:
 def law_verdicts(
     contract: str, evaluated: Mapping[str, int], not_checked: Container[str], violated: Container[str]
 ) -> dict[str, str]:
-    """What became of each law of a contract: violated, not_checked, held or not_evaluated."""
+    """The verdict of each law of a contract: violated, not_checked, held or not_evaluated."""
 
     def verdict(law: str) -> str:
         if law in violated:
@@ -164,8 +164,8 @@ def law_verdicts(
     return {law.id: verdict(law.id) for law in model_of(contract).laws}
 
 
-def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> Run:
-    """A driver's outcome as a run of a report."""
+def result_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> DriverResult:
+    """The outcome of a driver as it stands in the results."""
     failure = outcome.failure
     violated = (failure.law,) if failure is not None else ()
     note = ""
@@ -173,7 +173,7 @@ def run_of(contract: str, target: str, outcome: Outcome, trace: Path | None = No
         note = outcome.cut or f"depth {outcome.depth}, {'exhausted' if outcome.exhausted else 'not exhausted'}"
     elif outcome.sampled:
         note = f"{outcome.novel / outcome.sampled:.0%} in new states"
-    return Run(
+    return DriverResult(
         contract,
         target,
         outcome.driver,

@@ -22,8 +22,9 @@ from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE, Law, muted
 from kvlockstep.properties.overlaps import shadow_of
-from kvlockstep.runs.check import drive, shrink_failure
+from kvlockstep.runs.drive import drive
 from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
+from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
 STEP_SECONDS = 0.5
@@ -46,7 +47,7 @@ class Sighting:
 
 @dataclass
 class FaultScore:
-    """How one fault fared. `laws` are those that see the shrunk trace: each one with those before it muted."""
+    """The score of one fault. `laws` are those that see the shrunk trace: each one with those before it muted."""
 
     id: str
     contract: str

@@ -20,8 +20,8 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
-from kvlockstep.runs.check import Event
-from kvlockstep.runs.results import INCONCLUSIVE, Report, TargetReport
+from kvlockstep.runs.progress import Progress as DriverProgress
+from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult
 
 PIPE_WIDTH = 120
 # Narrower terminals show fewer columns.
@@ -91,14 +91,14 @@ class CheckProgress:
     def __init__(self, progress: Progress) -> None:
         self._show = NowAndThen(progress)
 
-    def __call__(self, event: Event) -> None:
-        text = f"{event.contract} on {event.target}: {event.driver}"
-        if event.kind == "progress":
-            text += f", {event.steps:,} steps"
+    def __call__(self, message: DriverProgress) -> None:
+        text = f"{message.contract} on {message.target}: {message.driver}"
+        if message.kind == "progress":
+            text += f", {message.steps:,} steps"
         self._show(text)
 
 
-def print_target(console: Console, report: TargetReport, label_width: int = 0) -> None:
+def print_target(console: Console, report: TargetResult, label_width: int = 0) -> None:
     """One line for a target that holds; below it why the check is inconclusive, or the failure page.
 
     `label_width` pads the name, so that the columns of several targets stand below each other. A narrow terminal shows
@@ -117,7 +117,7 @@ def print_target(console: Console, report: TargetReport, label_width: int = 0) -
     _print_failures(console, report)
 
 
-def print_target_in_full(console: Console, report: TargetReport) -> None:
+def print_target_in_full(console: Console, report: TargetResult) -> None:
     """Header, traits, laws, one row per driver, goals, and the failure page if there is one."""
     console.print(
         f"[bold]{report.contract}[/bold] on [bold]{escape(report.target)}[/bold]{escape(_engine(report.facts))}"
@@ -142,7 +142,7 @@ def print_target_in_full(console: Console, report: TargetReport) -> None:
     console.print()
 
 
-def _drivers_table(report: TargetReport, width: int) -> Table:
+def _drivers_table(report: TargetResult, width: int) -> Table:
     """A row per driver; a narrow terminal shows drivers, steps and verdicts only."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     numbers = ("steps", "covered", "seconds")
@@ -160,7 +160,7 @@ def _drivers_table(report: TargetReport, width: int) -> Table:
     return table
 
 
-def _print_failures(console: Console, report: TargetReport) -> None:
+def _print_failures(console: Console, report: TargetResult) -> None:
     for run in report.failures:
         if run.failure is not None:
             console.print()
@@ -168,14 +168,14 @@ def _print_failures(console: Console, report: TargetReport) -> None:
             console.print()
 
 
-def goals_text(report: TargetReport) -> str:
+def goals_text(report: TargetResult) -> str:
     """How many of the goals that the target can reach were reached."""
     model_type = model_of(report.contract)
     reached = sum(bool(report.reached[goal.id]) for goal in model_type.goals)
     return f"{reached} of {counted(reached + len(report.missed), 'goal')}" if not report.failures else ""
 
 
-def print_summary(console: Console, report: Report, verbose: bool = False) -> None:
+def print_summary(console: Console, report: CheckResult, verbose: bool = False) -> None:
     """What was skipped and not checked, and the verdict of all targets together.
 
     Many skipped targets share one line unless `verbose`.
@@ -231,7 +231,7 @@ def traits_text(traits: Traits | SchedulerTraits) -> str:
     return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
 
 
-def laws_text(report: TargetReport) -> str:
+def laws_text(report: TargetResult) -> str:
     """How many laws there are of each verdict, and the one that was evaluated least."""
     counts = Counter(report.laws.values())
     texts = [f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items()]

@@ -89,7 +89,7 @@ def _law(name: str, laws: Sequence[tuple[str, Law[Any]]]) -> dict[str, Any]:
 
 def _fault(name: str) -> dict[str, Any]:
     fault = faults()[name]
-    law = next((law for law in MODELS[fault.contract].laws if law.id == fault.law), None)
+    law = MODELS[fault.contract].law(fault.law)
     return {
         "kind": "fault",
         "id": name,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.core.trace import Trace
+from kvlockstep.models.core.picture import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.results import HOLDS, VIOLATED
 from kvlockstep.show.observe import Observed, observe
-from kvlockstep.show.pictures import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.show.render import render
 from kvlockstep.show.script import script_of
 from kvlockstep.targets import Target
@@ -29,8 +29,8 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
     observed = observe(target, trace)
     script = script_of(trace)
     name = f"{Path(trace.file_name).stem}.py"
-    law = next((law for law in model_of(trace.contract).laws if law.id == (observed.law or trace.law)), None)
-    pictures = [observed.start, *(m.picture for m in observed.moments)]
+    law = model_of(trace.contract).law(observed.law or trace.law)
+    pictures = [observed.start, *(m.picture for m in observed.steps)]
     colours = _colours(pictures)
     unit = next((p.unit for p in pictures if p and p.cells), "slot")
     rows, unused = _rows(pictures, colours, observed.hidden, _wrong(unit, observed))
@@ -43,7 +43,7 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         note=_note(trace, observed),
         message=observed.message or trace.message,
         details=observed.details or trace.details,
-        sides=observed.sides,
+        differences=observed.differences,
         wanted_by="must be" if trace.contract == "kv_manager" else "reference",
         law=law if trace.law else None,
         steps=_steps(trace, observed),
@@ -73,7 +73,7 @@ def _note(trace: Trace, observed: Observed) -> str:
 def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     before: Picture | None = None
-    states = [("", "", None, observed.start), *((m.op, m.answer, m.avail, m.picture) for m in observed.moments)]
+    states = [("", "", None, observed.start), *((m.op, m.answer, m.avail, m.picture) for m in observed.steps)]
     for number, (op, answer, avail, picture) in enumerate(states):
         hidden = number < observed.hidden
         picture = None if hidden else picture
@@ -83,7 +83,7 @@ def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
                 "op": op,
                 "answer": answer,
                 "avail": avail,
-                "broken": bool(observed.law) and number == len(observed.moments),
+                "broken": bool(observed.law) and number == len(observed.steps),
                 "drawn": not hidden,
                 "tables": _side_by_side(before, picture) if number else _side_by_side(None, picture),
                 "why_empty": "Too long a trace: only its last steps are shown."
@@ -102,13 +102,13 @@ def _side_by_side(before: Picture | None, after: Picture | None) -> list[dict[st
     shown = []
     for table in (*after.tables, _cells(after)):
         old = earlier.get(table.title)
-        sides = [("after", _marked(table, old))]
+        states = [("after", _marked(table, old))]
         if before is not None:
-            sides.insert(0, ("before", _marked(old, table)))
-        changed = any(is_changed for _, rows in sides for is_changed, _ in rows)
+            states.insert(0, ("before", _marked(old, table)))
+        changed = any(is_changed for _, rows in states for is_changed, _ in rows)
         # Counters that stay as they were say nothing about this step.
         folded = before is not None and table.title == "counters" and not changed
-        shown.append({"title": table.title, "columns": table.columns, "sides": sides, "folded": folded})
+        shown.append({"title": table.title, "columns": table.columns, "states": states, "folded": folded})
     return shown
 
 
@@ -143,7 +143,7 @@ def _wrong(unit: str, observed: Observed) -> set[int]:
     """The slots, or blocks, that the violation names."""
     if not observed.law:
         return set()
-    texts = [observed.message, *(side.what for side in observed.sides)]
+    texts = [observed.message, *(side.what for side in observed.differences)]
     return {int(number) for text in texts for number in re.findall(rf"\b{unit}s? (\d+)", text)}
 
 

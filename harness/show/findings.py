@@ -12,7 +12,7 @@ from kvlockstep.campaign.summary import Campaign
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import Trace
-from kvlockstep.runs.results import Report, Run, gaps
+from kvlockstep.runs.results import CheckResult, DriverResult, gaps
 from kvlockstep.targets import resolve
 
 REACH = "reach"
@@ -38,7 +38,7 @@ class Results:
     `missed` and `not_evaluated`: (contract, target) to reach goals and to laws; `skipped`: what did not run, and why.
     """
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[DriverResult] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     missed: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     not_evaluated: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def finding_of(trace: Trace, path: Path | str | None) -> Finding:
     return Finding(trace.contract, trace.target, trace.law, trace.message, page, trace.shape, file)
 
 
-def results_of(report: Report) -> Results:
+def results_of(report: CheckResult) -> Results:
     """What `check` answers."""
     results = results_of_runs(report.runs)
     results.skipped = report.skipped
@@ -80,7 +80,7 @@ def results_of(report: Report) -> Results:
     return results
 
 
-def results_of_runs(runs: Sequence[Run]) -> Results:
+def results_of_runs(runs: Sequence[DriverResult]) -> Results:
     """Runs with at most one failure each."""
     return Results(list(runs), [finding_of(run.failure, run.trace) for run in runs if run.failure is not None])
 
@@ -90,7 +90,7 @@ def results_of_campaign(campaign: Campaign) -> Results:
     contract, target = campaign.target.contract, campaign.target.name
     steps, episodes, seconds = campaign.steps, campaign.episodes, campaign.seconds
     evaluated = dict(campaign.ledger.evaluated)
-    run = Run(
+    run = DriverResult(
         contract, target, campaign.plan.driver, campaign.verdict, steps, episodes, seconds, campaign.laws, evaluated
     )
     results = Results([run], [finding_of(trace, path) for trace, path in campaign.findings.values()])
@@ -104,7 +104,7 @@ def results_of_campaign(campaign: Campaign) -> Results:
 
 def results_of_json(result: Mapping[str, Any]) -> Results:
     """A replayed request trace, of which there is no trace file of ours."""
-    runs = [Run(**run) for run in result["runs"]]
+    runs = [DriverResult(**run) for run in result["runs"]]
     message = str(result.get("message", ""))
     page = "\n".join([message, *result.get("details", ())])
     return Results(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from kvlockstep.models.registry import MODELS
-from kvlockstep.runs.results import Run
+from kvlockstep.runs.results import DriverResult
 from kvlockstep.show.findings import REACH, Finding, Results
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -52,7 +52,7 @@ def junit(results: Results, began: datetime, host: str) -> str:
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
 
 
-def _law_cases(suite: ElementTree.Element, run: Run, left: list[Finding], reasons: Mapping[str, str]) -> None:
+def _law_cases(suite: ElementTree.Element, run: DriverResult, left: list[Finding], reasons: Mapping[str, str]) -> None:
     """A case for each law of a run; takes the run's findings out of those that are left."""
     classname = f"{run.contract}.{run.target}.{run.driver}"
     for law, state in run.laws.items():

@@ -19,10 +19,10 @@ from kvlockstep.drivers.episode import answer_text
 from kvlockstep.models.core.lockstep import LockstepModel, fields, show
 from kvlockstep.models.core.model import Divergence, Model
 from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.picture import NOTHING, Picture, Table, text
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import Law, Refused, checked_by
 from kvlockstep.reference.errors import ContractError
-from kvlockstep.show.pictures import NOTHING, Picture, picture_of
 from kvlockstep.targets import Target
 
 Outcomes = dict[int, Any]
@@ -33,7 +33,7 @@ ABSENT = "absent"
 
 
 @dataclass(frozen=True)
-class Side:
+class Difference:
     """Two values that had to agree: what was seen, and what it had to be."""
 
     what: str
@@ -42,7 +42,7 @@ class Side:
 
 
 @dataclass
-class Moment:
+class StepView:
     """One step: the operation, the target's answer, what the target looks like afterwards, what is available then."""
 
     op: str
@@ -56,11 +56,11 @@ class Observed:
     """A trace as it went this time. `law` is empty if every law held; `hidden` steps at the start have no picture."""
 
     start: Picture = NOTHING
-    moments: list[Moment] = field(default_factory=list)
+    steps: list[StepView] = field(default_factory=list)
     law: str = ""
     message: str = ""
     details: tuple[str, ...] = ()
-    sides: list[Side] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
     hidden: int = 0
 
 
@@ -79,15 +79,15 @@ def _without_last(target: Target, trace: Trace, step_seconds: float) -> Observed
     try:
         done = in_child(lambda watchdog: _observe(target, before, watchdog), step_seconds) if before.ops else Observed()
     except ChildLost:
-        done = Observed(moments=[Moment(str(op), "") for op in before.ops])
-    done.moments.append(Moment(str(trace.ops[-1]) if trace.ops else "", ""))
+        done = Observed(steps=[StepView(str(op), "") for op in before.ops])
+    done.steps.append(StepView(str(trace.ops[-1]) if trace.ops else "", ""))
     return done
 
 
 def _observe(target: Target, trace: Trace, watchdog: Watchdog) -> Observed:
     model_type, ops = model_of(trace.contract), trace.ops
     observed = Observed()
-    law = next((law for law in model_type.laws if law.id == trace.law), None)
+    law = model_type.law(trace.law)
     model: Model[Any] | None = None
     outcomes: Outcomes = {}
     try:
@@ -96,24 +96,24 @@ def _observe(target: Target, trace: Trace, watchdog: Watchdog) -> Observed:
             model = model_type(trace.scope, target.factory)
             outcomes = _listen(model)
             for op in ops:
-                observed.moments.append(Moment(str(op), "not possible here"))
+                observed.steps.append(StepView(str(op), "not possible here"))
                 done = len(model.avails)
-                observed.moments[-1].answer = _step(model, op, watchdog)
-                observed.moments[-1].avail = next(iter(model.avails[done:]), None)
+                observed.steps[-1].answer = _step(model, op, watchdog)
+                observed.steps[-1].avail = next(iter(model.avails[done:]), None)
     except Divergence as divergence:
-        if observed.moments:
-            observed.moments[-1].answer = answer_text(divergence.answer) or _last_answer(model, outcomes)
-            observed.moments[-1].avail = divergence.avails[-1] if divergence.avails else None
+        if observed.steps:
+            observed.steps[-1].answer = answer_text(divergence.answer) or _last_answer(model, outcomes)
+            observed.steps[-1].avail = divergence.avails[-1] if divergence.avails else None
         observed.law, observed.message, observed.details = divergence.law, divergence.message, divergence.details
         if model is None:
             return observed
-        observed.sides = _sides(model, divergence, outcomes, law, seen_by_law)
-    shown = min(len(observed.moments), max(20, REPLAYED_STEPS // max(1, len(ops))))
-    observed.hidden = len(observed.moments) - shown
-    for number in range(observed.hidden, len(observed.moments) + 1):
+        observed.differences = _differences_of(model, divergence, outcomes, law, seen_by_law)
+    shown = min(len(observed.steps), max(20, REPLAYED_STEPS // max(1, len(ops))))
+    observed.hidden = len(observed.steps) - shown
+    for number in range(observed.hidden, len(observed.steps) + 1):
         picture = _state_after(model_type, target, trace, number, watchdog)
         if number:
-            observed.moments[number - 1].picture = picture
+            observed.steps[number - 1].picture = picture
         if number == observed.hidden:
             observed.start = picture
     return observed
@@ -140,6 +140,15 @@ def _state_after(
             return NOTHING
     watchdog.beat += 1
     return picture_of(model)
+
+
+def picture_of(model: Model[Any]) -> Picture:
+    """The state of the model's target now. A target that cannot be looked at gives a picture that says so."""
+    try:
+        return model.picture()
+    except (Exception, Divergence) as error:
+        row = (type(error).__name__, text(error))
+        return NOTHING._replace(tables=(Table("the target cannot be looked at", ("error", "message"), (row,)),))
 
 
 def _listen(model: Model[Any]) -> Outcomes:
@@ -186,32 +195,32 @@ def _watched(law: Law[Any] | None) -> Iterator[list[tuple[Any, ...]]]:
         yield violations
 
 
-def _sides(
+def _differences_of(
     model: Model[Any],
     divergence: Divergence,
     outcomes: Outcomes,
     law: Law[Any] | None,
     violations: Sequence[tuple[Any, ...]],
-) -> list[Side]:
+) -> list[Difference]:
     if isinstance(model, LockstepModel):
         return _against_reference(model, outcomes)
     if law is None or law.id != divergence.law or not violations:
         return []
     names = list(inspect.signature(law.check).parameters)
-    return sides_of_law(law.id, dict(zip(names, violations[-1], strict=True)))
+    return differences_of_law(law.id, dict(zip(names, violations[-1], strict=True)))
 
 
-def _against_reference(model: LockstepModel[Any], outcomes: Outcomes) -> list[Side]:
+def _against_reference(model: LockstepModel[Any], outcomes: Outcomes) -> list[Difference]:
     want, got = outcomes.get(id(model.reference)), outcomes.get(id(model.target))
-    sides = [] if want == got else [Side("answer", _short(show(got)), _short(show(want)))]
+    differences = [] if want == got else [Difference("answer", _short(show(got)), _short(show(want)))]
     try:
         pairs = list(fields(model.observe(model.reference), model.observe(model.target)))
     except Exception as error:
-        return [*sides, Side("a look at it afterwards", f"{type(error).__name__}: {error}", "it answers")]
-    return sides + [side for name, w, s in pairs for side in _differences(name, w, s)]
+        return [*differences, Difference("a look at it afterwards", f"{type(error).__name__}: {error}", "it answers")]
+    return differences + [difference for name, w, s in pairs for difference in _differences(name, w, s)]
 
 
-def _differences(name: str, want: Any, seen: Any) -> Iterator[Side]:
+def _differences(name: str, want: Any, seen: Any) -> Iterator[Difference]:
     """What differs in two values, part by part where they have named parts."""
     if want == seen:
         return
@@ -222,23 +231,23 @@ def _differences(name: str, want: Any, seen: Any) -> Iterator[Side]:
         for part in want._fields:
             yield from _differences(f"{name}, {part}", getattr(want, part), getattr(seen, part))
     else:
-        yield Side(name, _short(_plain(seen)), _short(_plain(want)))
+        yield Difference(name, _short(_plain(seen)), _short(_plain(want)))
 
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else show(value)
 
 
-def sides_of_law(law: str, observed: dict[str, Any]) -> list[Side]:
+def differences_of_law(law: str, observed: dict[str, Any]) -> list[Difference]:
     """The values that a law of kv_manager found at odds; of a law without a table of its own, what it looked at."""
     if "cell" in observed:
         cell = observed["cell"]
-        return [Side(f"position {cell.position}, slot {cell.slot}", cell.got, cell.want)]
+        return [Difference(f"position {cell.position}, slot {cell.slot}", cell.got, cell.want)]
     try:
         what, seen, wanted = _COMPARED[law](observed)
     except KeyError:
-        return [Side(name, _short(value), "") for name, value in observed.items()]
-    return [Side(what, _short(seen), _short(wanted))]
+        return [Difference(name, _short(value), "") for name, value in observed.items()]
+    return [Difference(what, _short(seen), _short(wanted))]
 
 
 Compared = Callable[[dict[str, Any]], tuple[str, Any, Any]]

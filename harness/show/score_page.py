@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.models.registry import MODELS, model_of
-from kvlockstep.runs.check import DRIVERS
 from kvlockstep.runs.results import HOLDS, VIOLATED
 from kvlockstep.show.render import render
 
@@ -33,7 +33,7 @@ def score_page(score: dict[str, Any]) -> str:
     names = list(dict.fromkeys(fault["contract"] for fault in faults))
     found = {s["driver"] for fault in faults for s in fault.get("sightings", ())}
     found |= {fault["driver"] for fault in faults if fault.get("driver")}
-    drivers = [driver for driver in DRIVERS if driver in found] + sorted(found - set(DRIVERS))
+    drivers = [driver for driver in CHECK_DRIVERS if driver in found] + sorted(found - set(CHECK_DRIVERS))
     missed = score["total"] - score["caught"]
     wrong = missed or any(target.get("verdict") == VIOLATED for target in clean)
     facts = [

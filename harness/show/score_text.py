@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from kvlockstep.runs.check import DRIVERS
+from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.runs.results import HOLDS
 from kvlockstep.runs.score import FaultScore, Score
 
@@ -32,12 +32,12 @@ def _fault_table(faults: list[FaultScore]) -> Table:
     table = Table(title="steps to detection", title_justify="left", box=None, pad_edge=False)
     table.add_column("fault", no_wrap=True)
     table.add_column("law", no_wrap=True)
-    for driver in DRIVERS:
+    for driver in CHECK_DRIVERS:
         table.add_column(driver, justify="right", no_wrap=True)
     for column in ("seeds", "trace", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     for fault in faults:
-        steps = [f"{s.steps:,}" if (s := fault.caught_by(driver)) else "-" for driver in DRIVERS]
+        steps = [f"{s.steps:,}" if (s := fault.caught_by(driver)) else "-" for driver in CHECK_DRIVERS]
         caught = sum(map(fault.caught_with, fault.seeds))
         length = str(len(fault.trace.ops)) if fault.trace else "-"
         law = fault.laws[0] if fault.laws else "-"

@@ -9,7 +9,7 @@ from kvlockstep.models.registry import model_of
 def script_of(trace: Trace) -> str:
     """The steps of a trace as calls on the contract's model; needs kvlockstep and the target, and no trace file."""
     scope, last = trace.scope, len(trace.ops)
-    law = next((law for law in model_of(trace.contract).laws if law.id == trace.law), None)
+    law = model_of(trace.contract).law(trace.law)
     verdict = f"VIOLATED {trace.law} at step {last} of {last}" if trace.law else f"{last} steps, every law held"
     about = [f"{trace.contract} on {trace.target}: {verdict}."]
     if law is not None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kvlockstep.core import watchdog
-from kvlockstep.models.core.calls import StepTimeout, guarded, let_interrupt_out, said
+from kvlockstep.models.core.calls import StepTimeout, call_target, describe_error, let_interrupt_out
+from kvlockstep.models.core.model import Divergence
 
 LIMIT_SECONDS = 60.0
 OURS = (__file__, importlib.__file__, watchdog.__file__)
@@ -34,8 +35,12 @@ def tried(call: Callable[..., Any], /, *args: Any) -> Tried:
 
 def tried_in_time(call: Callable[..., Any], /, *args: Any) -> Tried:
     """The same, for LIMIT_SECONDS at most: then the error is a StepTimeout."""
-    with watchdog.Watchdog(LIMIT_SECONDS).watching():
-        outcome = guarded(tried, call, *args)
+    try:
+        with watchdog.Watchdog(LIMIT_SECONDS).watching():
+            outcome = call_target(tried, call, *args)
+    except Divergence:
+        # The time was up just when `tried` had taken another error.
+        return Tried(None, StepTimeout())
     assert isinstance(outcome, Tried)
     return outcome
 
@@ -46,7 +51,7 @@ def what(error: BaseException) -> str:
     where = f" ({lines[-1]})" if lines else ""
     if isinstance(error, StepTimeout):
         return f"did not return within {LIMIT_SECONDS:g} s{where}"
-    return f"raised {said(error)}{where}"
+    return f"raised {describe_error(error)}{where}"
 
 
 def places(error: BaseException) -> list[str]:

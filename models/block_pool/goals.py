@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 
 from kvlockstep.models.core.model import Goal
-from kvlockstep.properties.block_pool import prefix_in
+from kvlockstep.properties.block_pool import Held, View, prefix_in
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_pool.contract import HashFunction, Prefix
 
@@ -51,7 +51,7 @@ GOALS = (
 )
 
 
-def reached(step: Step, grown: bool, hash_function: HashFunction | None) -> Iterator[str]:
+def reached(step: Step[View, Held], grown: bool, hash_function: HashFunction | None) -> Iterator[str]:
     """The goals that a step meets. `grown`: its request grew since its last operation."""
     args = step.op.args
     if isinstance(step.outcome, Refused):
@@ -76,7 +76,7 @@ def reached(step: Step, grown: bool, hash_function: HashFunction | None) -> Iter
             yield "reset"
 
 
-def _refusal(step: Step) -> str:
+def _refusal(step: Step[View, Held]) -> str:
     match step.op.name, step.outcome.error:
         case _, "UnknownSlot":
             return "foreign"
@@ -99,7 +99,7 @@ def _refusal(step: Step) -> str:
     return "bad_argument"
 
 
-def _allocation(step: Step) -> Iterator[str]:
+def _allocation(step: Step[View, Held]) -> Iterator[str]:
     before, after = step.before.entries, step.after.entries
     if not step.outcome:
         yield "nothing_asked"
@@ -116,7 +116,7 @@ def _allocation(step: Step) -> Iterator[str]:
             yield "parent_evicted"
 
 
-def _touch(step: Step) -> Iterator[str]:
+def _touch(step: Step[View, Held]) -> Iterator[str]:
     queue, blocks = step.before.queue, step.op.args["blocks"]
     if not blocks:
         yield "nothing_asked"
@@ -125,12 +125,13 @@ def _touch(step: Step) -> Iterator[str]:
     if any(step.held.holders[block] > 1 for block in blocks):
         yield "shared"
     for block in blocks:
-        first = step.before.entries.get(step.held.cached.get(block), [block])[0]
+        prefix = step.held.cached.get(block)
+        first = block if prefix is None else step.before.entries.get(prefix, [block])[0]
         if first != block and first in queue and block in queue:
             yield "second_twin_touched"
 
 
-def _free(step: Step) -> Iterator[str]:
+def _free(step: Step[View, Held]) -> Iterator[str]:
     blocks = step.op.args["blocks"]
     idle = [block in step.held.cached for block in blocks if block not in step.held.holders]
     if not blocks:
@@ -143,7 +144,7 @@ def _free(step: Step) -> Iterator[str]:
         yield "mixed"
 
 
-def _caching(step: Step) -> Iterator[str]:
+def _caching(step: Step[View, Held]) -> Iterator[str]:
     cached, full = step.op.args["cached"], step.op.args["full"]
     if cached == full:
         yield "nothing_asked"
@@ -155,7 +156,7 @@ def _caching(step: Step) -> Iterator[str]:
             yield "parent_returns"
 
 
-def _lookup(step: Step) -> Iterator[str]:
+def _lookup(step: Step[View, Held]) -> Iterator[str]:
     args, entries, size = step.op.args, step.after.entries, step.held.block_size
     found, length, limit = len(step.outcome), len(args["tokens"]), args["limit"]
     blocks, rest = divmod(length, size)
@@ -181,7 +182,7 @@ def _lookup(step: Step) -> Iterator[str]:
         yield "other_parent"
 
 
-def _collides(step: Step, hash_function: HashFunction) -> bool:
+def _collides(step: Step[View, Held], hash_function: HashFunction) -> bool:
     size = step.held.block_size
     known = {_hash_of(hash_function, prefix, size): prefix for prefix in step.after.entries}
     blocks = min(len(step.outcome) + 1, len(step.op.args["tokens"]) // size)

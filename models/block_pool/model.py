@@ -11,9 +11,11 @@ from typing import Any
 
 from kvlockstep.models.block_pool.goals import GOALS, extends, reached
 from kvlockstep.models.block_pool.operations import OPERATIONS
+from kvlockstep.models.block_pool.picture import picture
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, pick_first, sample
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.properties import block_pool as laws
 from kvlockstep.properties.block_pool import Held, View, prefix_of
 from kvlockstep.properties.law import Refused, Step
@@ -306,6 +308,9 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         queue, refs = list(system.free_queue()), [system.ref_count(block) for block in range(self.scope.blocks)]
         return View(queue, refs, system.entries(), system.num_free, system.num_evictable, system.usage)
 
+    def draw(self, view: View) -> Picture:
+        return picture(view)
+
     def nothing_held(self) -> Held:
         return Held(self.scope.blocks, self.scope.block_size, {}, {})
 
@@ -330,7 +335,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
                 return held._replace(cached={})
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         self.reach.update(reached(step, self._grown, HASHES[self.scope.hash]))
 
     def fingerprint(self) -> Any:

@@ -22,10 +22,10 @@ class StepTimeout(BaseException):
 R = TypeVar("R")
 
 
-def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
+def call_target(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
     """Calls the target. A contract error becomes Refused; a time-out, an exit, any other exception is a Divergence."""
     try:
-        return call(*args)
+        return enter_target(call, args)
     except ContractError as error:
         return Refused(type(error).__name__)
     except BaseException as error:
@@ -33,13 +33,22 @@ def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) ->
         raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
 
 
-def looked_at(look: Callable[..., R], /, *args: Any) -> R:
+def inspect_target(look: Callable[..., R], /, *args: Any) -> R:
     """Looks at the target, which may raise nothing; a time-out or any exception is a Divergence."""
     try:
-        return look(*args)
+        return enter_target(look, args)
     except BaseException as error:
         let_interrupt_out(error)
         raise unexpected(error, "a look at it afterwards") from None
+
+
+def enter_target(call: Callable[..., R], args: tuple[Any, ...]) -> R:
+    """Runs code of the target. A watchdog raises StepTimeout only while this function is on the stack.
+
+    So every caller stands in a `try` that takes a StepTimeout, and whatever is outside of such a call, drivers and
+    `except` clauses included, is never interrupted.
+    """
+    return call(*args)
 
 
 def let_interrupt_out(error: BaseException) -> None:
@@ -49,7 +58,7 @@ def let_interrupt_out(error: BaseException) -> None:
 
 
 def unexpected(error: BaseException, call: str) -> Divergence:
-    """What a call did that is in no contract: it took too long, or raised some other error.
+    """The Divergence of a call that did what is in no contract: it took too long, or raised some other error.
 
     A Divergence is one already, of a call inside this one.
     """
@@ -57,12 +66,28 @@ def unexpected(error: BaseException, call: str) -> Divergence:
         return error
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
-    return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", _innermost(error))
+    try:
+        # The text of an error is code of the target as well: it may take too long, or raise.
+        text, traceback_lines = enter_target(_told, (error,))
+    except BaseException as other:
+        let_interrupt_out(other)
+        if isinstance(other, StepTimeout):
+            message = f"{call} raised {type(error).__name__}, whose text did not come within the time limit"
+            return Divergence(TERMINATION.id, message)
+        text, traceback_lines = type(error).__name__, []
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {text}", traceback_lines)
+
+
+def _told(error: BaseException) -> tuple[str, list[str]]:
+    return describe_error(error), _innermost(error)
 
 
 def _innermost(error: BaseException) -> list[str]:
     """The end of an error's traceback: the innermost frames, each of them whole, and what was raised."""
-    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    inside = error.__traceback__
+    while inside is not None and inside.tb_frame.f_globals is globals():
+        # The call of the target is ours, and the same in every traceback.
+        inside = inside.tb_next
     parts = [part.splitlines() for part in traceback.format_exception(type(error), error, inside)]
     last = next((i for i, part in enumerate(reversed(parts)) if part and part[0].startswith("  File ")), len(parts))
     lines = [line for part in parts[len(parts) - last :] for line in part][: TRACEBACK_LINES // 2]
@@ -73,7 +98,7 @@ def _innermost(error: BaseException) -> list[str]:
     return lines
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The type and the text of an error; the type alone if it cannot be printed."""
     try:
         return safe_text(f"{type(error).__name__}: {error}")

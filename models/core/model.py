@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kvlockstep.models.core.op import Command, Op
 from kvlockstep.models.core.operations import Arguments
+from kvlockstep.models.core.picture import NOTHING, Picture
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import EVERYWHERE, Law
 
@@ -42,12 +43,12 @@ class Scope:
         return asdict(self)
 
     def shown(self) -> dict[str, Any]:
-        """What a failure page says of it."""
+        """The parameters that a failure page shows."""
         return self.to_json()
 
     @property
     def stretch(self) -> int:
-        """How many times as long as others random episodes in this scope are."""
+        """The factor by which random episodes in this scope are longer than others."""
         return 1
 
     @classmethod
@@ -99,6 +100,11 @@ class Model(ABC, Generic[S]):
         # What is available after each operation, where the model asks for it anyway.
         self.avails: list[int | None] = []
 
+    @classmethod
+    def law(cls, id_: str) -> Law[Any] | None:
+        """The law of the contract with this id; None if it has no such law, as for the empty law of a saved trace."""
+        return next((law for law in cls.laws if law.id == id_), None)
+
     @abstractmethod
     def step(self, op: Op) -> Any:
         """Executes one operation, checks every law and returns the target's answer.
@@ -120,7 +126,7 @@ class Model(ABC, Generic[S]):
 
     @property
     def evaluated(self) -> Counter[str]:
-        """How often each law, by its id, was evaluated since `forget`; a model that does not count proves none."""
+        """The evaluations of each law, by its id, since `forget`; a model that does not count proves none."""
         return Counter()
 
     def forget(self) -> None:
@@ -138,6 +144,10 @@ class Model(ABC, Generic[S]):
     def describe(self) -> dict[str, Any]:
         """Facts on the target for the report header."""
         return {}
+
+    def picture(self) -> Picture:
+        """The state of the target now, as data for whoever shows it. Raises what the target raises when looked at."""
+        return NOTHING
 
     @classmethod
     def simpler_scopes(cls, scope: Any) -> Iterable[Scope]:
@@ -158,6 +168,16 @@ class Model(ABC, Generic[S]):
     def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]] | None:
         """Much shorter operations to try first when a long trace is shrunk; None if the model knows of no such."""
         return None
+
+    @classmethod
+    def parts(cls, ops: Sequence[Op]) -> list[set[int]]:
+        """The positions of operations that are dropped together when a long trace is shrunk, like a request's."""
+        return []
+
+    @classmethod
+    def merged(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+        """The operations with one actor fewer, whose operations another one takes over."""
+        return ()
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:

@@ -9,16 +9,26 @@ from typing import Any
 
 from kvlockstep.models.core.model import Factory, Goal, Model, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_manager.forks import LOOK_UP, Forks
 from kvlockstep.models.kv_manager.judge import KVJudge
 from kvlockstep.models.kv_manager.operations import OPERATIONS
+from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.requests.answers import operate
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.shrinking import less_room, plain_keys, smaller_pools, thinned_blocks, tidied
+from kvlockstep.models.requests.shrinking import (
+    by_request,
+    less_room,
+    plain_keys,
+    smaller_pools,
+    thinned_blocks,
+    tidied,
+    without_forks,
+)
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
@@ -271,6 +281,9 @@ class KVManagerModel(Model[KVScope]):
         contents = len(self.prompts.history) if self.scope.many else judge.memory.contents()
         return requests, preempted, judge.admitting, contents, tuple(judge.idle_blocks)
 
+    def picture(self) -> Picture:
+        return picture(self.judge)
+
     def not_checked(self) -> dict[str, str]:
         return not_checked(self.laws, self.judge.traits, self.judge.places)
 
@@ -335,6 +348,14 @@ class KVManagerModel(Model[KVScope]):
     @classmethod
     def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]]:
         return shortcuts(ops, answers)
+
+    @classmethod
+    def parts(cls, ops: Sequence[Op]) -> list[set[int]]:
+        return by_request(ops)
+
+    @classmethod
+    def merged(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
+        return without_forks(ops)
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:

@@ -10,11 +10,13 @@ from typing import Any
 
 from kvlockstep.models.core.model import Factory, Goal, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
+from kvlockstep.models.kv_scheduler.picture import picture
 from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
 from kvlockstep.models.requests.answers import operate
-from kvlockstep.models.requests.shrinking import plain_keys, smaller_pools, thinned, thinned_blocks, tidied
+from kvlockstep.models.requests.shrinking import by_request, plain_keys, smaller_pools, thinned, thinned_blocks, tidied
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
@@ -195,6 +197,9 @@ class KVSchedulerModel(Model[SchedulerScope]):
 
         return jobs, flights, as_state(queues), judge.memory.contents()
 
+    def picture(self) -> Picture:
+        return picture(self.judge)
+
     def not_checked(self) -> dict[str, str]:
         return not_checked(self.laws, self.judge.traits, self.judge.places)
 
@@ -238,6 +243,10 @@ class KVSchedulerModel(Model[SchedulerScope]):
         for ratio in (8, 4, 2):
             if scope.blocks >= 2 * ratio:
                 yield replace(scope, blocks=-(-scope.blocks // ratio)), thinned(ops, ratio)
+
+    @classmethod
+    def parts(cls, ops: Sequence[Op]) -> list[set[int]]:
+        return by_request(ops)
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:

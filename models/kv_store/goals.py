@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kvlockstep.models.core.model import Goal
-from kvlockstep.properties.kv_store import SPECIAL_BITS, pairs_of
+from kvlockstep.properties.kv_store import SPECIAL_BITS, Held, View, pairs_of
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.kv_store import PAD_SLOT
 
@@ -46,7 +46,7 @@ GOALS = (
 )
 
 
-def notice(reach: Counter[str], step: Step) -> None:
+def notice(reach: Counter[str], step: Step[View, Held]) -> None:
     """Counts what has happened in this step."""
     op, held = step.op, step.held
     if isinstance(step.outcome, Refused):
@@ -68,7 +68,7 @@ def notice(reach: Counter[str], step: Step) -> None:
             _notice_copy(reach, step)
 
 
-def _notice_refusal(reach: Counter[str], step: Step) -> None:
+def _notice_refusal(reach: Counter[str], step: Step[View, Held]) -> None:
     args = step.op.args
     targets = args["slots"] if step.op.name == "write" else args.get("target", [t for _, t in args.get("pairs", ())])
     reach["unknown_place"] += step.outcome.error == "UnknownSlot"
@@ -80,7 +80,7 @@ def _notice_refusal(reach: Counter[str], step: Step) -> None:
     reach["budget_negative"] += args.get("budget", 0) < 0
 
 
-def _notice_write(reach: Counter[str], step: Step) -> None:
+def _notice_write(reach: Counter[str], step: Step[View, Held]) -> None:
     args = step.op.args
     real = [slot for slot in args["slots"] if slot != PAD_SLOT]
     reach["nothing"] += not args["slots"]
@@ -91,7 +91,7 @@ def _notice_write(reach: Counter[str], step: Step) -> None:
     reach["overwritten"] += any(any(step.before.device[-1][0][slot]) for slot in real)
 
 
-def _notice_copy(reach: Counter[str], step: Step) -> None:
+def _notice_copy(reach: Counter[str], step: Step[View, Held]) -> None:
     op = step.op
     places = pairs_of(step)
     moved = [(s, t) for s, t in places if s != t]
@@ -122,7 +122,7 @@ def _notice_copy(reach: Counter[str], step: Step) -> None:
     reach["cycle"] += content and len(sources) > 1 and sources == targets
 
 
-def _notice_prefix(reach: Counter[str], step: Step, content: bool) -> None:
+def _notice_prefix(reach: Counter[str], step: Step[View, Held], content: bool) -> None:
     args, size = step.op.args, step.held.block_size
     needed = -(-args["tokens"] // size)
     source, target = args["source"][:needed], args["target"][:needed]

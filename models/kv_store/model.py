@@ -10,8 +10,10 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_store.goals import GOALS, notice
 from kvlockstep.models.kv_store.operations import OPERATIONS
+from kvlockstep.models.kv_store.picture import picture
 from kvlockstep.properties import kv_store as laws
 from kvlockstep.properties.kv_store import NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
 from kvlockstep.properties.law import Step
@@ -216,13 +218,16 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
             system.memory_bytes,
         )
 
+    def draw(self, view: View) -> Picture:
+        return picture(view, self.held)
+
     def nothing_held(self) -> Held:
         return Held(self.scope.blocks, self.scope.block_size, self.scope.host_blocks, self._shape())
 
     def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         notice(self.reach, step)
 
     def fingerprint(self) -> Any:

@@ -6,7 +6,17 @@ from collections import Counter
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.properties.paged_cache.state import asked_keys, copied_block, evicted, keys_from, rank, run_of, taken
+from kvlockstep.properties.paged_cache.state import (
+    Held,
+    View,
+    asked_keys,
+    copied_block,
+    evicted,
+    keys_from,
+    rank,
+    run_of,
+    taken,
+)
 from kvlockstep.reference.paged_cache.contract import POLICIES
 
 GOALS = (
@@ -60,7 +70,7 @@ REFUSED = {
 }
 
 
-def notice(reach: Counter[str], step: Step) -> None:
+def notice(reach: Counter[str], step: Step[View, Held]) -> None:
     """Counts what has happened in this step."""
     op, size = step.op, step.held.block_size
     if isinstance(step.outcome, Refused):
@@ -99,7 +109,7 @@ def notice(reach: Counter[str], step: Step) -> None:
         _notice_eviction(reach, step, gone)
 
 
-def _notice_refusal(reach: Counter[str], step: Step) -> None:
+def _notice_refusal(reach: Counter[str], step: Step[View, Held]) -> None:
     op = step.op
     if step.outcome != Refused("OutOfSlots"):
         reach[REFUSED[step.outcome.error]] += 1
@@ -113,7 +123,7 @@ def _notice_refusal(reach: Counter[str], step: Step) -> None:
         reach["refused_with_hit"] += bool(run_of(asked, step.before.registered, step.held.lives))
 
 
-def _notice_hit(reach: Counter[str], step: Step) -> None:
+def _notice_hit(reach: Counter[str], step: Step[View, Held]) -> None:
     size = step.held.block_size
     tokens, asked = step.op.args["tokens"], asked_keys(step.op, size)
     hit = step.outcome.blocks[: step.outcome.cached // size]
@@ -126,7 +136,7 @@ def _notice_hit(reach: Counter[str], step: Step) -> None:
     reach["hit_saved"] += gone > 0 and any(block in step.before.idle[:gone] for block in hit)
 
 
-def _notice_append(reach: Counter[str], step: Step) -> None:
+def _notice_append(reach: Counter[str], step: Step[View, Held]) -> None:
     size, sequence = step.held.block_size, step.op.args["sequence"]
     before, length = step.before.lengths[sequence], step.after.lengths[sequence]
     _notice_length(reach, length, size)
@@ -149,7 +159,7 @@ def _notice_length(reach: Counter[str], length: int, block_size: int) -> None:
         reach[f"length_{residue}_mod_block"] += length > 0 and (length - residue) % block_size == 0
 
 
-def _notice_eviction(reach: Counter[str], step: Step, gone: list[int]) -> None:
+def _notice_eviction(reach: Counter[str], step: Step[View, Held], gone: list[int]) -> None:
     reach[f"eviction_{step.held.policy}"] += 1
     idle, held = step.before.idle, step.held_before
     for policy in POLICIES:

@@ -9,10 +9,12 @@ from typing import Any
 
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.paged_cache.commands import SHAPES, PagedCacheScope, PagedCommands
 from kvlockstep.models.paged_cache.goals import GOALS, notice
 from kvlockstep.models.paged_cache.held import allocated, begun, cut, ended, evicted, grown, registered
 from kvlockstep.models.paged_cache.memory import PagedMemory
+from kvlockstep.models.paged_cache.picture import picture
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.paged_cache.laws import LAWS
 from kvlockstep.properties.paged_cache.state import Held, View, asked_keys, keys_from, rank
@@ -104,6 +106,9 @@ class PagedCacheModel(PagedCommands):
             dict(zip(registered, read[len(tables) :], strict=True)),
         )
 
+    def draw(self, view: View) -> Picture:
+        return picture(view, self.held)
+
     def nothing_held(self) -> Held:
         scope = self.scope
         return Held(scope.block_size, scope.blocks, scope.block_size * self.shape.token_bytes, scope.policy)
@@ -135,7 +140,7 @@ class PagedCacheModel(PagedCommands):
                 return self.nothing_held()
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         notice(self.reach, step)
 
     def fingerprint(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.properties.radix_cache import Held, Prefix, evicted, path
+from kvlockstep.properties.radix_cache import Held, Prefix, View, evicted, path
 
 GOALS = (
     Goal("hit", "all of a sequence is cached"),
@@ -55,7 +55,7 @@ class Reach:
         self.reach = reach
         self._split_since: set[str] = set()
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         """Counts what has happened in this step."""
         reach, name = self.reach, step.op.name
         if isinstance(step.outcome, Refused):
@@ -81,7 +81,7 @@ class Reach:
         if gone := evicted(step):
             _notice_eviction(reach, step, gone)
 
-    def _notice_match(self, step: Step) -> None:
+    def _notice_match(self, step: Step[View, Held]) -> None:
         reach, op, entries, size = self.reach, step.op, step.before.entries, step.held.page_size
         tokens, length = tuple(op.args["tokens"]), step.outcome[0]
         asked = len(tokens) - (op.name == "match_request")
@@ -94,7 +94,7 @@ class Reach:
             reach["split"] += 1
             self._notice_split(step, tokens[:length])
 
-    def _notice_caching(self, step: Step) -> None:
+    def _notice_caching(self, step: Step[View, Held]) -> None:
         reach, op, size = self.reach, step.op, step.held.page_size
         tokens, held = tuple(op.args["tokens"]), step.held_before
         new = [p for p in path(tokens, size) if p not in step.before.entries]
@@ -112,7 +112,7 @@ class Reach:
             reach["published"] += bool(new)
             reach["published_duplicates"] += there > matched
 
-    def _notice_split(self, step: Step, prefix: Prefix) -> None:
+    def _notice_split(self, step: Step[View, Held], prefix: Prefix) -> None:
         longer = len(prefix) + step.held.page_size
         below = [p for p in step.before.entries if p[: len(prefix)] == prefix and len(p) == longer]
         if any(step.before.entries[p][1] for p in below):
@@ -129,7 +129,7 @@ def _inside_run(prefix: Prefix, entries: Mapping[Prefix, Any], held: Held) -> bo
     return bool(prefix) and len(below) == 1 and held.born[below[0]] == held.born[prefix]
 
 
-def _notice_eviction(reach: Counter[str], step: Step, gone: Sequence[Prefix]) -> None:
+def _notice_eviction(reach: Counter[str], step: Step[View, Held], gone: Sequence[Prefix]) -> None:
     held, size = step.held_before, step.held.page_size
     after = step.after.entries
     reach["eviction" if step.op.name == "evict" else "eviction_pressure"] += 1
@@ -139,9 +139,9 @@ def _notice_eviction(reach: Counter[str], step: Step, gone: Sequence[Prefix]) ->
     reach["lock_protects"] += any(locks and held.used[p] < newest for p, (_, locks) in after.items())
 
 
-def _refusal(step: Step) -> str:
+def _refusal(step: Step[View, Held]) -> str:
     error, name, held = step.outcome.error, step.op.name, step.held_before
-    grip = held.grips.get(step.op.args.get("handle"))
+    grip = held.grips.get(step.op.args.get("handle", ""))
     if error == "StaleHandle" and grip is not None:
         entries, size = step.before.entries, held.page_size
         if grip.epoch != held.resets:

@@ -10,10 +10,12 @@ from typing import Any
 
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.radix_cache.calls import Caller
 from kvlockstep.models.radix_cache.commands import RadixCommands
 from kvlockstep.models.radix_cache.goals import GOALS, Reach
 from kvlockstep.models.radix_cache.held import cached, locked, matched, reset, unlocked, without
+from kvlockstep.models.radix_cache.picture import picture
 from kvlockstep.models.radix_cache.scope import RadixCacheScope
 from kvlockstep.models.radix_cache.slots import named_slots, whole
 from kvlockstep.properties.law import Refused, Step
@@ -109,6 +111,9 @@ class RadixCacheModel(RadixCommands):
     def _slots(self, op: Op) -> list[int]:
         return named_slots(op, self.held, self.view)
 
+    def draw(self, view: View) -> Picture:
+        return picture(view, self.held)
+
     def nothing_held(self) -> Held:
         return Held(self.scope.page_size, self.scope.pages * self.scope.page_size, 0, 0, (), {}, {}, {}, {})
 
@@ -133,7 +138,7 @@ class RadixCacheModel(RadixCommands):
                 return reset(held)
         return held
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         self._reach.notice(step)
 
     def fingerprint(self) -> Any:

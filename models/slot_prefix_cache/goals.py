@@ -8,7 +8,7 @@ from typing import Any
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.properties.slot_prefix_cache import Prefix, common_length, evicted, trimmed
+from kvlockstep.properties.slot_prefix_cache import Held, Prefix, View, common_length, evicted, trimmed
 
 GOALS = (
     Goal("hit", "find answers the whole sequence"),
@@ -46,7 +46,7 @@ REFUSED: dict[Any, str] = {
 }
 
 
-def notice(reach: Counter[str], step: Step, positions: int) -> None:
+def notice(reach: Counter[str], step: Step[View, Held], positions: int) -> None:
     """Counts what has happened in this step, in slots of so many positions."""
     args = step.op.args
     if isinstance(step.outcome, Refused):
@@ -71,7 +71,7 @@ def notice(reach: Counter[str], step: Step, positions: int) -> None:
             _notice_overwriting(reach, step)
 
 
-def _notice_overwriting(reach: Counter[str], step: Step) -> None:
+def _notice_overwriting(reach: Counter[str], step: Step[View, Held]) -> None:
     op = step.op
     before, after = step.before.entries, step.after.entries
     slot = op.args["target"] if op.name == "copy_kv" else op.args["slot"]
@@ -96,6 +96,6 @@ def _notice_overwriting(reach: Counter[str], step: Step) -> None:
             reach["copy_cuts"] += bool(lost)
 
 
-def _a_pin_protected(step: Step, gone: Sequence[Prefix]) -> bool:
+def _a_pin_protected(step: Step[View, Held], gone: Sequence[Prefix]) -> bool:
     used = step.held.used
     return any(used[p] < max(used[g] for g in gone) for p in step.held.pins)

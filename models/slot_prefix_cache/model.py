@@ -11,8 +11,10 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.slot_prefix_cache.goals import GOALS, notice
 from kvlockstep.models.slot_prefix_cache.operations import OPERATIONS
+from kvlockstep.models.slot_prefix_cache.picture import picture
 from kvlockstep.properties import slot_prefix_cache as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
@@ -192,6 +194,9 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         scope = self.scope
         return View(system.entries(), [system.read_kv(slot, scope.positions) for slot in range(scope.slots)])
 
+    def draw(self, view: View) -> Picture:
+        return picture(view, self.held, self.scope.slots)
+
     def nothing_held(self) -> Held:
         return Held(self.scope.capacity, 0, {}, {}, {}, {}, {})
 
@@ -224,7 +229,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         rows = overwritten(rows, op.name, args)
         return Held(held.capacity, clock, rows, prefixes(rows), used, pins, written)
 
-    def notice(self, step: Step) -> None:
+    def notice(self, step: Step[View, Held]) -> None:
         notice(self.reach, step, self.scope.positions)
 
     def fingerprint(self) -> Any:

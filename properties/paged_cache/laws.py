@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.properties.paged_cache.state import Counts, asked_keys, copied_block, evicted, rank, run_of, taken
+from kvlockstep.properties.paged_cache.state import (
+    Counts,
+    Held,
+    View,
+    asked_keys,
+    copied_block,
+    evicted,
+    rank,
+    run_of,
+    taken,
+)
 from kvlockstep.properties.stamps import stamps
 
 
-def _hit(step: Step) -> list[int] | None:
+def _hit(step: Step[View, Held]) -> list[int] | None:
     if isinstance(step.outcome, Refused):
         return None
     if step.op.name == "lookup":
@@ -22,7 +32,7 @@ def _rate(part: int, whole: int) -> float:
 
 
 @law("paged_cache", answers=("lmdeploy#4917", "dynamo#6536"))
-def reset_complete(step: Step) -> str | None:
+def reset_complete(step: Step[View, Held]) -> str | None:
     """After a reset no sequence and no key is left, every block is free, and nothing has been counted."""
     if step.op.name != "reset":
         return None
@@ -38,7 +48,7 @@ def reset_complete(step: Step) -> str | None:
     "paged_cache",
     answers=("LMCache#2559", "vllm#18829", "seed 004: append begins a sequence, share_prefix extends one"),
 )
-def no_double_free(step: Step) -> str | None:
+def no_double_free(step: Step[View, Held]) -> str | None:
     """Only a live sequence can be freed, grown, cut, forked or registered, and only one that is not live begun."""
     args = step.op.args
     if isinstance(step.outcome, Refused) or "sequence" not in args:
@@ -54,7 +64,7 @@ def no_double_free(step: Step) -> str | None:
     "paged_cache",
     answers=("seed 004: eviction drops blocks from the tables of live sequences", "atlas#373", "vllm#10507"),
 )
-def eviction_safety(step: Step) -> str | None:
+def eviction_safety(step: Step[View, Held]) -> str | None:
     """A sequence keeps its table and its length, whatever happens to others; only free and reset end one."""
     if step.op.name == "reset":
         return None
@@ -76,7 +86,7 @@ def eviction_safety(step: Step) -> str | None:
     "paged_cache",
     answers=("seed 004: allocating for a live sequence leaves a gap behind its last token", "TensorRT-LLM#13320"),
 )
-def structure(step: Step) -> str | None:
+def structure(step: Step[View, Held]) -> str | None:
     """A sequence has the tokens it was given and just the blocks they need, each once and at one index everywhere."""
     held = step.held
     index: dict[int, int] = {}
@@ -95,7 +105,7 @@ def structure(step: Step) -> str | None:
 
 
 @law("paged_cache", answers=("seed 004: what a failed allocation took is freed twice", "sglang#22862", "xllm#829"))
-def conservation(step: Step) -> str | None:
+def conservation(step: Step[View, Held]) -> str | None:
     """Free, idle and held blocks are disjoint and together the pool; idle are the registered ones that none holds."""
     view = step.after
     held = {block for table in view.tables.values() for block in table}
@@ -112,7 +122,7 @@ def conservation(step: Step) -> str | None:
 
 
 @law("paged_cache", answers=("seed 004: blocks freed twice are handed out twice", "vllm#42571", "sglang#25805"))
-def no_aliasing(step: Step) -> str | None:
+def no_aliasing(step: Step[View, Held]) -> str | None:
     """A block that is handed out was held by nobody, and is handed out once."""
     new = taken(step)
     for i, block in enumerate(new):
@@ -124,7 +134,7 @@ def no_aliasing(step: Step) -> str | None:
 
 
 @law("paged_cache", answers=("seed 004: a registration counts as a holder and is never taken back", "LMCache#3884"))
-def refcount_exact(step: Step) -> str | None:
+def refcount_exact(step: Step[View, Held]) -> str | None:
     """The reference count of a block is the number of sequences that hold it."""
     for block, count in enumerate(step.after.refs):
         holders = sum(block in table for table in step.after.tables.values())
@@ -137,7 +147,7 @@ def refcount_exact(step: Step) -> str | None:
     "paged_cache",
     answers=("seed 004: copy-on-write changes the table and copies nothing", "nano-vllm#163", "LMCache#4921"),
 )
-def content_equality(step: Step) -> str | None:
+def content_equality(step: Step[View, Held]) -> str | None:
     """A sequence reads the KV of its own tokens through its table, and a registered block has the KV of its key."""
     held, view = step.held, step.after
     for sequence, content in view.content.items():
@@ -155,7 +165,7 @@ def content_equality(step: Step) -> str | None:
 
 
 @law("paged_cache", answers=("atlas#692", "vllm#417", "mlx-lm#1547", "sglang#35470"))
-def write_isolation(step: Step) -> str | None:
+def write_isolation(step: Step[View, Held]) -> str | None:
     """Tokens are written only into blocks that no other sequence holds and that are not registered."""
     if step.op.name not in ("allocate", "append") or isinstance(step.outcome, Refused):
         return None
@@ -174,7 +184,7 @@ def write_isolation(step: Step) -> str | None:
     "paged_cache",
     answers=("seed 004: a prefix with an evicted block is answered around the hole", "vllm#12603", "sglang#28754"),
 )
-def prefix_soundness(step: Step) -> str | None:
+def prefix_soundness(step: Step[View, Held]) -> str | None:
     """A hit is a run of blocks registered for the leading keys asked for, each at its own index: it ends at a hole."""
     hit = _hit(step)
     if hit is None:
@@ -188,7 +198,7 @@ def prefix_soundness(step: Step) -> str | None:
 
 
 @law("paged_cache", answers=("vllm#57610", "sglang#12092", "nano-vllm#66"))
-def prefix_completeness(step: Step) -> str | None:
+def prefix_completeness(step: Step[View, Held]) -> str | None:
     """A hit is the longest run; a registered key is found until its block is evicted."""
     hit = _hit(step)
     if hit is not None:
@@ -205,7 +215,7 @@ def prefix_completeness(step: Step) -> str | None:
     "paged_cache",
     answers=("seed 004: victims are compared by a HashMap's order", "sglang#38000", "sglang#4987", "vllm#16825"),
 )
-def eviction_order(step: Step) -> str | None:
+def eviction_order(step: Step[View, Held]) -> str | None:
     """Idle blocks are evicted in the order of the policy, no more than are needed; idle_blocks has that order."""
     held = step.held
     if step.op.name != "reset" and (gone := evicted(step)):
@@ -228,7 +238,7 @@ def eviction_order(step: Step) -> str | None:
         "Megatron-LM#6416",
     ),
 )
-def atomicity(step: Step) -> str | None:
+def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing, not even a counter; nor does lookup."""
     if (isinstance(step.outcome, Refused) or step.op.name == "lookup") and step.before != step.after:
         return f"{step.op.name} changed {step.changed}"
@@ -236,7 +246,7 @@ def atomicity(step: Step) -> str | None:
 
 
 @law("paged_cache", answers=("llama.cpp#10873", "vllm#11565", "xllm#55"))
-def admission_honesty(step: Step) -> str | None:
+def admission_honesty(step: Step[View, Held]) -> str | None:
     """OutOfSlots is answered only if fewer blocks are free, or idle and not in the hit, than are needed."""
     if step.outcome != Refused("OutOfSlots"):
         return None
@@ -269,7 +279,7 @@ def admission_honesty(step: Step) -> str | None:
         "imp#1120",
     ),
 )
-def accounting(step: Step) -> str | None:
+def accounting(step: Step[View, Held]) -> str | None:
     """Every statistic equals its recomputation from the tables, the lengths and the answers so far."""
     view, held, got = step.after, step.held, step.after.statistics
     filled: dict[int, int] = {}

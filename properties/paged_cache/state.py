@@ -111,7 +111,7 @@ def rank(held: Held, block: int) -> tuple[int, ...]:
     return life.uses, life.released, -life.depth
 
 
-def taken(step: Step) -> list[int]:
+def taken(step: Step[View, Held]) -> list[int]:
     """The blocks that an accepted allocate or append took, in the order of the table."""
     if isinstance(step.outcome, Refused):
         return []
@@ -124,12 +124,12 @@ def taken(step: Step) -> list[int]:
     return []
 
 
-def evicted(step: Step) -> list[int]:
+def evicted(step: Step[View, Held]) -> list[int]:
     """The blocks whose key is lost."""
     return [block for key, block in step.before.registered.items() if key not in step.after.registered]
 
 
-def copied_block(step: Step) -> int | None:
+def copied_block(step: Step[View, Held]) -> int | None:
     """The block that the append of this step must copy before it writes: partly filled, and shared or registered."""
     table = step.before.tables.get(step.op.args["sequence"], [])
     if not table or not step.before.lengths[step.op.args["sequence"]] % step.held.block_size:

@@ -183,7 +183,7 @@ def _target(contract: str, name: str):
 
 def _drive(contract: str, name: str, driver: str, **budget: int):
     from kvlockstep.core.profiles import profile_of  # noqa: PLC0415
-    from kvlockstep.runs.check import drive  # noqa: PLC0415
+    from kvlockstep.runs.drive import drive  # noqa: PLC0415
 
     profile = replace(profile_of("quick"), step_seconds=STEP_SECONDS, **budget)
     outcome = drive(driver, _target(contract, name), profile, seed=0)

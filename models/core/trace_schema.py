@@ -1,4 +1,4 @@
-"""Whether what stands in a trace fits its contract: scopes and operations, of values that anybody may have written.
+"""The check of a trace against its contract: scopes and operations, of values that anybody may have written.
 
 Every function raises ValueError with a sentence that names the parameter or the argument.
 """
@@ -42,7 +42,7 @@ OPTIONAL: Any = NotRequired
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value has a type, as JSON has it: numbers are whole, of 64 bits, and no bool."""
+    """Tells whether a value has a type, as JSON has it: numbers are whole, of 64 bits, and no bool."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return any(fits(value, one) for one in get_args(kind))
@@ -119,7 +119,7 @@ def op_of(model_type: type[Model[Any]], name: Any, args: Any) -> Op:
 
 
 def _printable(value: Any) -> bool:
-    """Whether the texts in a value are fit to be names; made fit, two different ones could become the same."""
+    """Tells whether the texts in a value are fit to be names; made fit, two different ones could become the same."""
     if isinstance(value, (list, tuple)):
         return all(map(_printable, value))
     if isinstance(value, dict):
