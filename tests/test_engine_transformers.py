@@ -59,7 +59,7 @@ def random_walk(factory: Callable[..., Any], seed: int, steps: int) -> Counter[s
         model = KVManagerModel(rng.choice(KVManagerModel.scopes), factory)
         for _ in range(250):
             try:
-                op: Op = rng.choice(KVManagerModel.command_table).propose(model, pick)
+                op = model.propose(rng.choice(KVManagerModel.command_table), pick)
             except NotEnabled:
                 continue
             model.step(op)

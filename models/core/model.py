@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from kvlockstep.models.core.op import Command, Op
+from kvlockstep.models.core.op import Command, Op, Pick, require
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import EVERYWHERE, Law
 
@@ -67,7 +67,7 @@ S = TypeVar("S", bound=Scope)
 
 
 class Model(ABC, Generic[S]):
-    """One episode, made by `Model(scope, factory)`: a driver proposes through `commands` and executes with `step`.
+    """One episode, made by `Model(scope, factory)`: a driver lets one of `commands` propose, and executes with `step`.
 
     A subclass names its contract, laws, goals, and the scopes that each driver runs: `scopes` for random and
     Hypothesis episodes, `small_scopes` for exhaustive exploration.
@@ -95,6 +95,12 @@ class Model(ABC, Generic[S]):
         self.reach: Counter[str] = Counter()
         # What is available after each operation, where the model asks for it anyway.
         self.avails: list[int | None] = []
+
+    def propose(self, command: Command, pick: Pick) -> Op:
+        """Returns the operation that a command proposes in this state. Raises NotEnabled if it proposes none."""
+        if command.when is not None:
+            require(command.when(self, pick))
+        return command.propose(self, pick)
 
     @abstractmethod
     def step(self, op: Op) -> Any:
