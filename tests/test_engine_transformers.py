@@ -19,7 +19,7 @@ from transformers.generation.continuous_batching.cache_allocators import cache_a
 
 from kvlockstep.impl.engines.transformers import manager as target
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
 
 BLOCKS, SIZE = 4, 2

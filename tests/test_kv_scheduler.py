@@ -20,6 +20,7 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.requests.answers import DONE
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item, SchedulerTraits
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
@@ -105,7 +106,7 @@ def test_a_faulty_manager_shows_through_the_scheduler(name: str) -> None:
 
 def test_a_request_runs_to_its_length() -> None:
     run = judge()
-    assert run.add("a", [1, 2, 3], None, 2, None) == "done"
+    assert run.add("a", [1, 2, 3], None, 2, None) == DONE
     assert [run.schedule([5]), run.update()] == ["a[0:3]", "done"]
     assert [run.schedule([6]), run.update()] == ["a[3:4]", "ended a"]
     assert not run.live
@@ -139,7 +140,7 @@ def test_a_late_token_is_for_nobody() -> None:
     run.add("a", [1, 2, 3], None, 2, None)
     run.schedule([5])
     run.abort("a")
-    assert run.update() == "done"
+    assert run.update() == DONE
     assert run.reach["late_token"] == run.reach["abort_in_flight"] == 1
 
 
@@ -163,7 +164,7 @@ def decoding(make: Callable[..., Any] = OverlapScheduler) -> SchedulerJudge:
 def test_behind_drafts_in_flight_a_request_goes_on_where_the_device_is(accept: int, start: int) -> None:
     run = decoding()
     assert run.schedule([8], accept) == "a[3:7]"
-    assert run.update() == "done"
+    assert run.update() == DONE
     assert run.schedule([9]) == f"a[{start}:{start + 4}]"
     assert run.reach["behind_accepted"] == (accept > 0)
     assert run.reach["behind_rejected"] == (accept < 3)
@@ -176,10 +177,10 @@ def test_a_request_that_ends_by_a_draft_runs_on_until_that_is_heard() -> None:
     run.add("a", [1, 2, 3], None, 12, None)
     run.schedule([4], drafts=[0, 6, 7])
     run.schedule([8], 3)
-    assert run.update() == "done"
+    assert run.update() == DONE
     assert run.schedule([9]) == "a[7:11]"
     assert run.update() == "ended a"
-    assert run.update() == "done"
+    assert run.update() == DONE
     assert run.reach["late_drafts"] == 1
 
 

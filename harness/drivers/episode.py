@@ -168,4 +168,5 @@ def failed(
 
 def answer_text(answer: Any) -> str:
     """A target's answer as it stands behind the arrow of a trace line; nothing for a plain acknowledgement."""
-    return "" if answer is None or answer == "done" else safe_text(str(answer))
+    text = "" if answer is None else str(answer)
+    return "" if text == "done" else safe_text(text)

@@ -116,6 +116,7 @@ def _proposal(draw: st.DrawFn, machine: LockstepMachine, command: Command) -> Op
             raise NotEnabled
         return options[draw(_index(n))] if n > 1 else options[0]
 
+    assert machine.model is not None
     try:
         return machine.model.propose(command, pick)
     except NotEnabled:

@@ -76,7 +76,7 @@ def picture_of_view(model: LockstepModel[Any], view: Any) -> Picture:
 
 def _kv_manager(model: Any) -> Picture:
     judge = model.judge
-    tables = {name: _answer(judge.places.table, name) for name in judge.live}
+    tables = {name: _answer(judge.tables.entries, name) for name in judge.live}
     requests = [
         (r.name, _numbers(r.tokens), _phase(r), _key(r.extra_key), _table(tables[r.name])) for r in judge.live.values()
     ]

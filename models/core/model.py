@@ -6,8 +6,8 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 from kvlockstep.models.core.op import Command, Op, Pick, require
 from kvlockstep.models.core.safe_text import safe_text
@@ -48,6 +48,12 @@ class Scope:
     def stretch(self) -> int:
         """How many times as long as others random episodes in this scope are."""
         return 1
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """The parameters as `to_json` names them, each with its type."""
+        hints = get_type_hints(cls)
+        return {f.name: hints[f.name] for f in fields(cls)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
