@@ -102,9 +102,9 @@ class TestTheFailingStep:
         assert judge.forward(None, [], None) == DONE
         judge.fork("r0", "r1")
         judge.decode("r1", 1, [])
-        assert judge.forward(None, [], None) == "copied slots 0-1 to 2-3"
+        assert str(judge.forward(None, [], None)) == "copied slots 0-1 to 2-3"
         judge.decode("r1", 1, [])
-        assert judge.forward(None, ["r1"], None) == "freed blocks 1, 2"
+        assert str(judge.forward(None, ["r1"], None)) == "freed blocks 1, 2"
 
     def test_a_batch_shows_who_runs_who_was_preempted_and_what_that_freed(self) -> None:
         class Loses(KVScheduler):

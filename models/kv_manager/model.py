@@ -169,7 +169,7 @@ class KVManagerModel(RequestModel[KVScope]):
 
     @property
     def can_schedule(self) -> bool:
-        """Whether running requests may be scheduled: before the admissions of a step, where there is more than those."""
+        """Whether running requests may be scheduled: before a step's admissions, and where there is more than those."""
         return not self.judge.admitting and self.scope.mode is not Mode.MANY
 
     def sometimes(self, n: int, pick: Pick, *, first: bool = False) -> bool:
