@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlockstep.models.core.calls import said
+from kvlockstep.models.core.calls import describe_error
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.safe_text import safe_text
 
@@ -50,7 +50,7 @@ def test_what_is_harmless_stays_as_it_is():
 
 
 def test_the_words_of_an_error_and_of_a_violation():
-    assert said(ValueError(HOSTILE)) == f"ValueError: {SAFE}"
+    assert describe_error(ValueError(HOSTILE)) == f"ValueError: {SAFE}"
     divergence = Divergence("coverage", HOSTILE, [HOSTILE])
     assert (divergence.message, divergence.details) == (SAFE, (SAFE,))
     assert str(divergence) == f"coverage: {SAFE}"

@@ -11,7 +11,7 @@ from hypothesis import Phase, settings
 
 from kvlockstep.core.watchdog import Watchdog, _in_the_target
 from kvlockstep.machines import machine
-from kvlockstep.models.core.calls import guarded
+from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
@@ -99,7 +99,7 @@ def test_a_machine_in_a_suite_does_not_hang_with_its_target(tmp_path, monkeypatc
 
 
 def test_a_call_that_has_not_begun_yet_is_not_cut_off():
-    beginning = SimpleNamespace(f_code=guarded.__code__, f_lineno=guarded.__code__.co_firstlineno, f_back=None)
-    inside = SimpleNamespace(f_code=guarded.__code__, f_lineno=guarded.__code__.co_firstlineno + 3, f_back=None)
+    beginning = SimpleNamespace(f_code=call_target.__code__, f_lineno=call_target.__code__.co_firstlineno, f_back=None)
+    inside = SimpleNamespace(f_code=call_target.__code__, f_lineno=call_target.__code__.co_firstlineno + 3, f_back=None)
     assert not _in_the_target(beginning)
     assert _in_the_target(inside)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from kvlockstep.models.core.calls import StepTimeout, guarded, looked_at
+from kvlockstep.models.core.calls import StepTimeout, call_target, inspect_target
 
 TICKS = 4
-CALLS_THE_TARGET = guarded.__code__, looked_at.__code__
+CALLS_THE_TARGET = call_target.__code__, inspect_target.__code__
 # Hypothesis's hook into the garbage collector, where an exception is printed and lost.
 COLLECTING = "gc_callback"
 

@@ -22,7 +22,7 @@ class StepTimeout(BaseException):
 R = TypeVar("R")
 
 
-def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
+def call_target(call: Callable[..., R], /, *args: Any, called: str | None = None) -> R | Refused:
     """Calls the target. A contract error becomes Refused; a time-out, an exit, any other exception is a Divergence."""
     try:
         return call(*args)
@@ -33,7 +33,7 @@ def guarded(call: Callable[..., R], /, *args: Any, called: str | None = None) ->
         raise unexpected(error, called or str(getattr(call, "__name__", "call"))) from None
 
 
-def looked_at(look: Callable[..., R], /, *args: Any) -> R:
+def inspect_target(look: Callable[..., R], /, *args: Any) -> R:
     """Looks at the target, which may raise nothing; a time-out or any exception is a Divergence."""
     try:
         return look(*args)
@@ -57,7 +57,7 @@ def unexpected(error: BaseException, call: str) -> Divergence:
         return error
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
-    return Divergence(ERROR_CONTRACT.id, f"{call} raised {said(error)}", _innermost(error))
+    return Divergence(ERROR_CONTRACT.id, f"{call} raised {describe_error(error)}", _innermost(error))
 
 
 def _innermost(error: BaseException) -> list[str]:
@@ -73,7 +73,7 @@ def _innermost(error: BaseException) -> list[str]:
     return lines
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The type and the text of an error; the type alone if it cannot be printed."""
     try:
         return safe_text(f"{type(error).__name__}: {error}")

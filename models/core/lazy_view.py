@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from kvlockstep.models.core.calls import guarded
+from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import Op
@@ -36,7 +36,7 @@ class LazyViewModel(LockstepModel[S]):
         return super().step(op)
 
     def redo(self, op: Op) -> None:
-        outcome = guarded(self.perform, self.reference, op)
-        guarded(self.perform, self.target, op)
+        outcome = call_target(self.perform, self.reference, op)
+        call_target(self.perform, self.target, op)
         self.held = self.holds_after(self.held, op, outcome)
         self._view = None

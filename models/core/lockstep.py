@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from kvlockstep.models.core.calls import guarded, looked_at, said
+from kvlockstep.models.core.calls import call_target, describe_error, inspect_target
 from kvlockstep.models.core.model import Divergence, Factory, Model, S
 from kvlockstep.models.core.op import Op, Unplayable
 from kvlockstep.properties.law import AGREEMENT, LawError, Refused, Step, law_error
@@ -29,11 +29,11 @@ class LockstepModel(Model[S]):
         super().__init__(scope, factory)
         sizes = self.factory_arguments(scope)
         self.reference = self.reference_type(**sizes)
-        self.target = guarded(factory, *sizes.values())
+        self.target = call_target(factory, *sizes.values())
         self.held: Any = self.nothing_held()
         self.view = self.observe(self.reference)
         self._judged = 0
-        self._require(self.view, guarded(self.observe, self.target), "a new target looks different")
+        self._require(self.view, call_target(self.observe, self.target), "a new target looks different")
 
     @abstractmethod
     def factory_arguments(self, scope: S) -> dict[str, Any]:
@@ -73,10 +73,10 @@ class LockstepModel(Model[S]):
         except ContractError as error:
             want = Refused(type(error).__name__)
         except ARGUMENT_ERRORS as error:
-            raise Unplayable(f"the reference cannot do {op}: {said(error)}") from error
-        got = guarded(self.perform, self.target, op, called=op.name)
+            raise Unplayable(f"the reference cannot do {op}: {describe_error(error)}") from error
+        got = call_target(self.perform, self.target, op, called=op.name)
         view = self.observe(self.reference)
-        seen = looked_at(self.observe, self.target)
+        seen = inspect_target(self.observe, self.target)
         step = Step(op, got, self.view, seen, self.held, self.holds_after(self.held, op, got))
         unable: LawError | None = None
         for law in self.own_laws:
@@ -101,8 +101,8 @@ class LockstepModel(Model[S]):
         return got
 
     def redo(self, op: Op) -> None:
-        outcome = guarded(self.perform, self.reference, op)
-        guarded(self.perform, self.target, op)
+        outcome = call_target(self.perform, self.reference, op)
+        call_target(self.perform, self.target, op)
         self.held = self.holds_after(self.held, op, outcome)
         self.view = self.observe(self.reference)
 

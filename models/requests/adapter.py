@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvlockstep.models.core.calls import guarded
+from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.models.requests.traits import as_number, taken_traits
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
     """Calls a factory with its sizes; what it raises is a Divergence."""
-    adapter = guarded(factory, *sizes)
+    adapter = call_target(factory, *sizes)
     if isinstance(adapter, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
     return adapter
@@ -54,7 +54,7 @@ def named(adapter: Any) -> dict[str, str]:
 
 def answered(method: Callable[..., Any], *args: Any) -> Any:
     """Calls the adapter, none of whose calls may raise an error of a contract."""
-    answer = guarded(method, *args)
+    answer = call_target(method, *args)
     if isinstance(answer, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} raised {answer.error}")
     return answer
@@ -98,7 +98,7 @@ def _taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any]
             return None
 
     name = method_name(method)
-    found = guarded(attempt, called=f"taking what {name} answered")
+    found = call_target(attempt, called=f"taking what {name} answered")
     if found is None or isinstance(found, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"{name} answered {reprlib.repr(answer)}, not {wanted}")
     return found
