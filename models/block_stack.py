@@ -9,8 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
-from kvlockstep.properties import block_stack as laws
-from kvlockstep.properties.block_stack import Held, View
+from kvlockstep.properties.block_stack import LAWS, Held, View
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_stack import BlockStack
 
@@ -26,7 +25,7 @@ class BlockStackScope(Scope):
 
 class BlockStackModel(LockstepModel[BlockStackScope]):
     contract = "block_stack"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = BlockStack
     scope_type = BlockStackScope
     scopes = tuple(BlockStackScope(n) for n in (1, 2, 3, 5, 8, 2, 3, 4, 6, 40))

@@ -9,8 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
-from kvlockstep.properties import decode_graphs as laws
-from kvlockstep.properties.decode_graphs import Held, View
+from kvlockstep.properties.decode_graphs import LAWS, Held, View, decoded
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.decode_graphs import DecodeGraphs
 from kvlockstep.reference.decode_graphs.contract import FULL, REFUSED, Lane
@@ -37,7 +36,7 @@ class DecodeGraphsScope(Scope):
 
 class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
     contract = "decode_graphs"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = DecodeGraphs
     scope_type = DecodeGraphsScope
     scopes = tuple(
@@ -185,7 +184,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             case "widen":
                 return held._replace(fresh=frozenset(), stale=held.stale | held.fresh)
             case "replay":
-                _, lanes = laws.decoded(self.view, op.args["rows"], op.args["stamps"], held.block_size)
+                _, lanes = decoded(self.view, op.args["rows"], op.args["stamps"], held.block_size)
                 return held._replace(lanes=lanes)
         return held
 

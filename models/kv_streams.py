@@ -9,8 +9,7 @@ from typing import Any
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
-from kvlockstep.properties import kv_streams as laws
-from kvlockstep.properties.kv_streams import Held, View, moved
+from kvlockstep.properties.kv_streams import LAWS, Held, View, moved
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_streams import KVStreams
@@ -33,7 +32,7 @@ class KVStreamsScope(Scope):
 
 class KVStreamsModel(LockstepModel[KVStreamsScope]):
     contract = "kv_streams"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = KVStreams
     scope_type = KVStreamsScope
     scopes = tuple(KVStreamsScope(*sizes) for sizes in ((1, 1), (2, 1), (3, 2), (4, 2), (6, 3), (3, 0)))

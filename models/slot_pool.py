@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command
-from kvlockstep.properties import slot_pool as laws
 from kvlockstep.properties.law import Refused, Step
+from kvlockstep.properties.slot_pool import LAWS
 from kvlockstep.reference.slot_pool import SlotPool
 
 
@@ -31,7 +31,7 @@ class View(NamedTuple):
 
 class SlotPoolModel(LockstepModel[SlotPoolScope]):
     contract = "slot_pool"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = SlotPool
     scope_type = SlotPoolScope
     # One episode in eighty has more slots than a machine word has bits; looking at them all takes its time.

@@ -13,8 +13,7 @@ from kvlockstep.models.block_pool.goals import GOALS, extends, reached
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, pick_first, sample
-from kvlockstep.properties import block_pool as laws
-from kvlockstep.properties.block_pool import Held, View, prefix_of
+from kvlockstep.properties.block_pool import LAWS, Held, View, prefix_of
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_pool import BlockPool
 from kvlockstep.reference.block_pool.contract import ExtraKey, HashFunction, Prefix
@@ -79,7 +78,7 @@ def _scopes() -> Iterable[BlockPoolScope]:
 
 class BlockPoolModel(LockstepModel[BlockPoolScope]):
     contract = "block_pool"
-    laws = laws.LAWS
+    laws = LAWS
     goals = GOALS
     reference_type = BlockPool
     scope_type = BlockPoolScope

@@ -11,8 +11,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.kv_store.goals import GOALS, notice
-from kvlockstep.properties import kv_store as laws
-from kvlockstep.properties.kv_store import NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
+from kvlockstep.properties.kv_store import LAWS, NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
 from kvlockstep.properties.law import Step
 from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape
 from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, KVStore
@@ -63,7 +62,7 @@ def _scopes() -> Iterable[KVStoreScope]:
 
 class KVStoreModel(LockstepModel[KVStoreScope]):
     contract = "kv_store"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = KVStore
     scope_type = KVStoreScope
     scopes = tuple(_scopes())

@@ -12,7 +12,6 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
 from kvlockstep.models.slot_prefix_cache.goals import GOALS, notice
-from kvlockstep.properties import slot_prefix_cache as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
     Held,
@@ -62,7 +61,7 @@ def _scopes() -> Iterable[SlotPrefixCacheScope]:
 
 class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     contract = "slot_prefix_cache"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = SlotPrefixCache
     scope_type = SlotPrefixCacheScope
     scopes = tuple(_scopes())
@@ -169,7 +168,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
             case "reuse":
                 system.reuse(args["slot"], args["length"])
                 behind = self.scope.positions - args["length"]
-                system.write_kv(args["slot"], args["length"], [laws.POISON] * behind)
+                system.write_kv(args["slot"], args["length"], [POISON] * behind)
             case "copy_kv":
                 return system.copy_kv(list(args["tokens"]), args["target"])
             case _:
