@@ -112,7 +112,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         return held._replace(capturing=op.name == "begin_capture")
 
     def notice(self, step: Step) -> None:
-        reach, name = self.reach, step.op.name
+        reach, name = self.goals_met, step.op.name
         match step.outcome:
             case Refused("CaptureActive"):
                 reach["capture_in_capture" if name == "begin_capture" else "in_capture"] += 1
@@ -134,10 +134,10 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
 
     def _notice_bad_release(self, step: Step) -> None:
         blocks, held = step.op.args["blocks"], step.held_before.blocks
-        self.reach["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
-        self.reach["double_free"] += any(b in step.before.free for b in blocks)
-        self.reach["repeated"] += any(b in held and b in blocks[:i] for i, b in enumerate(blocks))
-        self.reach["partly_bad"] += blocks[0] in held
+        self.goals_met["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
+        self.goals_met["double_free"] += any(b in step.before.free for b in blocks)
+        self.goals_met["repeated"] += any(b in held and b in blocks[:i] for i, b in enumerate(blocks))
+        self.goals_met["partly_bad"] += blocks[0] in held
 
     def fingerprint(self) -> Any:
         return tuple(self.view.free), self.held.capturing

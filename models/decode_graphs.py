@@ -189,7 +189,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         return held
 
     def notice(self, step: Step) -> None:
-        reach, op = self.reach, step.op
+        reach, op = self.goals_met, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
                 reach["no_room"] += 1
@@ -207,7 +207,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
                 self._notice_other(step)
 
     def _notice_replay(self, step: Step) -> None:
-        reach, args = self.reach, step.op.args
+        reach, args = self.goals_met, step.op.args
         rows, lanes = args["rows"], args["lanes"]
         took = len(step.before.free) - len(step.after.free)
         statuses = [status for status, _ in step.held.lanes]
@@ -225,7 +225,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         self._took |= {row for row in rows if step.before.tables[row] != step.after.tables[row]}
 
     def _notice_other(self, step: Step) -> None:
-        reach, args = self.reach, step.op.args
+        reach, args = self.goals_met, step.op.args
         rows, took = self._since_replay
         match step.op.name:
             case "admit":

@@ -190,7 +190,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         return held._replace(gates=frozenset(), reads=(), pending=())
 
     def notice(self, step: Step) -> None:
-        reach, op = self.reach, step.op
+        reach, op = self.goals_met, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
                 reach["out_of_blocks" if op.name == "alloc" else "out_of_reads"] += 1
@@ -215,7 +215,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
                 self._notice_work(step)
 
     def _notice_work(self, step: Step) -> None:
-        reach, gates = self.reach, step.held.gates
+        reach, gates = self.goals_met, step.held.gates
         stream, reads, writes = places_of(step.op)
         reach["behind_a_gate"] += stream in gates
         reach["overtaking"] += bool(gates) and stream not in gates

@@ -64,7 +64,7 @@ def random_walk(factory: Callable[..., Any], seed: int, steps: int) -> Counter[s
                 continue
             model.step(op)
             done += 1
-        reach += model.reach
+        reach += model.goals_met
     return reach
 
 

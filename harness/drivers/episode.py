@@ -58,7 +58,7 @@ class Outcome:
 
     def absorb(self, model: Model[Any]) -> None:
         """Takes over what one episode reached and evaluated, and what it could not look at."""
-        self.reach.update(model.reach)
+        self.reach.update(model.goals_met)
         self.evaluated.update(model.evaluated)
         self.not_checked = model.not_checked()
         self.unreachable = common(self.unreachable, model.unreachable())

@@ -328,7 +328,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         return held
 
     def notice(self, step: Step) -> None:
-        self.reach.update(reached(step, self._grown, HASHES[self.scope.hash]))
+        self.goals_met.update(reached(step, self._grown, HASHES[self.scope.hash]))
 
     def fingerprint(self) -> Any:
         # Which number a block has matters to nobody but reset, which brings all of them back; so a block is what it

@@ -98,7 +98,7 @@ class Model(ABC, Generic[S]):
     def __init__(self, scope: S, factory: Factory) -> None:
         self.scope = scope
         self.factory = factory
-        self.reach: Counter[str] = Counter()
+        self.goals_met: Counter[str] = Counter()
         # What is available after each operation, where the model asks for it anyway.
         self.avails: list[int | None] = []
 
@@ -134,7 +134,7 @@ class Model(ABC, Generic[S]):
 
     def forget(self) -> None:
         """Forgets what was reached and evaluated so far, so that only later steps count."""
-        self.reach.clear()
+        self.goals_met.clear()
 
     def not_checked(self) -> dict[str, str]:
         """Laws that this target does not expose enough for: id to reason."""

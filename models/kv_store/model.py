@@ -220,7 +220,7 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
         return held
 
     def notice(self, step: Step) -> None:
-        notice(self.reach, step)
+        notice(self.goals_met, step)
 
     def fingerprint(self) -> Any:
         view = self.view

@@ -48,7 +48,7 @@ class RequestModel(Model[S]):
     def __init__(self, scope: S, factory: Any, judge: Judge) -> None:
         super().__init__(scope, factory)
         self.judge = judge
-        self.reach = judge.goals_met
+        self.goals_met = judge.goals_met
         self._named = 0
 
     def propose(self, command: Command, pick: Pick) -> Op:

@@ -14,6 +14,8 @@ from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
 from kvlockstep.models.slot_prefix_cache.goals import GOALS, notice
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
+    LAWS,
+    POISON,
     Held,
     Prefix,
     Row,
@@ -222,7 +224,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         return Held(held.capacity, clock, rows, prefixes(rows), used, pins, written)
 
     def notice(self, step: Step) -> None:
-        notice(self.reach, step, self.scope.positions)
+        notice(self.goals_met, step, self.scope.positions)
 
     def fingerprint(self) -> Any:
         # Clocks become ranks. Versions, KV and the relative order of rows that share no prefix are left out: the
