@@ -58,23 +58,23 @@ def test_one_in_takes_one_option_at_the_place_that_it_names() -> None:
 
 
 class _Picks(KVManagerModel):
-    """A model with a command that comes only on Sundays."""
+    """A model that resets only on Sundays."""
 
     sunday = False
 
     @command(when=lambda self, _: self.sunday)
-    def rest(self, pick: Pick) -> Op:
+    def reset(self, pick: Pick) -> Op:
         """Everything is dropped."""
         return Op("reset")
 
 
 def test_a_command_proposes_only_when_it_says_so() -> None:
     model = _Picks(KVScope(3, 2, 2, 4), KVManager)
-    (rest,) = (c for c in _Picks.commands if c.name == "rest")
+    (reset,) = (c for c in _Picks.commands if c.name == "reset")
     with pytest.raises(NotEnabled):
-        model.propose(rest, pick_first)
+        model.propose(reset, pick_first)
     model.sunday = True
-    assert model.propose(rest, pick_first) == Op("reset")
+    assert model.propose(reset, pick_first) == Op("reset")
 
 
 def test_the_grammar_is_asked_before_any_command_proposes() -> None:

@@ -137,8 +137,8 @@ class ManagerJudge(Session):
         copy(self, due)
         self._call(self.adapter.launch)
         if self.ask != "late" and not self.tables.sparing:
-            # Behind the copies, whose sources may be free already (rule 10), and before the writes and reads: what was
-            # freed in this step must not be read, and may be written.
+            # Behind the copies, whose sources may be free already (rule 10). Before the reads: a hit in a block that was
+            # freed in this step is wrong content, and not only a free block that is held.
             self.memory.poison(self.tables.free())
         write_and_read(self)
         for name in reversed(self.scheduled) if reverse else list(self.scheduled):
@@ -153,6 +153,7 @@ class ManagerJudge(Session):
         self.admitting = False
         self.last_admission = None
         settle(self)
+        # Behind the settling, which blames a writer of this forward for slots that a commit has swapped.
         self.memory.end_forward()
         return Answer(text=self.so_far)
 
@@ -216,7 +217,7 @@ class ManagerJudge(Session):
     def _admit(self, request: Request, n: int) -> Answer:
         before = self.questions.before_operation()
         if self.listening is not None:
-            # Before the call, whose own stores must not count for its own hit.
+            # Before the call: what it stores may be announced already, and is no hit of its own.
             self.listening.listen()
         first = not self.scheduled
         cached = self._call(self.adapter.admit, request.name, list(request.tokens), request.extra_key, n)

@@ -90,7 +90,7 @@ class Session:
                 return self.traits.can_evict_all and not self.scheduled
             case "reset":
                 return self.traits.can_reset and not self.scheduled
-        return True
+        return True  # the others depend on the request, or on the room in the pool
 
     def withdrawable(self) -> list[str]:
         """Returns the requests whose schedule can be taken back: an admission just made, or any before admissions."""

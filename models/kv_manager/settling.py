@@ -1,6 +1,7 @@
 """Settling between steps: asks the manager about itself and checks everything that holds then.
 
-The order of the statements decides which law is blamed: the more a law tells about the cause, the earlier it comes.
+Several laws see the same fault, and the first one here is blamed: laws that name a cause come before those that only
+see a sum.
 """
 
 from __future__ import annotations
@@ -17,25 +18,31 @@ def settle(session: Session) -> None:
     checks, occupancy, traits = session.checks, session.occupancy, session.traits
     checks.subject = None
     if session.listening is not None:
+        # Here and not at the admission: the forward has read the hit by now, and found its content right.
         session.listening.raise_unannounced()
     answers = session.questions.between_steps(session.live)
     tables, free, avail, free_now = answers
     session.avail = avail
     held_before = occupancy.held
     _notice_growth(session, tables)
+    # Every law below compares with what these tables hold; with the blocks held before, right managers are blamed.
     _follow(session, answers)
     held, size = occupancy.held_slots, traits.block_size
     # A free list and a set of held blocks that are still the same objects were checked together the last time.
     if free is not None and (free is not session.settled_free or occupancy.held is not held_before):
+        # A block that is in the free list twice is often handed out next, and held and free as well then.
         checks.check(laws.no_double_free, free, size)
         checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
+    # The special case first: whatever breaks it breaks accounting, too.
     checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live))
     checks.check(laws.accounting, avail, held, traits.total)
+    # Behind accounting, which says whether it is avail that is wrong.
     checks.check(laws.free_count, free_now, avail, "", (), size)
     for request in session.live.values():
         read(session, request, tables, request.computed)
     if session.listening is not None and session.ask != "late":
         session.listening.listen(Room(occupancy.blocks_for(traits.total - free_now)))
+    # Behind eviction_safety: of a held block that is free the poison would be blamed, as wrong content.
     if free is not None:
         session.memory.poison(free)
     session.settled_free = free

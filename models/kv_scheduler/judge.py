@@ -100,7 +100,7 @@ class SchedulerJudge:
                 return self.traits.can_reset and not self.flights
             case "drain":
                 return bool(self.live) and not self.flights
-        return True
+        return True  # users add requests at any time
 
     @property
     def drafts_overlap(self) -> bool:
