@@ -137,8 +137,8 @@ class ManagerJudge(Session):
         copy(self, due)
         self._call(self.adapter.launch)
         if self.ask != "late" and not self.tables.sparing:
-            # Behind the copies, whose sources may be free already (rule 10). Before the reads: a hit in a block that was
-            # freed in this step is wrong content, and not only a free block that is held.
+            # Behind the copies, whose sources may be free already (rule 10). Before the reads: what is read from a
+            # block that was freed in this step is wrong content, and not only a free block that is held.
             self.memory.poison(self.tables.free())
         write_and_read(self)
         for name in reversed(self.scheduled) if reverse else list(self.scheduled):
