@@ -6,8 +6,7 @@ sampled then; the scheduler hears of them in `update`. Whatever else it does mea
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
@@ -16,61 +15,26 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler import goals
 from kvlockstep.models.kv_scheduler.job import Flight, Job
-from kvlockstep.models.requests.adapter import answered, number, read_traits
+from kvlockstep.models.kv_scheduler.session import SchedulerSession
+from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.answers import DONE, Answer, batch_text, freed_text
-from kvlockstep.models.requests.checks import Checks, Contents
-from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.slot_memory import SlotMemory
-from kvlockstep.models.requests.tables import Tables
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import counted
-from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, PAD_DRAFT, Batch, Item, SchedulerTraits
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, PAD_DRAFT, Batch, Item
 
 SHOWN_BATCHES = 8
 
 
-class SchedulerJudge:
+class SchedulerJudge(SchedulerSession):
     """One scheduler under its users. Every public method with an Answer is an operation of a trace.
 
     `budget` tokens and `running` requests are the most that a batch may have. An operation raises Divergence if a law
     does not hold, and NotEnabled, with nothing changed, if it is not legal now.
     """
 
-    _call = staticmethod(answered)
-
     def __init__(self, adapter: Any, budget: int, running: int) -> None:
-        self.adapter = adapter
-        self.traits = read_traits(adapter, SchedulerTraits)
-        size, total = self.traits.block_size, self.traits.total
-        self.goals_met: Counter[str] = Counter()
-        checks = Checks()
-        self._check, self.evaluated = checks.check, checks.evaluated
-        self.memory = SlotMemory(adapter, Traits(size, total), self.goals_met)
-        self.live: dict[str, Job] = {}
-        self.flights: deque[Flight] = deque()
-        self.used_names: set[str] = set()
-        self.longest = self.traits.max_length or self.traits.total
-        self._aborted: set[str] = set()
-        self.tables = Tables(adapter, size, per_block=False)
-        self.occupancy = Occupancy(
-            self.tables,
-            checks,
-            laws,
-            block_size=size,
-            total=total,
-            max_length=self.traits.max_length,
-            most_blocks=_blocks_of_longest(self.traits),
-        )
-        self._contents = Contents(self.memory, checks, laws, size, self.tables.entry_size)
-        self.saw_evictable = False
-        self.avail: int | None = None
-        self._said = ""
-        self._limits = budget, running
-        self._free_before: int | None = None
-        self._batches_without_token = 0
-        self._arrivals = itertools.count()
+        super().__init__(adapter, budget, running)
         self._settle()
 
     def begin(self) -> None:
@@ -83,35 +47,6 @@ class SchedulerJudge:
     def so_far(self) -> str:
         """The text of what the last operation has answered, also if it failed on the way."""
         return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
-
-    def allows(self, operation: str) -> bool:
-        """Returns whether the traits and the batches in flight allow an operation, whatever its arguments are."""
-        match operation:
-            case "schedule":
-                return len(self.flights) < self.traits.overlap and bool(self.live)
-            case "update":
-                return bool(self.flights)
-            case "abort":
-                between = self.traits.aborts == "before_schedule" and len(self.flights) < self.traits.overlap
-                return between or self.traits.aborts == "any"
-            case "draft":
-                return bool(self.traits.drafts) and not self.flights
-            case "reset":
-                return self.traits.can_reset and not self.flights
-            case "drain":
-                return bool(self.live) and not self.flights
-        return True  # users add requests at any time
-
-    @property
-    def drafts_overlap(self) -> bool:
-        """Whether batches are scheduled behind drafts that nobody but the device has judged."""
-        return self.traits.drafts > 0 and self.traits.overlap > 1
-
-    def draftable(self) -> list[str]:
-        """Returns the requests that drafts can be offered for."""
-        if not self.allows("draft"):
-            return []
-        return [name for name, job in self.live.items() if not job.fresh and job.request.remaining == 1]
 
     def add(
         self, name: str, tokens: Sequence[int], extra_key: int | None, max_tokens: int, priority: int | None
@@ -403,14 +338,3 @@ class SchedulerJudge:
         self.memory.poison(free)
         self._free_before = len(free) if self.tables.shows_free else None
         self.saw_evictable = self.saw_evictable or avail > len(free)
-
-
-def _blocks_of_longest(traits: SchedulerTraits) -> int | None:
-    """The blocks of the longest request, and of what is computed beyond its end while nobody has heard of it.
-
-    The last token is sampled and not computed. Each batch in flight has one token more, and its drafts.
-    """
-    if traits.max_length is None:
-        return None
-    tokens = traits.max_length - 1 + traits.overlap * (1 + traits.drafts)
-    return -(-tokens // traits.block_size) + traits.lookahead_blocks
