@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvlockstep.models.requests.request import Request
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, PAD_DRAFT, Item
 
 
 @dataclass
@@ -37,6 +37,15 @@ class Job:
         """Returns the tokens that it gains of these: none behind its end."""
         left = tokens[: max(0, self.max_tokens + self.prompt - len(self.request.tokens))]
         return left[: left.index(END_TOKEN) + 1] if END_TOKEN in left else left
+
+    def guesses(self, item: Item) -> list[int]:
+        """Returns the drafts that an item has if it is right: those that were offered, padding where it has padding.
+
+        Ids that it leaves out are the device's own.
+        """
+        fed = list(item.tokens[item.n - item.drafts :])
+        offered = [*self.offered, *[PAD_DRAFT] * item.drafts]
+        return [PAD_DRAFT if fed[i : i + 1] == [PAD_DRAFT] else offered[i] for i in range(item.drafts)]
 
     @property
     def work(self) -> int:

@@ -17,7 +17,7 @@ from kvlockstep.models.kv_scheduler import goals
 from kvlockstep.models.kv_scheduler.job import Flight, Job
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.requests.adapter import number
-from kvlockstep.models.requests.answers import DONE, Answer, batch_text, freed_text
+from kvlockstep.models.requests.answers import DONE, Answer, batch_text
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import counted
@@ -36,17 +36,6 @@ class SchedulerJudge(SchedulerSession):
     def __init__(self, adapter: Any, budget: int, running: int) -> None:
         super().__init__(adapter, budget, running)
         self._settle()
-
-    def begin(self) -> None:
-        """An operation begins: nothing of it is answered yet."""
-        self.avail = None
-        self._said = ""
-        self.occupancy.freed = set()
-
-    @property
-    def so_far(self) -> str:
-        """The text of what the last operation has answered, also if it failed on the way."""
-        return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
 
     def add(
         self, name: str, tokens: Sequence[int], extra_key: int | None, max_tokens: int, priority: int | None
@@ -240,20 +229,11 @@ class SchedulerJudge(SchedulerSession):
         stop, known = item.start + item.n, len(job.request.tokens)
         known_and_drafts = known + item.drafts
         self._check(laws.continuity, item.start, stop, job.request.computed, known_and_drafts, job.fresh, name=item.rid)
-        tokens = job.request.tokens + self._guesses(item, job)
+        tokens = job.request.tokens + job.guesses(item)
         self._check(laws.input_tokens, item.tokens, tokens, item.start, name=item.rid)
         self._check(laws.sampling, item.samples, stop - item.drafts, known, item.drafts, name=item.rid)
         self._check(laws.coverage, len(item.slots), stop, name=item.rid)
         self._check(laws.held_tables, item.slots, self.tables.entries(item.rid), name=item.rid)
-
-    def _guesses(self, item: Item, job: Job) -> list[int]:
-        """The drafts that an item has if it is right: those that were offered, with padding where it has padding.
-
-        Ids that it leaves out are the device's own.
-        """
-        fed = list(item.tokens[item.n - item.drafts :])
-        offered = [*job.offered, *[PAD_DRAFT] * item.drafts]
-        return [PAD_DRAFT if fed[i : i + 1] == [PAD_DRAFT] else offered[i] for i in range(item.drafts)]
 
     def _forward(self, items: Sequence[Item], copies: Sequence[tuple[int, int]]) -> None:
         self.memory.copy(copies)
@@ -272,7 +252,7 @@ class SchedulerJudge(SchedulerSession):
                 self.goals_met["behind_accepted"] += any(flight.accepted.get(item.rid) for flight in self.flights)
                 self.goals_met["behind_rejected"] += any(flight.rejected.get(item.rid) for flight in self.flights)
             job.request.computed = item.start
-            job.request.drafts = self._guesses(item, job)
+            job.request.drafts = job.guesses(item)
             job.offered = []
             self._contents.write(job.request, tables, item.start, stop)
             written.update(slot // self.traits.block_size for slot in item.slots[item.start :])

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvlockstep.models.kv_scheduler.job import Flight, Job
 from kvlockstep.models.requests.adapter import answered, read_traits
+from kvlockstep.models.requests.answers import freed_text
 from kvlockstep.models.requests.checks import Checks, Contents
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.slot_memory import SlotMemory
@@ -57,6 +58,17 @@ class SchedulerSession:
         self._free_before: int | None = None
         self._batches_without_token = 0
         self._arrivals = itertools.count()
+
+    def begin(self) -> None:
+        """An operation begins: nothing of it is answered yet."""
+        self.avail = None
+        self._said = ""
+        self.occupancy.freed = set()
+
+    @property
+    def so_far(self) -> str:
+        """The text of what the last operation has answered, also if it failed on the way."""
+        return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the batches in flight allow an operation, whatever its arguments are."""
