@@ -11,8 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
-from kvlockstep.properties import block_stack as laws
-from kvlockstep.properties.block_stack import Held, View
+from kvlockstep.properties.block_stack import LAWS, Held, View
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_stack import BlockStack
 
@@ -28,7 +27,7 @@ class BlockStackScope(Scope):
 
 class BlockStackModel(LockstepModel[BlockStackScope]):
     contract = "block_stack"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = BlockStack
     scope_type = BlockStackScope
     operations = {"acquire": {"n": int}, "release": {"blocks": Ints}, "begin_capture": {}, "end_capture": {}}
@@ -126,7 +125,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         return held._replace(capturing=op.name == "begin_capture")
 
     def notice(self, step: Step[View, Held]) -> None:
-        reach, name = self.reach, step.op.name
+        reach, name = self.goals_met, step.op.name
         match step.outcome:
             case Refused("CaptureActive"):
                 reach["capture_in_capture" if name == "begin_capture" else "in_capture"] += 1
@@ -148,10 +147,10 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
 
     def _notice_bad_release(self, step: Step[View, Held]) -> None:
         blocks, held = step.op.args["blocks"], step.held_before.blocks
-        self.reach["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
-        self.reach["double_free"] += any(b in step.before.free for b in blocks)
-        self.reach["repeated"] += any(b in held and b in blocks[:i] for i, b in enumerate(blocks))
-        self.reach["partly_bad"] += blocks[0] in held
+        self.goals_met["foreign"] += any(not 0 <= b < self.scope.blocks for b in blocks)
+        self.goals_met["double_free"] += any(b in step.before.free for b in blocks)
+        self.goals_met["repeated"] += any(b in held and b in blocks[:i] for i, b in enumerate(blocks))
+        self.goals_met["partly_bad"] += blocks[0] in held
 
     def fingerprint(self) -> Any:
         return tuple(self.view.free), self.held.capturing

@@ -11,8 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints, Size
 from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
-from kvlockstep.properties import decode_graphs as laws
-from kvlockstep.properties.decode_graphs import Held, View
+from kvlockstep.properties.decode_graphs import LAWS, Held, View, decoded
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.decode_graphs import DecodeGraphs
 from kvlockstep.reference.decode_graphs.contract import FULL, REFUSED, Lane
@@ -39,7 +38,7 @@ class DecodeGraphsScope(Scope):
 
 class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
     contract = "decode_graphs"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = DecodeGraphs
     scope_type = DecodeGraphsScope
     operations = {
@@ -223,12 +222,12 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             case "widen":
                 return held._replace(fresh=frozenset(), stale=held.stale | held.fresh)
             case "replay":
-                _, lanes = laws.decoded(self.view, op.args["rows"], op.args["stamps"], held.block_size)
+                _, lanes = decoded(self.view, op.args["rows"], op.args["stamps"], held.block_size)
                 return held._replace(lanes=lanes)
         return held
 
     def notice(self, step: Step[View, Held]) -> None:
-        reach, op = self.reach, step.op
+        reach, op = self.goals_met, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
                 reach["no_room"] += 1
@@ -246,7 +245,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
                 self._notice_other(step)
 
     def _notice_replay(self, step: Step[View, Held]) -> None:
-        reach, args = self.reach, step.op.args
+        reach, args = self.goals_met, step.op.args
         rows, lanes = args["rows"], args["lanes"]
         took = len(step.before.free) - len(step.after.free)
         statuses = [status for status, _ in step.held.lanes]
@@ -264,7 +263,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         self._took |= {row for row in rows if step.before.tables[row] != step.after.tables[row]}
 
     def _notice_other(self, step: Step[View, Held]) -> None:
-        reach, args = self.reach, step.op.args
+        reach, args = self.goals_met, step.op.args
         rows, took = self._since_replay
         match step.op.name:
             case "admit":

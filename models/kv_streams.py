@@ -11,8 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import MOVES
 from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
-from kvlockstep.properties import kv_streams as laws
-from kvlockstep.properties.kv_streams import Held, View, moved
+from kvlockstep.properties.kv_streams import LAWS, Held, View, moved
 from kvlockstep.properties.law import Operation, Refused, Step
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_streams import KVStreams
@@ -35,7 +34,7 @@ class KVStreamsScope(Scope):
 
 class KVStreamsModel(LockstepModel[KVStreamsScope]):
     contract = "kv_streams"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = KVStreams
     scope_type = KVStreamsScope
     operations = {
@@ -220,7 +219,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         return held._replace(gates=frozenset(), reads=(), pending=())
 
     def notice(self, step: Step[View, Held]) -> None:
-        reach, op = self.reach, step.op
+        reach, op = self.goals_met, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
                 reach["out_of_blocks" if op.name == "alloc" else "out_of_reads"] += 1
@@ -245,7 +244,7 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
                 self._notice_work(step)
 
     def _notice_work(self, step: Step[View, Held]) -> None:
-        reach, gates = self.reach, step.held.gates
+        reach, gates = self.goals_met, step.held.gates
         stream, reads, writes = places_of(step.op)
         reach["behind_a_gate"] += stream in gates
         reach["overtaking"] += bool(gates) and stream not in gates

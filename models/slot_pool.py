@@ -92,7 +92,7 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
         return held | {outcome if op.name == "alloc" else op.args["slot"]}
 
     def notice(self, step: Step[View, Held]) -> None:
-        name, outcome, reach = step.op.name, step.outcome, self.reach
+        name, outcome, reach = step.op.name, step.outcome, self.goals_met
         if isinstance(outcome, Refused):
             kind = {"alloc": "exhausted", "free": "double_free", "occupy": "occupy_held"}[name]
             reach["foreign" if outcome.error == "UnknownSlot" else kind] += 1

@@ -336,9 +336,9 @@ def test_the_corpus_replays_and_reaches(undisturbed):
         model = model_of(FAULT[0])(trace.scope, resolve(*FAULT).factory)
         for op in trace.ops[:-1]:
             model.step(op)
-        assert not model.reach[goal]
+        assert not model.goals_met[goal]
         model.step(trace.ops[-1])
-        assert model.reach[goal]
+        assert model.goals_met[goal]
 
 
 def test_status(tmp_path, run_cli):

@@ -16,7 +16,7 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers.explore import explore
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.models.kv_manager.scope import KVScope, Mode
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.check import check_target
@@ -106,7 +106,9 @@ def test_a_target_may_do_something_else_the_next_time(tmp_path):
     assert note.startswith("hypothesis: hits as it likes did not do the same again")
 
     turns.seed(5)
-    outcome = watched(explore, KVManagerModel, HitsAsItLikes, KVScope(3, 1, 2, 2, (1,), exhaustive=True), max_depth=6)
+    outcome = watched(
+        explore, KVManagerModel, HitsAsItLikes, KVScope(3, 1, 2, 2, tokens=(1,), mode=Mode.EXHAUSTIVE), max_depth=6
+    )
     assert outcome.failure is None
     assert outcome.unsteady
 

@@ -19,7 +19,7 @@ from transformers.generation.continuous_batching.cache_allocators import cache_a
 
 from kvlockstep.impl.engines.transformers import manager as target
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
 
 BLOCKS, SIZE = 4, 2
@@ -59,12 +59,12 @@ def random_walk(factory: Callable[..., Any], seed: int, steps: int) -> Counter[s
         model = KVManagerModel(rng.choice(KVManagerModel.scopes), factory)
         for _ in range(250):
             try:
-                op: Op = rng.choice(KVManagerModel.command_table).propose(model, pick)
+                op = model.propose(rng.choice(KVManagerModel.command_table), pick)
             except NotEnabled:
                 continue
             model.step(op)
             done += 1
-        reach += model.reach
+        reach += model.goals_met
     return reach
 
 

@@ -59,7 +59,7 @@ class Lock(Model[LockScope]):
         self.fallen |= not op.args["left"]
         self.depth += not self.fallen
         if self.depth == self.scope.depth:
-            self.reach["open"] += 1
+            self.goals_met["open"] += 1
 
     def redo(self, op):
         self.step(op)

@@ -24,8 +24,7 @@ from kvlockstep.impl.kv_manager.tensors import POISON, TORN, KVTensors
 from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_manager import model as kv_manager
-from kvlockstep.models.kv_manager.judge import KVJudge
+from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.request import Request
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -59,7 +58,7 @@ def compute(manager: Any, rid: str, tokens: list[int], key: int | None = None) -
 
 @pytest.fixture
 def stamps_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_manager, "SlotMemory", BlockMemory)
+    monkeypatch.setattr(KVManagerModel, "memory_type", BlockMemory)
 
 
 class Bare:
@@ -584,7 +583,7 @@ class HidesChange(BlockManager):
 
 def test_tables_are_asked_for_afresh_when_stamps_are_per_block() -> None:
     manager = HidesChange(6, 2)
-    judge = KVJudge(manager, BlockMemory)
+    judge = ManagerJudge(manager, BlockMemory)
     judge.admit("a", [1, 2, 3], None, 3)
     judge.admit("b", [4, 5, 6], None, 3)
     judge.forward(None, [], None)

@@ -19,6 +19,7 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.requests.answers import DONE
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item, SchedulerTraits
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
@@ -106,9 +107,9 @@ def test_a_faulty_manager_shows_through_the_scheduler(name: str) -> None:
 
 def test_a_request_runs_to_its_length() -> None:
     run = judge()
-    assert run.add("a", [1, 2, 3], None, 2, None) == "done"
-    assert [run.schedule([5]), run.update()] == ["a[0:3]", "done"]
-    assert [run.schedule([6]), run.update()] == ["a[3:4]", "ended a"]
+    assert run.add("a", [1, 2, 3], None, 2, None) == DONE
+    assert [str(run.schedule([5])), str(run.update())] == ["a[0:3]", "done"]
+    assert [str(run.schedule([6])), str(run.update())] == ["a[3:4]", "ended a"]
     assert not run.live
 
 
@@ -116,7 +117,7 @@ def test_the_end_token_ends_it() -> None:
     run = judge()
     run.add("a", [1, 2, 3], None, 4, None)
     run.schedule([0])
-    assert run.update() == "ended a"
+    assert str(run.update()) == "ended a"
 
 
 def test_the_grammar() -> None:
@@ -140,8 +141,8 @@ def test_a_late_token_is_for_nobody() -> None:
     run.add("a", [1, 2, 3], None, 2, None)
     run.schedule([5])
     run.abort("a")
-    assert run.update() == "done"
-    assert run.reach["late_token"] == run.reach["abort_in_flight"] == 1
+    assert run.update() == DONE
+    assert run.goals_met["late_token"] == run.goals_met["abort_in_flight"] == 1
 
 
 @BOTH
@@ -163,11 +164,11 @@ def decoding(make: Callable[..., Any] = OverlapScheduler) -> SchedulerJudge:
 @pytest.mark.parametrize(("accept", "start"), [(3, 7), (1, 5), (0, 4)])
 def test_behind_drafts_in_flight_a_request_goes_on_where_the_device_is(accept: int, start: int) -> None:
     run = decoding()
-    assert run.schedule([8], accept) == "a[3:7]"
-    assert run.update() == "done"
-    assert run.schedule([9]) == f"a[{start}:{start + 4}]"
-    assert run.reach["behind_accepted"] == (accept > 0)
-    assert run.reach["behind_rejected"] == (accept < 3)
+    assert str(run.schedule([8], accept)) == "a[3:7]"
+    assert run.update() == DONE
+    assert str(run.schedule([9])) == f"a[{start}:{start + 4}]"
+    assert run.goals_met["behind_accepted"] == (accept > 0)
+    assert run.goals_met["behind_rejected"] == (accept < 3)
     run.update()
     assert run.live["a"].request.tokens[3:] == [4, *[5, 6, 7][:accept], 8, 9]
 
@@ -177,11 +178,11 @@ def test_a_request_that_ends_by_a_draft_runs_on_until_that_is_heard() -> None:
     run.add("a", [1, 2, 3], None, 12, None)
     run.schedule([4], drafts=[0, 6, 7])
     run.schedule([8], 3)
-    assert run.update() == "done"
-    assert run.schedule([9]) == "a[7:11]"
-    assert run.update() == "ended a"
-    assert run.update() == "done"
-    assert run.reach["late_drafts"] == 1
+    assert run.update() == DONE
+    assert str(run.schedule([9])) == "a[7:11]"
+    assert str(run.update()) == "ended a"
+    assert run.update() == DONE
+    assert run.goals_met["late_drafts"] == 1
 
 
 def test_drafts_behind_a_batch_are_for_schedulers_with_both() -> None:
@@ -291,5 +292,5 @@ def test_batches_that_an_abort_or_a_reset_undoes_are_not_counted(lost: str) -> N
         run.abort("a")
     else:
         run.reset()
-    assert run.drain([1]) != ""
+    assert str(run.drain([1])) != ""
     assert not run.live

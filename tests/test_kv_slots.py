@@ -10,7 +10,6 @@ from watched import watched
 
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_manager import model as kv_manager
 from kvlockstep.models.requests import long_memory as kv_slots
 from kvlockstep.models.requests.known_table import KnownTable
 from kvlockstep.models.requests.long_memory import LongSlotMemory
@@ -33,13 +32,13 @@ def found(make: Any, steps: int) -> Any:
 @pytest.mark.parametrize("fault", WRONG_CONTENT[::4], ids=lambda fault: str(fault.id))
 def test_it_finds_what_is_found_by_reading_all(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     plain = found(fault.make, 3_000)
-    monkeypatch.setattr(kv_manager, "SlotMemory", LongSlotMemory)
+    monkeypatch.setattr(KVManagerModel, "memory_type", LongSlotMemory)
     assert found(fault.make, 3_000) == plain
 
 
 def test_a_right_manager_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = found(KVManager, 5_000)
-    monkeypatch.setattr(kv_manager, "SlotMemory", LongSlotMemory)
+    monkeypatch.setattr(KVManagerModel, "memory_type", LongSlotMemory)
     assert found(KVManager, 5_000) == plain
     assert plain[-1] is None
 

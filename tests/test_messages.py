@@ -19,10 +19,11 @@ from kvlockstep.models.core.calls import TRACEBACK_LINES, unexpected
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.models.kv_manager.judge import ASK_ORDERS, KVJudge
+from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.questions import ASK_ORDERS
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
-from kvlockstep.models.requests.answers import batch_text, copies_text, freed_text
+from kvlockstep.models.requests.answers import DONE, batch_text, copies_text, freed_text
 from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager import laws
@@ -96,14 +97,14 @@ class TestTheFailingStep:
         assert re.search(r"5  forward +-> copied slots 6-7 to 2-3\n", failure_page(trace))
 
     def test_a_forward_that_passes_shows_them_too(self) -> None:
-        judge = KVJudge(KVManager(4, 2), SlotMemory)
+        judge = ManagerJudge(KVManager(4, 2), SlotMemory)
         judge.admit("r0", [1], None, 1)
-        assert judge.forward(None, [], None) == "done"
+        assert judge.forward(None, [], None) == DONE
         judge.fork("r0", "r1")
         judge.decode("r1", 1, [])
-        assert judge.forward(None, [], None) == "copied slots 0-1 to 2-3"
+        assert str(judge.forward(None, [], None)) == "copied slots 0-1 to 2-3"
         judge.decode("r1", 1, [])
-        assert judge.forward(None, ["r1"], None) == "freed blocks 1, 2"
+        assert str(judge.forward(None, ["r1"], None)) == "freed blocks 1, 2"
 
     def test_a_batch_shows_who_runs_who_was_preempted_and_what_that_freed(self) -> None:
         class Loses(KVScheduler):
@@ -232,7 +233,7 @@ class TestOrigins:
         class Copies(ByBlock, CopiesFrom):
             pass
 
-        judge = KVJudge(Copies(4, 2), memory)
+        judge = ManagerJudge(Copies(4, 2), memory)
         judge.admit("r0", [1], None, 1)
         judge.forward(None, [], None)
         judge.fork("r0", "r1")
@@ -243,7 +244,7 @@ class TestOrigins:
             judge.forward(None, [], None)
 
     def test_a_copy_of_a_fork_and_one_of_an_earlier_forward_are_named(self) -> None:
-        memory = SlotMemory(None, KVJudge(KVManager(4, 2), SlotMemory).traits, Counter())
+        memory = SlotMemory(None, ManagerJudge(KVManager(4, 2), SlotMemory).traits, Counter())
         memory._store.write([5], [9])
         memory.copy([(5, 0)], "when r1 was forked")
         memory.copy([(5, 1)])
@@ -259,7 +260,7 @@ class TestOrigins:
             free_slots = None
 
         Resets.free_slots = lambda self: None  # type: ignore[assignment]
-        judge = KVJudge(Resets(4, 2), memory)
+        judge = ManagerJudge(Resets(4, 2), memory)
         judge.admit("r0", [1, 1], None, 2)
         judge.forward(None, [], None)
         judge.reset()
@@ -330,7 +331,7 @@ class TestPlurals:
         assert counted(2, "batch") == "2 batches"
 
     def test_the_table_of_a_check_says_what_its_drivers_count(self, run_cli: Any) -> None:
-        _, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random")
+        _, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random", "-v")
         assert re.search(r"random +[\d,]+ +\d+ episodes? ", out)
         assert re.search(r"VIOLATED: 1 target, [\d,]+ steps in ", out)
         _, out, _ = run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "explore")

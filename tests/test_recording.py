@@ -139,7 +139,7 @@ def kinds(ops):
 def again_answers(trace):
     """The answers of a second run, equal to the recorded ones where an operation was answered at all."""
     model = KVManagerModel(trace.scope, KVManager)
-    answers = [model.step(op) for op in trace.ops]
+    answers = [str(model.step(op)) for op in trace.ops]
     assert [
         a for a, b in zip(answers, trace.answers, strict=True) if b.startswith(("cached", "refused")) and a != b
     ] == []

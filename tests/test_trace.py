@@ -153,7 +153,7 @@ def test_whatever_a_model_proposes_can_be_saved_and_read(contract):
             proposals = []
             for command in model.commands:
                 try:
-                    proposals.append(command.propose(model, pick_of(pick)))
+                    proposals.append(model.propose(command, pick_of(pick)))
                     model.step(proposals[-1])
                 except NotEnabled:
                     continue

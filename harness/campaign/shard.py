@@ -151,7 +151,7 @@ def record_episode(factory: Factory, plan: Plan, episode: int, goal: str, watchd
         def step(self, op: Op) -> Any:
             answer = super().step(op)
             ops.append(op)
-            if not reached and self.reach[goal]:
+            if not reached and self.goals_met[goal]:
                 reached.append(len(ops))
             return answer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.models.requests.answers import Answer
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager.contract import Traits
@@ -78,7 +79,7 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
         def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
             return _as_roomy(super().smaller_at_once(scope, ops))
 
-        def step(self, op: Op) -> str:
+        def step(self, op: Op) -> Answer:
             # Where only one engine publishes before it computes, requests of one step see different caches.
             if op.name in without or (self.alone and self.judge.admitting and op.name in ("admit", "resume")):
                 raise NotEnabled
@@ -97,19 +98,17 @@ def _own(traits: Traits) -> dict[str, Any]:
     return {trait.name: getattr(traits, trait.name) for trait in TRAITS.values() if trait.common is None}
 
 
-def _labelled(name: str, step: Any, op: Op) -> str:
+def _labelled(name: str, step: Callable[[Op], Answer], op: Op) -> Answer:
     try:
-        return str(step(op))
+        return step(op)
     except Divergence as divergence:
         raise Divergence(divergence.law, f"{name}: {divergence.message}", divergence.details) from None
 
 
-def _comparable(answer: str, grain: int) -> str:
+def _comparable(answer: Answer, grain: int) -> Answer:
     """An answer without what two right engines may do differently: copies, and hits of part of a block."""
-    verb, _, number = answer.partition(" ")
-    if verb == "cached":
-        return f"cached {int(number) // grain * grain}"
-    return "refused" if answer == "refused" else "done"
+    cached = None if answer.cached is None else answer.cached // grain * grain
+    return Answer(answer.refused, cached)
 
 
 def diff(

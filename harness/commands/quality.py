@@ -21,7 +21,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.parent import RUNNING, doing
 from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets import Target, resolve
-from kvlockstep.targets.trying import tried, what
+from kvlockstep.targets.trying import attempt, describe_failed_call
 
 EXACT_LRU = "blocks"
 UNBOUNDED = 16
@@ -97,10 +97,10 @@ def measure(target: Target, chat: ChatWorkload, seed: int) -> Quality:
     Raises UsageError if the manager cannot serve them, or raises anything.
     """
     with doing(RUNNING, target.name):
-        quality, error = tried(_serve, target, chat, seed)
+        quality, error = attempt(_serve, target, chat, seed)
     if error is not None and not isinstance(error, UsageError):
         hint = f"`kvlockstep check kv_manager --target {target.name}` makes a trace of it"
-        raise UsageError(f"{target.name} {what(error)} while it served the chats; {hint}") from error
+        raise UsageError(f"{target.name} {describe_failed_call(error)} while it served the chats; {hint}") from error
     if error is not None:
         raise error
     found: Quality = quality

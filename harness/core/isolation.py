@@ -196,7 +196,7 @@ def _said(last_words: IO[str]) -> tuple[str, ...]:
     last_words.seek(0)
     lines = [line.rstrip() for line in last_words.read().splitlines() if line.strip()]
     lines = [re.sub(r"[Tt]hread 0x[0-9a-f]+( \[[^]]*\])? ", "thread ", line) for line in lines]
-    ours = next((n for n, line in enumerate(lines) if re.search(r"in (enter_target|tried)$", line)), len(lines))
+    ours = next((n for n, line in enumerate(lines) if re.search(r"in (enter_target|attempt)$", line)), len(lines))
     return tuple(line for line in lines[:ours] if not line.startswith("Extension modules"))
 
 

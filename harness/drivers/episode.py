@@ -58,7 +58,7 @@ class Outcome:
 
     def absorb(self, model: Model[Any]) -> None:
         """Adds the goals, the evaluations and the laws that are not checked of one episode."""
-        self.reach.update(model.reach)
+        self.reach.update(model.goals_met)
         self.evaluated.update(model.evaluated)
         self.not_checked = model.not_checked()
         self.unreachable = common(self.unreachable, model.unreachable())
@@ -168,4 +168,5 @@ def failed(
 
 def answer_text(answer: Any) -> str:
     """A target's answer as it stands behind the arrow of a trace line; nothing for a plain acknowledgement."""
-    return "" if answer is None or answer == "done" else safe_text(str(answer))
+    text = "" if answer is None else str(answer)
+    return "" if text == "done" else safe_text(text)

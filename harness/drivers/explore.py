@@ -99,7 +99,7 @@ def proposals(model: Model[Any], commands: Sequence[Command]) -> Iterator[Op]:
         script = Script()
         while True:
             with contextlib.suppress(NotEnabled):
-                yield command.propose(model, script)
+                yield model.propose(command, script)
             if not script.next():
                 break
 

@@ -115,8 +115,9 @@ class LockstepMachine(RuleBasedStateMachine):
 
     def enabled(self, command: Command) -> bool:
         """Tells whether the command proposes anything in this state."""
+        assert self.model is not None
         try:
-            command.propose(self.model, pick_first)
+            self.model.propose(command, pick_first)
         except NotEnabled:
             return False
         return True
@@ -153,8 +154,9 @@ def _proposal(draw: st.DrawFn, machine: LockstepMachine, command: Command) -> Op
             raise NotEnabled
         return options[draw(_index(n))] if n > 1 else options[0]
 
+    assert machine.model is not None
     try:
-        return command.propose(machine.model, pick)
+        return machine.model.propose(command, pick)
     except NotEnabled:
         return None
 

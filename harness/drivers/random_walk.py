@@ -125,7 +125,7 @@ def walk(
         sampling = outcome.sampled < SAMPLED_STEPS
         while len(ops) < length and misses < STUCK_AFTER:
             try:
-                op = pick(table).propose(model, pick)
+                op = model.propose(pick(table), pick)
             except NotEnabled:
                 misses += 1
                 continue

@@ -19,6 +19,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.trace import Trace, header_line
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.requests.adapter import read_traits
+from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
 from kvlockstep.reference.kv_manager.contract import Traits
 
 UNKNOWN_DRAFT = 0
@@ -58,7 +59,7 @@ class Recorder:
 
     def admit(self, rid: str, tokens: Sequence[int], extra_key: Any, n: int) -> Any:
         cached = self._manager.admit(rid, tokens, extra_key, n)
-        answer = "refused" if cached is None else f"cached {int(cached)}"
+        answer = str(REFUSED if cached is None else Answer(cached=int(cached)))
         if rid in self._preempted:
             self._schedule(rid, _line("resume", answer, request=self._requests[rid].name, n=n), cached is not None)
             self._preempted -= {rid} if cached is not None else set()
@@ -82,7 +83,7 @@ class Recorder:
         accepted = self._reserve(rid, n)
         request = self._requests[rid]
         request.appended.clear()
-        answer = "done" if accepted else "refused"
+        answer = str(DONE if accepted else REFUSED)
         if request.known - request.computed > 1:
             line = _line("chunk", answer, request=request.name, n=n)
         else:
@@ -134,7 +135,7 @@ class Recorder:
         name = f"r{len(self._requests)}"
         parent = self._requests[rid]
         self._requests[child] = replace(parent, name=name, appended=[])
-        self._write([_line("fork", "refused" if copies is None else "", request=parent.name, child=name)])
+        self._write([_line("fork", str(REFUSED) if copies is None else "", request=parent.name, child=name)])
         return copies
 
     def evict_all(self) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from kvlockstep.core.errors import UsageError
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
-from kvlockstep.models.kv_manager.judge import KVJudge
+from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.long_memory import LongSlotMemory
 from kvlockstep.models.requests.request import Memory
@@ -177,7 +178,7 @@ class _Player:
         self.progress: Callable[[int, int], None] | None = None
         self.on_event: Callable[[RequestEvent], None] | None = None
         self._adapter = adapter
-        self._judge = KVJudge(adapter, _memory_for(adapter), ask)
+        self._judge = ManagerJudge(adapter, _memory_for(adapter), ask)
         self._step_ms = step_ms
         self._prefill_budget = prefill_budget
         self._max_running = max_running
@@ -255,12 +256,12 @@ class _Player:
         request = self._judge.live[entry.name]
         if request.remaining > 1:
             n = self._chunk(request.remaining)
-            answer = self._do("chunk", entry.name, n=n) if n else ""
-            self._budget -= n if answer == "done" else 0
+            answer = self._do("chunk", entry.name, n=n) if n else DONE
+            self._budget -= n if not answer.refused else 0
         else:
             token = entry.output + len(request.tokens) - entry.request.input_length
             answer = self._do("decode", entry.name, token=token, drafts=[])
-        return answer != "refused"
+        return not answer.refused
 
     def _chunk(self, tokens: int) -> int:
         """The part of `tokens` that the rest of the step's budget allows; a step's first chunk is never empty."""
@@ -300,7 +301,7 @@ class _Player:
         else:
             entry.prompt = entry.prompt or prompt_tokens(entry.request)
             answer = self._do("admit", entry.name, tokens=entry.prompt, extra_key=None, n=n)
-        if answer == "refused":
+        if answer.refused:
             entry.attempts += not resumed
             return False
         self._next_in_line()
@@ -340,11 +341,11 @@ class _Player:
         if self.on_event is not None:
             self.on_event(RequestEvent(kind, entry.request.line, self._clock, tokens))
 
-    def _do(self, operation: str, name: str | None, **arguments: Any) -> str:
+    def _do(self, operation: str, name: str | None, **arguments: Any) -> Answer:
         self._tail.append((operation, name, arguments))
         self._operations += 1
         method = getattr(self._judge, operation)
-        answer: str = method(**arguments) if name is None else method(name, **arguments)
+        answer: Answer = method(**arguments) if name is None else method(name, **arguments)
         return answer
 
     def _located(self, divergence: Divergence) -> ReplayDivergence:
@@ -357,7 +358,7 @@ class _Player:
     def _summary(self) -> Summary:
         judge = self._judge
         own = getattr(self._adapter, "evictions", None)
-        evictions, by = (own, "manager") if isinstance(own, int) else (judge.evicted_blocks, "judge")
+        evictions, by = (own, "manager") if isinstance(own, int) else (judge.occupancy.evicted, "judge")
         return Summary(
             requests=self._arrived,
             rejected=self._rejected,
@@ -367,7 +368,7 @@ class _Player:
             evictions=evictions,
             evictions_by=by,
             preemptions=self._preemptions,
-            refusals=judge.reach["refused_admission"] + judge.reach["refused_reserve"],
+            refusals=judge.goals_met["refused_admission"] + judge.goals_met["refused_reserve"],
             steps=self._steps,
             operations=self._operations,
             clock=self._clock,

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvlockstep.models.requests.traits import WRONG, Kind, kinds_of, taken_traits
 from kvlockstep.reference.contract import Contract, members
-from kvlockstep.targets.trying import tried
+from kvlockstep.targets.trying import attempt
 
 # How like a trait's name another one has to be. With these two an adapter's own `chunks`, `max_len`, `can_preempt` or
 # `output_reserved` is left alone, and `can_forks`, `chunked`, `prefix_caching` or `max_lenght` is not.
@@ -41,7 +41,7 @@ def home(call: Any) -> str:
     code = getattr(called, "__code__", None) or getattr(type(call).__call__, "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
-    file, lines = tried(inspect.getsourcefile, call).answer, tried(inspect.getsourcelines, call).answer
+    file, lines = attempt(inspect.getsourcefile, call).answer, attempt(inspect.getsourcelines, call).answer
     return f"{file}:{lines[1]}" if file and lines else ""
 
 
@@ -76,7 +76,7 @@ def _has(made: Any, name: str) -> bool:
 
 def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
     """What is wrong with a method that is called with so many arguments, all by position."""
-    method, error = tried(getattr, made, name)
+    method, error = attempt(getattr, made, name)
     if error is not None:
         return ""
     if not callable(method):
@@ -85,8 +85,8 @@ def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
     if inspect.iscoroutinefunction(method):
         return f"{name} is async, and would answer a coroutine{at}"
     # A decorator that takes what it likes and hands it on is called itself, not what it wraps.
-    signature, error = tried(lambda: inspect.signature(method, follow_wrapped=False))
-    if error is not None or tried(signature.bind, *parameters).error is None:
+    signature, error = attempt(lambda: inspect.signature(method, follow_wrapped=False))
+    if error is not None or attempt(signature.bind, *parameters).error is None:
         return ""
     return f"{name}({_shown(signature)}) is called as {name}({', '.join(parameters)}){at}"
 
@@ -100,7 +100,7 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _is_method(made: Any, name: str) -> bool:
-    return inspect.isroutine(tried(getattr, made, name).answer)
+    return inspect.isroutine(attempt(getattr, made, name).answer)
 
 
 def _misspelt(contract: Contract, made: Any, missing: list[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.parent import IMPORTING, doing
 from kvlockstep.impl.engines.loading import EngineMissing
 from kvlockstep.targets.moved import renamed
-from kvlockstep.targets.trying import tried, what
+from kvlockstep.targets.trying import attempt, describe_failed_call
 
 FORMS = "give module:factory or file.py:factory"
 SUFFIX = ".py"
@@ -31,16 +31,18 @@ def load(spec: str) -> Any:
     if by_path and file is None:
         raise UsageError(f"cannot import target {spec!r}: there is no file {name}")
     with doing(IMPORTING, spec):
-        found, error = tried(import_file, file) if file is not None else tried(importlib.import_module, name)
+        found, error = attempt(import_file, file) if file is not None else attempt(importlib.import_module, name)
     if isinstance(error, (EngineMissing, UsageError)):
         raise UsageError(str(error)) from error
     if error is None:
         for part in attribute.split("."):
-            found, error = tried(getattr, found, part)
+            found, error = attempt(getattr, found, part)
             if isinstance(error, AttributeError):
                 raise UsageError(f"cannot import target {spec!r}: module {name} has no {attribute!r}") from error
     if error is not None:
-        raise UsageError(f"cannot import target {spec!r}: {what(error).removeprefix('raised ')}") from error
+        raise UsageError(
+            f"cannot import target {spec!r}: {describe_failed_call(error).removeprefix('raised ')}"
+        ) from error
     return found
 
 

@@ -17,44 +17,44 @@ OURS = (__file__, importlib.__file__, watchdog.__file__)
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """What a call answered, or else the error that it raised."""
 
     answer: Any
     error: BaseException | None
 
 
-def tried(call: Callable[..., Any], /, *args: Any) -> Tried:
+def attempt(call: Callable[..., Any], /, *args: Any) -> Attempt:
     """Calls, and takes whatever is raised, SystemExit included, but for an interrupt."""
     try:
-        return Tried(call(*args), None)
+        return Attempt(call(*args), None)
     except BaseException as error:
         let_interrupt_out(error)
-        return Tried(None, error)
+        return Attempt(None, error)
 
 
-def tried_in_time(call: Callable[..., Any], /, *args: Any) -> Tried:
+def attempt_in_time(call: Callable[..., Any], /, *args: Any) -> Attempt:
     """The same, for LIMIT_SECONDS at most: then the error is a StepTimeout."""
     try:
         with watchdog.Watchdog(LIMIT_SECONDS).watching():
-            outcome = call_target(tried, call, *args)
+            outcome = call_target(attempt, call, *args)
     except Divergence:
-        # The time was up just when `tried` had taken another error.
-        return Tried(None, StepTimeout())
-    assert isinstance(outcome, Tried)
+        # The time was up just when `attempt` had taken another error.
+        return Attempt(None, StepTimeout())
+    assert isinstance(outcome, Attempt)
     return outcome
 
 
-def what(error: BaseException) -> str:
+def describe_failed_call(error: BaseException) -> str:
     """`raised ValueError: no memory (manager.py:12)`; the place is the target's, if any of its code ran."""
-    lines = places(error)
+    lines = frames_of(error)
     where = f" ({lines[-1]})" if lines else ""
     if isinstance(error, StepTimeout):
         return f"did not return within {LIMIT_SECONDS:g} s{where}"
     return f"raised {describe_error(error)}{where}"
 
 
-def places(error: BaseException) -> list[str]:
+def frames_of(error: BaseException) -> list[str]:
     """file:line of each call that led to an error; of those in installed packages only if there are no others."""
     frames = [
         frame

@@ -11,7 +11,7 @@ from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.models.core.model import Factory
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.targets.fitting import home, misfits_of
-from kvlockstep.targets.trying import LIMIT_SECONDS, places, tried, tried_in_time, what
+from kvlockstep.targets.trying import LIMIT_SECONDS, attempt, attempt_in_time, describe_failed_call, frames_of
 
 # What is no target, though a class of its own below one of these may be.
 DATA = (bool, int, float, str, bytes, tuple, list, dict, set)
@@ -43,25 +43,25 @@ def misfits(contract_name: str, factory: Factory) -> list[str]:
     if not callable(factory):
         return [f"it is not callable; a {contract_name} factory is {signature}"]
     sizes = tuple(contract.probe.values())
-    made, error = tried_in_time(factory, *sizes)
+    made, error = attempt_in_time(factory, *sizes)
     if error is not None:
-        wrong = what(error) + _unreached(factory, signature, sizes, error)
+        wrong = describe_failed_call(error) + _unreached(factory, signature, sizes, error)
         return [f"its factory, called as {signature} with {sizes}, {wrong}"]
     if odd := _no_instance(made):
         return [f"its factory returned {odd}; {signature} has to return a {contract_name}"]
-    found, error = tried_in_time(misfits_of, contract, made)
+    found, error = attempt_in_time(misfits_of, contract, made)
     if error is not None:
-        return [f"a look at the attributes of what its factory made {what(error)}"]
+        return [f"a look at the attributes of what its factory made {describe_failed_call(error)}"]
     return list(found)
 
 
 def _unreached(factory: Factory, signature: str, sizes: tuple[Any, ...], error: BaseException) -> str:
     """Where a factory is whose code was not reached, and what to do if it takes other arguments; else nothing."""
-    if not isinstance(error, TypeError) or places(error):
+    if not isinstance(error, TypeError) or frames_of(error):
         return ""
     where = f" ({at})" if (at := home(factory)) else ""
-    parameters = tried(inspect.signature, factory).answer
-    if parameters is not None and tried(parameters.bind, *sizes).error is None:
+    parameters = attempt(inspect.signature, factory).answer
+    if parameters is not None and attempt(parameters.bind, *sizes).error is None:
         return where
     return f"{where}; name a function {signature} that calls it, or a functools.partial with the other arguments"
 

@@ -16,8 +16,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, pick_first, sample
 from kvlockstep.models.core.picture import Picture
-from kvlockstep.properties import block_pool as laws
-from kvlockstep.properties.block_pool import Held, View, prefix_of
+from kvlockstep.properties.block_pool import LAWS, Held, View, prefix_of
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_pool import BlockPool
 from kvlockstep.reference.block_pool.contract import ExtraKey, HashFunction, Prefix
@@ -82,7 +81,7 @@ def _scopes() -> Iterable[BlockPoolScope]:
 
 class BlockPoolModel(LockstepModel[BlockPoolScope]):
     contract = "block_pool"
-    laws = laws.LAWS
+    laws = LAWS
     goals = GOALS
     reference_type = BlockPool
     scope_type = BlockPoolScope
@@ -336,7 +335,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         return held
 
     def notice(self, step: Step[View, Held]) -> None:
-        self.reach.update(reached(step, self._grown, HASHES[self.scope.hash]))
+        self.goals_met.update(reached(step, self._grown, HASHES[self.scope.hash]))
 
     def fingerprint(self) -> Any:
         # Which number a block has matters to nobody but reset, which brings all of them back; so a block is what it

@@ -6,10 +6,10 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
-from kvlockstep.models.core.op import Command, Op
+from kvlockstep.models.core.op import Command, Op, Pick, require
 from kvlockstep.models.core.operations import Arguments
 from kvlockstep.models.core.picture import NOTHING, Picture
 from kvlockstep.models.core.safe_text import safe_text
@@ -52,6 +52,12 @@ class Scope:
         return 1
 
     @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """The parameters as `to_json` names them, each with its type."""
+        hints = get_type_hints(cls)
+        return {f.name: hints[f.name] for f in fields(cls)}
+
+    @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
@@ -69,7 +75,7 @@ S = TypeVar("S", bound=Scope)
 
 
 class Model(ABC, Generic[S]):
-    """One episode, made by `Model(scope, factory)`: a driver proposes through `commands` and executes with `step`.
+    """One episode, made by `Model(scope, factory)`: a driver lets one of `commands` propose, and executes with `step`.
 
     A subclass names its contract, laws, goals, the `operations` that it executes with the types of their arguments,
     and the scopes that each driver runs: `scopes` for random and Hypothesis episodes, `small_scopes` for exhaustive
@@ -96,9 +102,15 @@ class Model(ABC, Generic[S]):
     def __init__(self, scope: S, factory: Factory) -> None:
         self.scope = scope
         self.factory = factory
-        self.reach: Counter[str] = Counter()
+        self.goals_met: Counter[str] = Counter()
         # What is available after each operation, where the model asks for it anyway.
         self.avails: list[int | None] = []
+
+    def propose(self, command: Command, pick: Pick) -> Op:
+        """Returns the operation that a command proposes in this state. Raises NotEnabled if it proposes none."""
+        if command.when is not None:
+            require(command.when(self, pick))
+        return command.propose(self, pick)
 
     @classmethod
     def law(cls, id_: str) -> Law[Any] | None:
@@ -131,7 +143,7 @@ class Model(ABC, Generic[S]):
 
     def forget(self) -> None:
         """Forgets what was reached and evaluated so far, so that only later steps count."""
-        self.reach.clear()
+        self.goals_met.clear()
 
     def not_checked(self) -> dict[str, str]:
         """Laws that this target does not expose enough for: id to reason."""

@@ -60,6 +60,20 @@ class Pick(Protocol):
     def __call__(self, options: Sequence[T], /) -> T: ...
 
 
+def require(enabled: object) -> None:
+    """Raises NotEnabled unless `enabled` is true."""
+    if not enabled:
+        raise NotEnabled
+
+
+def one_in(n: int, pick: Pick, *, first: bool = False) -> bool:
+    """Picks True from `n` options of which the others are False. True is the last one, or the `first`.
+
+    The place matters where options are taken in order: `pick_first` and exhaustive exploration begin with the first.
+    """
+    return pick((True, *(n - 1) * (False,)) if first else (*(n - 1) * (False,), True))
+
+
 def pick_first(options: Sequence[T]) -> T:
     """The pick that always takes the first option; tells whether a command is enabled."""
     if not options:
@@ -77,25 +91,30 @@ def sample(pick: Pick, options: Iterable[T], n: int) -> list[T]:
 
 
 Propose = Callable[[Any, Pick], Op]
+When = Callable[[Any, Pick], object]
 
 
 class Command:
-    """A proposal: a method `(model, pick) -> Op`, with the weight it has in random runs."""
+    """A proposal: a method `(model, pick) -> Op`, with the weight it has in random runs.
 
-    __slots__ = ("doc", "name", "propose", "weight")
+    `when(model, pick)`, if there is one, is false where the command proposes nothing; it may leave that to `pick`.
+    """
 
-    def __init__(self, propose: Propose, weight: int) -> None:
+    __slots__ = ("doc", "name", "propose", "weight", "when")
+
+    def __init__(self, propose: Propose, weight: int, when: When | None = None) -> None:
         self.propose = propose
         self.name = propose.__name__
         self.doc = (propose.__doc__ or "").strip()
         self.weight = weight
+        self.when = when
 
 
-def command(weight: int = 1) -> Callable[[Propose], Propose]:
+def command(weight: int = 1, when: When | None = None) -> Callable[[Propose], Propose]:
     """Declares a method of a Model as a command."""
 
     def declare(propose: Propose) -> Propose:
-        propose.command = Command(propose, weight)  # type: ignore[attr-defined]
+        propose.command = Command(propose, weight, when)  # type: ignore[attr-defined]
         return propose
 
     return declare

@@ -9,7 +9,7 @@ import math
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
-from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Any, NotRequired, Union, get_args, get_origin
 
 from kvlockstep.models.core.model import Model, Scope
 from kvlockstep.models.core.op import Op
@@ -138,7 +138,7 @@ def _tuples(value: Any) -> Any:
 def scope_of(model_type: type[Model[Any]], values: Any) -> Scope:
     """The scope of a model with these parameters, each of a type and a size that a model can be made with."""
     require_kind("the scope", values, dict)
-    kinds = _parameters(model_type.scope_type)
+    kinds = model_type.scope_type.parameters()
     if unknown := [name for name in values if name not in kinds]:
         raise ValueError(f"the scope has an unknown parameter {shown(unknown[0])}; known: {', '.join(kinds)}")
     if missing := [f.name for f in fields(model_type.scope_type) if f.default is MISSING and f.name not in values]:
@@ -150,18 +150,15 @@ def scope_of(model_type: type[Model[Any]], values: Any) -> Scope:
     return scope
 
 
-def _parameters(scope_type: type[Scope]) -> dict[str, Any]:
-    hints = get_type_hints(scope_type)
-    return {f.name: hints[f.name] for f in fields(scope_type)}
-
-
 def _require_size(model_type: type[Model[Any]], scope: Scope) -> None:
     """Raises ValueError for sizes and choices that no scope of the model is like, and for a memory that is too large.
 
     A size is at least 1, or 0 where the model itself proposes 0; a choice is one that the model proposes.
     """
     total, most = 1, MOST_SLOTS_OF.get(model_type.contract, MOST_SLOTS)
-    for name, kind in _parameters(model_type.scope_type).items():
+    for name, kind in model_type.scope_type.parameters().items():
+        if kind is bool:
+            continue
         value = getattr(scope, name)
         if kind is str or name == "shape":
             known = _proposed(model_type, name)

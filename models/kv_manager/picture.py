@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlockstep.models.core.picture import Picture, numbers, text
-from kvlockstep.models.kv_manager.judge import KVJudge
+from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.requests.picture import answer_of, key_text, phase, picture_of_requests, table_text
 
 
-def picture(judge: KVJudge) -> Picture:
+def picture(judge: ManagerJudge) -> Picture:
     """Slots by request, the requests, the counters."""
-    tables = {name: answer_of(judge.places.table, name) for name in judge.live}
+    tables = {name: answer_of(judge.tables.entries, name) for name in judge.live}
     requests = [
         (r.name, numbers(r.tokens), phase(r), key_text(r.extra_key), table_text(tables[r.name]))
         for r in judge.live.values()

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
-from kvlockstep.models.core.op import Pick
-from kvlockstep.models.kv_manager.judge import KVJudge
-from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.models.core.op import Pick, one_in
+from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.scope import KVScope, Mode
+from kvlockstep.models.requests.prompts import HISTORY, all_prompts, length_near_block
 
 PROMPT_KINDS = (
     "fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch", "edited", "edited", "crossed", "joined"
 )  # fmt: skip
-HISTORY = 6
 # Longer prompts repeat their beginning.
 DRAWN = 96
 
 
 class Prompts:
-    """Proposes prompts for one episode, and keeps the last HISTORY that were there; with `many` all of them."""
+    """Proposes prompts for one episode, and keeps the last HISTORY that were there; with Mode.MANY all of them."""
 
-    def __init__(self, scope: KVScope, judge: KVJudge) -> None:
+    def __init__(self, scope: KVScope, judge: ManagerJudge) -> None:
         self.history: list[tuple[tuple[int, ...], int | None]] = []
         self._scope, self._judge = scope, judge
         traits = judge.traits
@@ -31,11 +30,11 @@ class Prompts:
     def remember(self, tokens: Sequence[int], extra_key: int | None) -> None:
         """A prompt, or all that a request had when it left, may come again."""
         known = (tuple(tokens), extra_key)
-        if self._scope.forks and known in self.history:
+        if self._scope.mode is Mode.FORKS and known in self.history:
             self.history.remove(known)
         if known not in self.history:
             self.history.append(known)
-            if not self._scope.many:
+            if self._scope.mode is not Mode.MANY:
                 del self.history[:-HISTORY]
 
     def propose(self, pick: Pick, look_up: bool) -> tuple[list[int], int | None]:
@@ -46,12 +45,11 @@ class Prompts:
         scope = self._scope
         if scope.exhaustive:
             return list(pick(all_prompts(scope.tokens, self._longest))), pick(self._keys)
-        if scope.many:
+        if scope.mode is Mode.MANY:
             return self._one_of_many(pick)
-        twins = [self._judge.live[name] for name in self._judge.scheduled[-1:] if self._judge.live[name].admitted]
-        again = pick((True, False, False, False, False)) if twins else False
-        if again:
-            return list(twins[0].tokens), twins[0].extra_key
+        last = [self._judge.live[name] for name in self._judge.scheduled[-1:] if self._judge.live[name].admitted]
+        if last and one_in(5, pick, first=True):
+            return list(last[0].tokens), last[0].extra_key
         if look_up and self.history:
             tokens, key = self.history[-1]
             return [*tokens, pick(scope.tokens)][: self._judge.traits.max_length], key
@@ -62,7 +60,7 @@ class Prompts:
             other = pick(list(self._judge.live.values()))
             return [*other.tokens[: other.computed], pick(scope.tokens)][: self._longest], other.extra_key
         known, key = pick((*self.history, *self.history[-2:]))
-        if len(self._keys) > 1 and pick((True, False)):
+        if len(self._keys) > 1 and one_in(2, pick, first=True):
             key = pick(self._keys)
         base = list(known)
         if kind in ("shorter", "branch"):
@@ -75,8 +73,7 @@ class Prompts:
 
     def _one_of_many(self, pick: Pick) -> tuple[list[int], int | None]:
         """A prompt of random tokens, or one that was there before."""
-        again = pick((True, False)) if self.history else False
-        if again:
+        if self.history and one_in(2, pick, first=True):
             tokens, key = pick(self.history)
             return list(tokens), key
         return [pick(self._scope.tokens) for _ in range(self._longest)], pick(self._keys)
@@ -100,11 +97,7 @@ class Prompts:
         return (base[:at] + list(other[at:]) + [pick(self._scope.tokens)])[: self._longest]
 
     def _length(self, pick: Pick, most: int) -> int:
-        """A length from 1 to `most`, near a multiple of the block."""
+        """A length from 1 to `most`, near a multiple of the block, at times nine blocks for the goal `long_request`."""
         blocks = most // self._size
-        k = pick((0, 1, 1, 2, 2, 3, blocks, 9)) if blocks > 3 else pick(range(blocks + 1))
-        return max(1, min(most, k * self._size + pick((-1, 0, 0, 1))))
-
-
-def all_prompts(tokens: tuple[int, ...], longest: int) -> list[tuple[int, ...]]:
-    return [p for n in range(1, longest + 1) for p in itertools.product(tokens, repeat=n)]
+        counts = (0, 1, 1, 2, 2, 3, blocks, 9) if blocks > 3 else range(blocks + 1)
+        return length_near_block(pick, most, self._size, counts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import Any, Self
 
 from kvlockstep.models.core.model import Scope
-from kvlockstep.models.kv_manager.judge import ASK_ORDERS
+from kvlockstep.models.kv_manager.questions import ASK_ORDERS
 
 # Token ids that are one when they are cut to so many bits, cast to a float, taken modulo the size of a vocabulary,
 # clamped, added up with a multiplier, or joined as text.
@@ -34,35 +35,73 @@ EXTRA_KEYS: tuple[tuple[int | None, ...], ...] = (
 ALIKE_KEYS = (None, 0, 1, -1, -2)
 
 
+class Mode(Enum):
+    """What the episodes of a scope are like. A trace header has a flag for every mode but VARIED, named by its value.
+
+    VARIED: a rich choice of prompts that repeat, extend, shorten others and branch off them, with every command.
+    EXHAUSTIVE: every prompt up to `max_tokens`, for exploration.
+    MANY: long, distinct prompts that come back, and little else: thousands of cached blocks, among which the keys of
+    two are one if they are short and trusted.
+    LONG: episodes without a reset that use up what leaks in small parts and let counters run over.
+    FORKS: what follows a fork in the middle of a block is mostly one of forks.SCRIPTS.
+    """
+
+    VARIED = "varied"
+    EXHAUSTIVE = "exhaustive"
+    MANY = "many"
+    LONG = "long"
+    FORKS = "forks"
+
+
+FLAGS = tuple(mode.value for mode in Mode if mode is not Mode.VARIED)
+
+
 @dataclass(frozen=True)
 class KVScope(Scope):
-    """`live` requests at most at a time, over a vocabulary `tokens`, under `keys`. `ask`: see KVJudge.
+    """`live` requests at most at a time, with prompts of up to `max_tokens` of the vocabulary `tokens`, under `keys`.
 
-    `max_tokens` bounds a prompt; with `exhaustive` every prompt up to it is proposed, otherwise a rich choice of
-    repeated, extended, shortened and branching ones. With `many` the prompts are long, distinct and come back, and
-    little else happens: thousands of cached blocks, among which the keys of two are one if they are short and trusted.
-    `long` episodes, without a reset, use up what leaks in small parts and let counters run over. With `forks` what
-    follows a fork in the middle of a block is mostly one of kv_forks.AFTER_FORK.
+    `ask` is the order of the judge's questions, one of ASK_ORDERS.
     """
 
     blocks: int
     block_size: int
     live: int
     max_tokens: int
+    _: KW_ONLY
     tokens: tuple[int, ...] = (1, 2)
     keys: tuple[int | None, ...] = (None,)
     ask: str = "avail"
-    exhaustive: bool = False
-    many: bool = False
-    long: bool = False
-    forks: bool = False
+    mode: Mode = Mode.VARIED
+
+    @property
+    def exhaustive(self) -> bool:
+        return self.mode is Mode.EXHAUSTIVE
 
     def shown(self) -> dict[str, Any]:
         return {"blocks": self.blocks, "block_size": self.block_size, "ask": self.ask}
 
     @property
     def stretch(self) -> int:
-        return 5 if self.long else 1
+        return 5 if self.mode is Mode.LONG else 1
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        return {name: kind for name, kind in super().parameters().items() if name != "mode"} | dict.fromkeys(
+            FLAGS, bool
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        values = super().to_json()
+        mode = values.pop("mode")
+        return values | {flag: flag == mode.value for flag in FLAGS}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        raised = [flag for flag in FLAGS if values.get(flag)]
+        if len(raised) > 1:
+            raise ValueError(f"the scope is {' and '.join(raised)}; it can only be one of them")
+        plain = {name: value for name, value in values.items() if name not in FLAGS}
+        return super().from_json(plain | {"mode": Mode(raised[0]) if raised else Mode.VARIED})
 
 
 def scopes() -> Iterable[KVScope]:
@@ -75,18 +114,19 @@ def scopes() -> Iterable[KVScope]:
         for i, (blocks, size) in enumerate(sizes):
             for live in (2, 4) if i % 2 else (2, 3):
                 longest = blocks * size + size
-                yield KVScope(blocks, size, live, longest, next(vocabularies), next(keys), next(asks))
+                words, names, ask = next(vocabularies), next(keys), next(asks)
+                yield KVScope(blocks, size, live, longest, tokens=words, keys=names, ask=ask)
         # The second time round nothing goes together with what it went with before.
         next(vocabularies), next(asks)
     for ask in ASK_ORDERS:
-        yield KVScope(96, 1, 4, 90, (1, 2, 3), (None,), ask)
-        yield KVScope(80, 2, 3, 70, (1, 2), (None, 7), ask)
-        yield KVScope(24, 2, 6, 6, (1, 2), (None,), ask, forks=True)
-        yield KVScope(20, 4, 4, 12, (1, 2), (None,), ask, forks=True)
-    yield KVScope(6, 8, 3, 40, (1, 2), (None, 1), "slots")
-    yield KVScope(8, 8, 3, 48, (1, 2), (None, 1), "free_now")
-    yield KVScope(5, 32, 3, 64, (1, 2), (None,), "avail", forks=True)
-    yield KVScope(18, 16, 1, 272, (1, 2, 3), (None,), "late")
-    yield KVScope(40, 2, 12, 3, (1, 2, 3), (None,), "avail")
-    yield KVScope(24, 2, 9, 24, long=True)
-    yield KVScope(2048, 1, 4, 64, tuple(range(1, 17)), (None,), "late", many=True)
+        yield KVScope(96, 1, 4, 90, tokens=(1, 2, 3), ask=ask)
+        yield KVScope(80, 2, 3, 70, keys=(None, 7), ask=ask)
+        yield KVScope(24, 2, 6, 6, ask=ask, mode=Mode.FORKS)
+        yield KVScope(20, 4, 4, 12, ask=ask, mode=Mode.FORKS)
+    yield KVScope(6, 8, 3, 40, keys=(None, 1), ask="slots")
+    yield KVScope(8, 8, 3, 48, keys=(None, 1), ask="free_now")
+    yield KVScope(5, 32, 3, 64, mode=Mode.FORKS)
+    yield KVScope(18, 16, 1, 272, tokens=(1, 2, 3), ask="late")
+    yield KVScope(40, 2, 12, 3, tokens=(1, 2, 3))
+    yield KVScope(24, 2, 9, 24, mode=Mode.LONG)
+    yield KVScope(2048, 1, 4, 64, tokens=tuple(range(1, 17)), ask="late", mode=Mode.MANY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kvlockstep.models.core.op import Op
+from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.request import Request, accepted_of
 from kvlockstep.models.requests.shrinking import of_requests, whose
 
@@ -21,9 +22,9 @@ def shortcuts(ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op
     was refused, then with it. At last all operations but those of one kind. `answers` are those that a target gave to
     the operations; that of the last does not count, since it is what fails.
     """
-    answers = list(answers[: len(ops) - 1])
-    answers += [""] * (len(ops) - len(answers))
-    granted = [i for i, answer in enumerate(answers) if answer != "refused"]
+    known = [Answer.parse(text) for text in answers[: len(ops) - 1]]
+    known += [DONE] * (len(ops) - len(known))
+    granted = [i for i, answer in enumerate(known) if not answer.refused]
     kept = granted, range(len(ops))
     for width in WIDTHS:
         yield from _admissions(ops, width)
@@ -31,8 +32,8 @@ def shortcuts(ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op
     while length < 2 * len(ops):
         first = max(0, len(ops) - length)
         names = {name for op in ops[first:] if (name := whose(op)) is not None}
-        start = _step_begins(ops, answers, first)
-        leading = _leading_to(ops[:start], answers)
+        start = _step_begins(ops, known, first)
+        leading = _leading_to(ops[:start], known)
         for some in kept:
             yield of_requests([ops[i] for i in some], names)
             yield [*leading, *(ops[i] for i in some if i >= start)]
@@ -58,7 +59,7 @@ def _admissions(ops: Sequence[Op], width: int) -> Iterable[Sequence[Op]]:
     yield whole
 
 
-def _step_begins(ops: Sequence[Op], answers: Sequence[str], before: int) -> int:
+def _step_begins(ops: Sequence[Op], answers: Sequence[Answer], before: int) -> int:
     """The last position up to `before` at which nothing is scheduled."""
     requests, position = _Requests(), 0
     for i in range(before):
@@ -67,7 +68,7 @@ def _step_begins(ops: Sequence[Op], answers: Sequence[str], before: int) -> int:
     return position
 
 
-def _leading_to(ops: Sequence[Op], answers: Sequence[str]) -> list[Op]:
+def _leading_to(ops: Sequence[Op], answers: Sequence[Answer]) -> list[Op]:
     """Few operations after which the same requests are live and preempted as after these, and know the same.
 
     A request is forked off the nearest one that it comes from, if that one lives and knows nothing else.
@@ -110,15 +111,14 @@ class _Requests:
             name = self._parents[name]
             yield name
 
-    def take(self, op: Op, answer: str) -> None:
+    def take(self, op: Op, answer: Answer) -> None:
         """Notes an operation and its answer; of one that is not known, that it was granted and no token cached."""
         name = op.args.get("request", "")
         request = self.live.get(name)
-        refused = answer == "refused"
         match op.name:
-            case "admit" if not refused:
+            case "admit" if not answer.refused:
                 self._admit(Request(name, list(op.args["tokens"]), op.args["extra_key"]), op, answer)
-            case "resume" if not refused and name in self.preempted:
+            case "resume" if not answer.refused and name in self.preempted:
                 self._admit(self.preempted.pop(name), op, answer)
             case "forward":
                 self._forward(op)
@@ -126,7 +126,7 @@ class _Requests:
                 self.live.clear()
                 self.preempted.clear()
             case _ if request is not None:
-                self._go_on(request, op, refused)
+                self._go_on(request, op, answer.refused)
 
     def _go_on(self, request: Request, op: Op, refused: bool) -> None:
         match op.name:
@@ -143,9 +143,8 @@ class _Requests:
             case "fork" if not refused:
                 self._fork(request, op.args["child"])
 
-    def _admit(self, request: Request, op: Op, answer: str) -> None:
-        cached = answer.removeprefix("cached ")
-        request.computed = int(cached) if cached.isdecimal() else 0
+    def _admit(self, request: Request, op: Op, answer: Answer) -> None:
+        request.computed = answer.cached or 0
         self.live[request.name] = request
         self._schedule(request, min(op.args["n"], request.remaining))
         request.admitted = True

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from kvlockstep.models.core.model import Factory, Goal, Model, Scope
-from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
+from kvlockstep.models.core.model import Factory, Scope
+from kvlockstep.models.core.op import Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
+from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
-from kvlockstep.models.requests.adapter import as_state, make_adapter, named, not_checked
-from kvlockstep.models.requests.answers import operate
-from kvlockstep.models.requests.shrinking import by_request, plain_keys, smaller_pools, thinned, thinned_blocks, tidied
-from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
+from kvlockstep.models.requests.adapter import as_state, make_adapter
+from kvlockstep.models.requests.answers import Answer
+from kvlockstep.models.requests.model import RequestModel
+from kvlockstep.models.requests.prompts import HISTORY, all_prompts, length_near_block
+from kvlockstep.models.requests.shrinking import thinned
+from kvlockstep.properties.kv_scheduler import LAWS
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
-HISTORY = 6
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class SchedulerScope(Scope):
 
     blocks: int
     block_size: int
+    _: KW_ONLY
     budget: int
     running: int
     live: int
@@ -47,64 +48,36 @@ def _scopes() -> Iterable[SchedulerScope]:
     sizes = [(3, 1), (4, 2), (5, 4), (8, 1), (6, 2), (4, 16), (12, 2), (10, 4), (24, 4), (16, 1)]
     for (blocks, size), words, names in zip(sizes, vocabularies, keys, strict=False):
         for budget in (size + 3, 2 * size + 1, blocks * size):
-            yield SchedulerScope(blocks, size, max(budget, 4), 4, 5, blocks * size // 2, words, names)
-        yield SchedulerScope(blocks, size, 2 * size + 2, 2, 4, size + 1, words, names)
+            wide = SchedulerScope(blocks, size, budget=max(budget, 4), running=4, live=5, outputs=blocks * size // 2)
+            yield replace(wide, tokens=words, keys=names)
+        narrow = SchedulerScope(blocks, size, budget=2 * size + 2, running=2, live=4, outputs=size + 1)
+        yield replace(narrow, tokens=words, keys=names)
 
 
-class KVSchedulerModel(Model[SchedulerScope]):
+class KVSchedulerModel(RequestModel[SchedulerScope]):
     contract = "kv_scheduler"
-    laws = laws.LAWS
+    laws = LAWS
     scope_type = SchedulerScope
     operations = OPERATIONS
     scopes = tuple(_scopes())
     small_scopes = (
-        SchedulerScope(2, 1, 2, 2, 2, 1, (1,), priorities=(0,), exhaustive=True),
-        SchedulerScope(3, 1, 3, 2, 2, 2, (1,), exhaustive=True),
-        SchedulerScope(2, 2, 3, 2, 2, 2, (1, 2), exhaustive=True),
+        SchedulerScope(2, 1, budget=2, running=2, live=2, outputs=1, tokens=(1,), priorities=(0,), exhaustive=True),
+        SchedulerScope(3, 1, budget=3, running=2, live=2, outputs=2, tokens=(1,), exhaustive=True),
+        SchedulerScope(2, 2, budget=3, running=2, live=2, outputs=2, exhaustive=True),
     )
-    goals = (
-        Goal("hit", "a request starts with cached tokens", "prefix_cache"),
-        Goal("shared", "two live requests share a block", "prefix_cache"),
-        Goal("eviction", "a batch takes more blocks than were free", "prefix_cache"),
-        Goal("physical_reuse", "a slot is written by a second request"),
-        Goal("chunk", "a prompt is computed in chunks"),
-        Goal("mixed", "a batch has prompts and decodes", "mixes"),
-        Goal("preempt", "a request is preempted", "preempts"),
-        Goal("resume", "a preempted request comes back", "preempts"),
-        Goal("resume_with_output", "a preempted request comes back with tokens that it has sampled", "preempts"),
-        Goal("overlap", "a batch is scheduled while another is in flight", "overlap"),
-        Goal("preempt_in_flight", "a request is preempted before its token has arrived", "overlap_preempts"),
-        Goal("late_token", "a token arrives for a request that has ended", "ends_in_flight"),
-        Goal("ended_by_token", "a request ends by its token"),
-        Goal("ended_by_length", "a request ends by its length"),
-        Goal("abort_waiting", "a request is aborted before it starts", "aborts"),
-        Goal("abort_in_flight", "a request is aborted with its batch in flight", "aborts_in_flight"),
-        Goal("abort_preempted", "a preempted request is aborted", "aborts_preempted"),
-        Goal("drafts", "a batch has drafts", "drafts"),
-        Goal("accepted_drafts", "some drafts are accepted", "drafts"),
-        Goal("rejected_drafts", "some drafts are rejected", "drafts"),
-        Goal("behind_accepted", "a request goes on behind accepted drafts in flight", "drafts_overlap"),
-        Goal("behind_rejected", "a request goes on behind rejected drafts in flight", "drafts_overlap"),
-        Goal("preempt_drafts", "a request is preempted with drafts in flight", "drafts_overlap_preempts"),
-        Goal("late_drafts", "drafts arrive for a request that has ended", "drafts_overlap"),
-        Goal("reset_live", "a reset sends requests back", "can_reset"),
-        Goal("extra_key", "a request has an extra key", "extra_key"),
-        Goal("drain", "every request is run to its end"),
-    )
+    kept_tokens = (END_TOKEN,)
+    judge: SchedulerJudge
+    goals = GOALS
 
     def __init__(self, scope: SchedulerScope, factory: Factory) -> None:
-        super().__init__(scope, factory)
         adapter = make_adapter(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
-        self.judge = SchedulerJudge(adapter, scope.budget, scope.running)
-        self.reach = self.judge.reach
+        super().__init__(scope, factory, SchedulerJudge(adapter, scope.budget, scope.running))
         self.history: list[tuple[int, ...]] = []
-        self._named = 0
 
-    @command(4)
+    @command(4, when=lambda self, _: len(self.judge.live) < self.scope.live)
     def add(self, pick: Pick) -> Op:
         """A request arrives."""
         scope, traits = self.scope, self.judge.traits
-        self._require(len(self.judge.live) < scope.live)
         longest = self.judge.longest
         tokens = self._prompt(pick, longest - 1)
         most = min(scope.outputs, longest - len(tokens))
@@ -120,7 +93,6 @@ class KVSchedulerModel(Model[SchedulerScope]):
     @command(8)
     def schedule(self, pick: Pick) -> Op:
         """A batch is decided and launched."""
-        self._require(len(self.judge.flights) < self.judge.traits.overlap and bool(self.judge.live))
         tokens = self._samples(pick)
         offered = max(len(job.offered) for job in self.judge.live.values())
         accept = {"accept": pick(range(offered + 1))} if offered else {}
@@ -130,49 +102,31 @@ class KVSchedulerModel(Model[SchedulerScope]):
     @command(8)
     def update(self, pick: Pick) -> Op:
         """The tokens of the oldest batch arrive."""
-        self._require(bool(self.judge.flights))
         return Op("update")
 
     @command(1)
     def abort(self, pick: Pick) -> Op:
         """A request is aborted wherever it is."""
-        self._require(self.judge.may_abort())
         return Op("abort", request=pick([name for name, job in self.judge.live.items() if not job.aborted]))
 
     @command(2)
     def draft(self, pick: Pick) -> Op:
         """Drafts are offered for a request that decodes."""
-        name = pick(self.judge.may_draft())
+        name = pick(self.judge.draftable())
         n = 1 if self.scope.exhaustive else pick(range(1, self.judge.traits.drafts + 1))
         return Op("draft", request=name, tokens=[pick(self.scope.tokens) for _ in range(n)])
 
     @command(1)
     def reset(self, pick: Pick) -> Op:
         """Every content is dropped."""
-        self._require(self.judge.traits.can_reset and not self.judge.flights)
-        self._require(self.scope.exhaustive or pick((False, False, True)))
+        require(self.scope.exhaustive or one_in(3, pick))
         return Op("reset")
 
     @command(1)
     def drain(self, pick: Pick) -> Op:
         """Everything runs to its end."""
-        self._require(bool(self.judge.live) and not self.judge.flights)
-        self._require(self.scope.exhaustive or pick((False, False, True)))
+        require(self.scope.exhaustive or one_in(3, pick))
         return Op("drain", tokens=self._samples(pick))
-
-    @property
-    def evaluated(self) -> Counter[str]:
-        return self.judge.evaluated
-
-    def forget(self) -> None:
-        super().forget()
-        self.judge.evaluated.clear()
-
-    def step(self, op: Op) -> str:
-        return self._execute(op)
-
-    def redo(self, op: Op) -> None:
-        self._execute(op)
 
     def sketch(self) -> Any:
         live = self.judge.live.values()
@@ -184,7 +138,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
         names = {name: i for i, name in enumerate(judge.live)}
         jobs = tuple(
             (tuple(j.request.tokens), j.request.extra_key, j.max_tokens, j.rank[0], j.request.computed, j.delivered,
-             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(as_state(judge.places.table, name)))
+             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(as_state(judge.tables.entries, name)))
             for name, j in judge.live.items()
         )  # fmt: skip
         flights = tuple(
@@ -200,32 +154,12 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def picture(self) -> Picture:
         return picture(self.judge)
 
-    def not_checked(self) -> dict[str, str]:
-        return not_checked(self.laws, self.judge.traits, self.judge.places)
-
     def unreachable(self) -> set[str]:
-        traits = self.judge.traits
-        has = {
-            **vars(traits),
-            "overlap": traits.overlap > 1,
-            "overlap_preempts": traits.overlap > 1 and traits.preempts,
-            "ends_in_flight": traits.overlap > 1 or traits.aborts == "any",
-            "aborts_in_flight": traits.aborts == "any" or (traits.aborts and traits.overlap > 1),
-            "aborts_preempted": traits.aborts and traits.preempts,
-            "drafts_overlap": self.judge.drafts_overlap,
-            "drafts_overlap_preempts": self.judge.drafts_overlap and traits.preempts,
-        }
-        unreachable = {g.id for g in self.goals if g.when and not has[g.when]}
-        if not self.judge.saw_evictable or not self.judge.places.shows_free:
-            unreachable.add("eviction")
-        return unreachable
-
-    def describe(self) -> dict[str, Any]:
-        return {**named(self.judge.adapter), "traits": self.judge.traits}
+        return unreachable(self.judge.traits, self.judge.saw_evictable and self.judge.tables.shows_free)
 
     @classmethod
-    def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[SchedulerScope]:
-        yield from smaller_pools(scope)
+    def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[Scope]:
+        yield from super().simpler_scopes(scope)
         for running in range(1, scope.running):
             yield replace(scope, running=running)
         for budget in sorted({scope.running, scope.budget // 2, scope.budget - 1}):
@@ -233,47 +167,21 @@ class KVSchedulerModel(Model[SchedulerScope]):
                 yield replace(scope, budget=budget)
 
     @classmethod
-    def smaller_at_once(cls, scope: SchedulerScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
-        return ((scope, plainer) for plainer in plain_keys(ops))
-
-    @classmethod
     def smaller(cls, scope: SchedulerScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
         yield from super().smaller(scope, ops)
-        yield from thinned_blocks(scope, ops)
         for ratio in (8, 4, 2):
             if scope.blocks >= 2 * ratio:
                 yield replace(scope, blocks=-(-scope.blocks // ratio)), thinned(ops, ratio)
 
-    @classmethod
-    def parts(cls, ops: Sequence[Op]) -> list[set[int]]:
-        return by_request(ops)
-
-    @classmethod
-    def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
-        return tidied(ops, kept=(END_TOKEN,))
-
-    def _execute(self, op: Op) -> str:
-        args = dict(op.args)
-        name = args.pop("request", None)
-        method = getattr(self.judge, op.name, None) if op.name in _OPERATIONS else None
-        if method is None:
-            raise NotEnabled
+    def execute(self, op: Op) -> Answer:
         leaving = list(self.judge.live.items())
-        answer = operate(self.judge, self.avails, method, *([] if name is None else [name]), **args)
-        self.evaluated[ERROR_CONTRACT.id] += 1
-        self.evaluated[TERMINATION.id] += 1
+        answer = super().execute(op)
         if op.name == "add":
-            self._remember(args["tokens"])
-            if name[1:].isdecimal():
-                self._named = max(self._named, int(name[1:]) + 1)
+            self._remember(op.args["tokens"])
         for gone, job in leaving:
             if gone not in self.judge.live:
                 self._remember(job.request.tokens)
         return answer
-
-    def _require(self, enabled: bool) -> None:
-        if not enabled:
-            raise NotEnabled
 
     def _remember(self, tokens: Sequence[int]) -> None:
         sequence = tuple(tokens)
@@ -291,7 +199,7 @@ class KVSchedulerModel(Model[SchedulerScope]):
     def _prompt(self, pick: Pick, room: int) -> list[int]:
         scope = self.scope
         if scope.exhaustive:
-            return list(pick([p for n in range(1, room + 1) for p in itertools.product(scope.tokens, repeat=n)]))
+            return list(pick(all_prompts(scope.tokens, room)))
         kind = pick(PROMPT_KINDS) if self.history else "fresh"
         base = list(pick(self.history)) if kind != "fresh" else []
         if kind in ("shorter", "branch") and len(base) > 1:
@@ -302,11 +210,6 @@ class KVSchedulerModel(Model[SchedulerScope]):
         return (base + [pick(scope.tokens) for _ in range(more)])[:room]
 
     def _length(self, pick: Pick, most: int) -> int:
-        """A length from 1 to `most`, near a multiple of the block, oftener a short one."""
-        size = self.scope.block_size
-        blocks = most // size
-        k = pick((0, 1, 1, 2, 2, 3, blocks // 2, blocks))
-        return max(1, min(most, k * size + pick((-1, 0, 0, 1))))
-
-
-_OPERATIONS = frozenset(c.name for c in KVSchedulerModel.commands)
+        """A length from 1 to `most`, near a multiple of the block, more often a short one."""
+        blocks = most // self.scope.block_size
+        return length_near_block(pick, most, self.scope.block_size, (0, 1, 1, 2, 2, 3, blocks // 2, blocks))

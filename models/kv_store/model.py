@@ -14,8 +14,7 @@ from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_store.goals import GOALS, notice
 from kvlockstep.models.kv_store.operations import OPERATIONS
 from kvlockstep.models.kv_store.picture import picture
-from kvlockstep.properties import kv_store as laws
-from kvlockstep.properties.kv_store import NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
+from kvlockstep.properties.kv_store import LAWS, NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
 from kvlockstep.properties.law import Step
 from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape
 from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, KVStore
@@ -66,7 +65,7 @@ def _scopes() -> Iterable[KVStoreScope]:
 
 class KVStoreModel(LockstepModel[KVStoreScope]):
     contract = "kv_store"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = KVStore
     scope_type = KVStoreScope
     operations = OPERATIONS
@@ -228,7 +227,7 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
         return held
 
     def notice(self, step: Step[View, Held]) -> None:
-        notice(self.reach, step)
+        notice(self.goals_met, step)
 
     def fingerprint(self) -> Any:
         view = self.view

@@ -141,7 +141,7 @@ class PagedCacheModel(PagedCommands):
         return held
 
     def notice(self, step: Step[View, Held]) -> None:
-        notice(self.reach, step)
+        notice(self.goals_met, step)
 
     def fingerprint(self) -> Any:
         # Names decide nothing, nor do counters, and of the clocks only their order.

@@ -52,12 +52,12 @@ class Reach:
     """Counts in `reach` what happens, step by step."""
 
     def __init__(self, reach: Counter[str]) -> None:
-        self.reach = reach
+        self.goals_met = reach
         self._split_since: set[str] = set()
 
     def notice(self, step: Step[View, Held]) -> None:
         """Counts what has happened in this step."""
-        reach, name = self.reach, step.op.name
+        reach, name = self.goals_met, step.op.name
         if isinstance(step.outcome, Refused):
             reach[_refusal(step)] += 1
             return
@@ -82,7 +82,7 @@ class Reach:
             _notice_eviction(reach, step, gone)
 
     def _notice_match(self, step: Step[View, Held]) -> None:
-        reach, op, entries, size = self.reach, step.op, step.before.entries, step.held.page_size
+        reach, op, entries, size = self.goals_met, step.op, step.before.entries, step.held.page_size
         tokens, length = tuple(op.args["tokens"]), step.outcome[0]
         asked = len(tokens) - (op.name == "match_request")
         reach["unaligned"] += asked % size > 0
@@ -95,7 +95,7 @@ class Reach:
             self._notice_split(step, tokens[:length])
 
     def _notice_caching(self, step: Step[View, Held]) -> None:
-        reach, op, size = self.reach, step.op, step.held.page_size
+        reach, op, size = self.goals_met, step.op, step.held.page_size
         tokens, held = tuple(op.args["tokens"]), step.held_before
         new = [p for p in path(tokens, size) if p not in step.before.entries]
         reach["cached_again"] += any(p in held.born for p in new)
@@ -116,7 +116,7 @@ class Reach:
         longer = len(prefix) + step.held.page_size
         below = [p for p in step.before.entries if p[: len(prefix)] == prefix and len(p) == longer]
         if any(step.before.entries[p][1] for p in below):
-            self.reach["split_locked"] += 1
+            self.goals_met["split_locked"] += 1
         for name, grip in step.held_before.grips.items():
             if grip.locks and len(grip.prefix) > len(prefix) and grip.prefix[: len(prefix)] == prefix:
                 self._split_since.add(name)

@@ -34,7 +34,7 @@ class RadixCacheModel(RadixCommands):
     def __init__(self, scope: RadixCacheScope, factory: Factory) -> None:
         self._callers: dict[int, Caller] = {}
         super().__init__(scope, factory)
-        self._reach = Reach(self.reach)
+        self._reach = Reach(self.goals_met)
 
     def factory_arguments(self, scope: RadixCacheScope) -> dict[str, Any]:
         return {"pages": scope.pages, "page_size": scope.page_size}

@@ -1,40 +1,42 @@
-"""How the answer of an operation reads at the end of a trace line; of one that fails, as far as it came."""
+"""Answers of operations on a request contract, and the texts that stand for them in a trace line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from kvlockstep.models.core.model import Divergence
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 # Of a longer list the rest is counted.
 MOST_SHOWN = 4
 
 
-class Judge(Protocol):
-    """A judge under operations. `so_far` is what the last one has answered, `avail` what is available after it."""
+class Answer(NamedTuple):
+    """The answer of an operation. Its text stands at the end of a trace line.
 
-    avail: int | None
-
-    @property
-    def so_far(self) -> str: ...
-    def begin(self) -> None: ...
-
-
-def operate(judge: Judge, avails: list[int | None], method: Callable[..., str], *args: Any, **kwargs: Any) -> str:
-    """Calls an operation of the judge, and notes in `avails` what is available after it.
-
-    A Divergence takes along what the operation had answered, and `avails`.
+    `cached` are the tokens of a prefix hit, for an admission that was granted; `text` what else is to be said.
     """
-    judge.begin()
-    try:
-        answer = method(*args, **kwargs)
-    except Divergence as divergence:
-        divergence.answer, divergence.avails = judge.so_far, (*avails, judge.avail)
-        raise
-    avails.append(judge.avail)
-    return answer
+
+    refused: bool = False
+    cached: int | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        if self.refused:
+            return "refused"
+        return self.text or "done" if self.cached is None else f"cached {self.cached}"
+
+    @classmethod
+    def parse(cls, text: str) -> Answer:
+        """Reads the text of an answer; a text of no known form is kept as it is."""
+        verb, _, number = text.partition(" ")
+        if verb == "cached" and number.isdecimal():
+            return cls(cached=int(number))
+        return cls(refused=True) if text == "refused" else cls(text="" if text == "done" else text)
+
+
+DONE = Answer()
+REFUSED = Answer(refused=True)
 
 
 def batch_text(items: Sequence[Item], copies: Sequence[tuple[int, int]], preempted: Iterable[str]) -> str:

@@ -58,11 +58,11 @@ class BlockMemory:
     granularity = "block"
     sparing = False
 
-    def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
+    def __init__(self, adapter: Any, traits: Traits, goals_met: Counter[str]) -> None:
         if getattr(adapter, "memory", None) is not None:
             adapter.memory = None
         self._size = traits.block_size
-        self._reach = reach
+        self._goals_met = goals_met
         self._contents: dict[int, Content] = {}
         self._stamps: dict[int, int | None] = {}
         self._freed: set[int] = set()
@@ -91,7 +91,7 @@ class BlockMemory:
             others.append(written)
             self._store(block, written)
             if self._owner.get(block, request.name) != request.name:
-                self._reach["physical_reuse"] += 1
+                self._goals_met["physical_reuse"] += 1
             self._owner[block] = request.name
         return None
 

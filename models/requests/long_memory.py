@@ -40,8 +40,8 @@ class LongSlotMemory(SlotMemory):
     positions that were read are kept, and forgotten when another slot stands in its table or one of its slots changes.
     """
 
-    def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
-        super().__init__(adapter, traits, reach)
+    def __init__(self, adapter: Any, traits: Traits, goals_met: Counter[str]) -> None:
+        super().__init__(adapter, traits, goals_met)
         self.sparing = traits.total > SMALL_POOL
         self._store = self._memory = WatchedMemory(self._forget)
         self._right: dict[str, KnownTable] = {}

@@ -30,6 +30,10 @@ class Request:
         """Known tokens whose KV is not computed."""
         return len(self.tokens) - self.computed
 
+    def forked(self, name: str) -> Request:
+        """Returns a request that knows and has computed the same, between steps."""
+        return Request(name, list(self.tokens), self.extra_key, self.computed, 0, self.hit, [], list(self.stamps))
+
 
 def accepted_of(accept: int | dict[str, int] | None, name: str) -> int:
     """How many drafts of a request a forward accepts that accepts so many of each, or as many as it says for each."""
@@ -37,7 +41,7 @@ def accepted_of(accept: int | dict[str, int] | None, name: str) -> int:
 
 
 class Memory(Protocol):
-    """The KV memory that the judge reads and writes; see models.kv_cells for both granularities.
+    """The KV memory that the judge reads and writes; see slot_memory and block_memory for both granularities.
 
     `granularity` says what an entry of a table is: "slot", or "block" for one entry per block, its first slot.
     `sparing`: the pool is so large that nobody asks for the whole free list at every step.

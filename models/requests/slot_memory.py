@@ -19,12 +19,12 @@ class SlotMemory:
     granularity = "slot"
     sparing = False
 
-    def __init__(self, adapter: Any, traits: Traits, reach: Counter[str]) -> None:
+    def __init__(self, adapter: Any, traits: Traits, goals_met: Counter[str]) -> None:
         self._size = traits.block_size
         self._store = getattr(adapter, "memory", None) or KVMemory()
         self._copies = Copies()
         self._provenance = Provenance()
-        self._reach = reach
+        self._goals_met = goals_met
         self._writers: dict[int, str] = {}
         self._stamp_written: dict[int, int] = {}
         self._owner: dict[int, str] = {}
@@ -46,7 +46,7 @@ class SlotMemory:
                 return slot, self._writers[slot]
             self._writers.setdefault(slot, request.name)
             if self._owner.get(slot, request.name) != request.name:
-                self._reach["physical_reuse"] += 1
+                self._goals_met["physical_reuse"] += 1
             self._owner[slot] = request.name
         self._store.write(slots, stamps)
         return None

@@ -15,9 +15,10 @@ from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.slot_prefix_cache.goals import GOALS, notice
 from kvlockstep.models.slot_prefix_cache.operations import OPERATIONS
 from kvlockstep.models.slot_prefix_cache.picture import picture
-from kvlockstep.properties import slot_prefix_cache as laws
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.properties.slot_prefix_cache import (
+    LAWS,
+    POISON,
     Held,
     Prefix,
     Row,
@@ -65,7 +66,7 @@ def _scopes() -> Iterable[SlotPrefixCacheScope]:
 
 class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
     contract = "slot_prefix_cache"
-    laws = laws.LAWS
+    laws = LAWS
     reference_type = SlotPrefixCache
     scope_type = SlotPrefixCacheScope
     operations = OPERATIONS
@@ -173,7 +174,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
             case "reuse":
                 system.reuse(args["slot"], args["length"])
                 behind = self.scope.positions - args["length"]
-                system.write_kv(args["slot"], args["length"], [laws.POISON] * behind)
+                system.write_kv(args["slot"], args["length"], [POISON] * behind)
             case "copy_kv":
                 return system.copy_kv(list(args["tokens"]), args["target"])
             case _:
@@ -230,7 +231,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         return Held(held.capacity, clock, rows, prefixes(rows), used, pins, written)
 
     def notice(self, step: Step[View, Held]) -> None:
-        notice(self.reach, step, self.scope.positions)
+        notice(self.goals_met, step, self.scope.positions)
 
     def fingerprint(self) -> Any:
         # Clocks become ranks. Versions, KV and the relative order of rows that share no prefix are left out: the

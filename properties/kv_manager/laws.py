@@ -1,6 +1,7 @@
 """Laws of kv_manager. The numbered rules are those of the contract, in reference/kv_manager/rules.py.
 
-Each law looks at plain values; the judge in models/kv_manager/judge.py calls it at the point that its statement names.
+Each law looks at plain values. models/kv_manager calls it at the point that its statement names: settling.py between
+steps, forward.py for writes and reads, refusals.py, listening.py, judge.py for what one operation returns.
 `Cell` is one slot as a request reads it: what stands there, what must, and how it came there.
 """
 
@@ -44,11 +45,11 @@ class Cell(NamedTuple):
         return f"position {self.position} ({where}) holds {self.got}, not {self.want}{came}"
 
 
-def serving(slot: int, tables: Mapping[str, Sequence[int]], span: int) -> list[str]:
-    """The positions that a slot serves: "r0 position 3". An entry of a table stands for `span` slots from it on."""
-    first = slot - slot % span
+def serving(slot: int, tables: Mapping[str, Sequence[int]], entry_size: int) -> list[str]:
+    """The positions that a slot serves: "r0 position 3". An entry of a table stands for `entry_size` slots."""
+    first = slot - slot % entry_size
     return [
-        f"{name} position {i * span + slot - first}"
+        f"{name} position {i * entry_size + slot - first}"
         for name, table in tables.items()
         for i, entry in enumerate(table)
         if entry == first
@@ -95,13 +96,13 @@ def hit_bounds(cached: object, known: int) -> str | None:
 
 @law("kv_manager", answers=("mini-sglang#52", "vllm#10507", "LMCache#3130", "atlas#373"))
 def eviction_safety(
-    free: Collection[int], held: Collection[int], block_size: int, tables: Mapping[str, Sequence[int]], span: int
+    free: Collection[int], held: Collection[int], block_size: int, tables: Mapping[str, Sequence[int]], entry_size: int
 ) -> str | None:
     """A slot whose block a live request holds is never free."""
     both = sorted({slot for slot in free if slot // block_size in held})
     if not both:
         return None
-    named = [_slot_text(slot, block_size, serving(slot, tables, span)) for slot in both[:MOST_NAMED]]
+    named = [_slot_text(slot, block_size, serving(slot, tables, entry_size)) for slot in both[:MOST_NAMED]]
     named += [f"{len(both) - MOST_NAMED} more"] if len(both) > MOST_NAMED else []
     blocks = "blocks" if len({slot // block_size for slot in both}) > 1 else "block"
     return f"{' and '.join(named)} {'is' if len(both) == 1 else 'are'} free, and a live request holds the {blocks}"

@@ -1,0 +1,86 @@
+"""What a run on a kv_manager must have met before it says anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kvlockstep.models.core.model import Goal
+from kvlockstep.models.kv_manager.session import Session
+from kvlockstep.models.requests.request import Request
+
+GOALS = (
+    Goal("hit", "a request starts with cached tokens", "prefix_cache"),
+    Goal("full_prompt_hit", "everything but the last block of a whole-block prompt is cached", "prefix_cache"),
+    Goal("eviction", "a step takes more blocks than were free", "prefix_cache"),
+    Goal("physical_reuse", "a slot is written by a second request"),
+    Goal("twins", "equal prompts are admitted in one step, before either is cached"),
+    Goal("admit_into_step", "a request is admitted into a step that already has work"),
+    Goal("refused_admission", "an admission is refused"),
+    Goal("refused_reserve", "a reservation is refused"),
+    Goal("chunk", "a prompt is computed in chunks", "chunk"),
+    Goal("abort_in_prefill", "a request is aborted with part of its prompt computed", "chunk"),
+    Goal("launched_abort", "a request is aborted after its forward was launched"),
+    Goal("preempt", "a request is preempted"),
+    Goal("resume", "a preempted request comes back"),
+    Goal("reverse_commits", "a step commits in another order than it scheduled"),
+    Goal("drafts", "drafts are reserved behind a decode", "drafts"),
+    Goal("rejected_drafts", "some drafts are rejected", "drafts"),
+    Goal("withdraw", "what was scheduled is withdrawn", "can_withdraw"),
+    Goal("fork", "a request is forked", "can_fork"),
+    Goal("fork_in_block", "a request is forked in the middle of a block", "can_fork"),
+    Goal("copies", "slots are copied", "copies"),
+    Goal("reset_live", "a reset ends live requests", "can_reset"),
+    Goal("evict_all", "everything cached is evicted", "can_evict_all"),
+    Goal("extra_key", "a request has an extra key", "extra_key"),
+    Goal("announced_hit", "a request hits what events have announced", "event_listener"),
+    Goal("announced_removal", "an event says that a block is gone", "event_listener"),
+    Goal("length_0_mod_block", "a prompt fills its last block"),
+    Goal("length_1_mod_block", "a prompt has one token in its last block"),
+    Goal("length_-1_mod_block", "a prompt lacks one token of filling its last block"),
+    Goal("long_request", "a prompt has nine blocks or more"),
+    Goal("decode_at_block_start", "a decode writes the first slot of a block"),
+)
+
+
+def notice_prompt(met: Counter[str], request: Request, admitted: Iterable[Request], block_size: int) -> None:
+    """Counts what a new prompt is like; `admitted` are the requests that this step has admitted before it."""
+    length, residue = len(request.tokens), len(request.tokens) % block_size
+    met["length_0_mod_block"] += residue == 0
+    met["length_1_mod_block"] += residue == 1 % block_size
+    met["length_-1_mod_block"] += residue == block_size - 1
+    met["long_request"] += length >= 9 * block_size
+    met["extra_key"] += request.extra_key is not None
+    met["twins"] += any(r.tokens == request.tokens and r.extra_key == request.extra_key for r in admitted)
+
+
+def notice_hit(met: Counter[str], request: Request, block_size: int) -> None:
+    """Counts the hit of a request that was admitted."""
+    met["hit"] += request.hit > 0
+    length = len(request.tokens)
+    met["full_prompt_hit"] += length % block_size == 0 and request.hit >= length - block_size > 0
+
+
+def unreachable(session: Session) -> set[str]:
+    """Returns the goals that do not apply to the manager: by its traits, and by what was seen of it so far."""
+    traits = session.traits
+    has = {
+        **vars(traits),
+        # The judge has no listener where tables come by block, whatever the target declares.
+        "event_listener": session.listening is not None,
+        "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
+        "copies": traits.copies_at_admit or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
+    }
+    never = {goal.id for goal in GOALS if goal.when and not has[goal.when]}
+    if traits.max_length is not None:
+        if traits.max_length < 9 * traits.block_size:
+            never.add("long_request")
+        if traits.max_length <= traits.block_size:
+            never |= {"full_prompt_hit", "refused_reserve", "decode_at_block_start"}
+        if not session.saw_growth:  # every request has its row from the start
+            never.add("refused_reserve")
+    if traits.block_size == 1:
+        never.add("fork_in_block")
+    if not session.saw_evictable:
+        never.add("eviction")
+    return never

@@ -1,0 +1,46 @@
+"""Block events of a kv_manager, beside its hits (rule 14)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.adapter import events
+from kvlockstep.models.requests.checks import Checks
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
+from kvlockstep.properties.law import verdict
+from kvlockstep.reference.kv_manager.contract import BlockRemoved
+
+
+class Listening:
+    """Takes a manager's events to a listener, and says where its hits and the events contradict each other."""
+
+    def __init__(self, adapter: Any, listener: Listener, checks: Checks, goals_met: Counter[str]) -> None:
+        self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
+        self._unannounced: str | None = None
+
+    def listen(self, room: Room | None = None) -> None:
+        """Takes in the events since the last time, each checked against those before it, then all against `room`."""
+        for event in events(self._adapter.events):
+            self._checks.check(laws.event_consistency, self._listener, event)
+            self._listener.apply(event)
+            self._goals_met["announced_removal"] += isinstance(event, BlockRemoved)
+        if room is not None:
+            self._checks.check(laws.event_consistency, self._listener, room)
+
+    def compare(self, hit: Hit) -> None:
+        """Checks a hit against the events; one that is too long is kept for `raise_unannounced`."""
+        self._goals_met["announced_hit"] += hit.cached > 0
+        wrong = verdict(laws.event_consistency, self._listener, hit)
+        # Its content is read in the forward: if that is wrong as well, the content is the better finding.
+        if wrong is not None and hit.cached > self._listener.known(hit):
+            self._unannounced = self._unannounced or wrong
+        else:
+            self._checks.check(laws.event_consistency, self._listener, hit)
+
+    def raise_unannounced(self) -> None:
+        """Raises Divergence if a hit was longer than the events said, and its content right."""
+        if self._unannounced is not None:
+            raise Divergence(laws.event_consistency.id, self._unannounced)

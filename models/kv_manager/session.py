@@ -1,0 +1,121 @@
+"""Session of one kv_manager under one scheduler: its requests, where the grammar stands, and what is known of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvlockstep.models.core.op import NotEnabled, require
+from kvlockstep.models.kv_manager.listening import Listening
+from kvlockstep.models.kv_manager.questions import Questions
+from kvlockstep.models.requests.adapter import read_traits
+from kvlockstep.models.requests.checks import Checks, Contents
+from kvlockstep.models.requests.occupancy import Occupancy
+from kvlockstep.models.requests.request import Memory, Request
+from kvlockstep.models.requests.tables import Tables
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.listener import Listener
+from kvlockstep.reference.kv_manager.contract import Traits
+
+
+class Session:
+    """What the judge and its parts share. Raises Divergence if the adapter's traits cannot be read.
+
+    `memory` makes the KV memory; where that keeps one stamp per block, nobody listens to events, which would take
+    memory for every prefix ever seen. `ask` is the order of the questions, one of ASK_ORDERS.
+
+    `live`, `preempted` and `scheduled` have the requests; `admitting` holds from the first admission of a step on,
+    after which nothing but admissions is scheduled (rule 1). `goals_met` and `evaluated` count goals and laws.
+    """
+
+    def __init__(self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail") -> None:
+        self.adapter = adapter
+        self.traits = traits = read_traits(adapter, Traits)
+        self.ask = ask
+        self.goals_met: Counter[str] = Counter()
+        self.live: dict[str, Request] = {}
+        self.preempted: dict[str, Request] = {}
+        self.scheduled: list[str] = []
+        self.used_names: set[str] = set()
+        self.admitting = False
+        self.last_admission: str | None = None
+        self.memory = memory(adapter, traits, self.goals_met)
+        per_block = self.memory.granularity == "block"
+        size, total, longest = traits.block_size, traits.total, traits.max_length
+        self.tables = Tables(adapter, size, per_block=per_block, sparing=self.memory.sparing, total=total)
+        self.checks = Checks()
+        self.evaluated = self.checks.evaluated
+        most = None if longest is None else -(-longest // size) + traits.lookahead_blocks
+        self.occupancy = Occupancy(
+            self.tables, self.checks, laws, block_size=size, total=total, max_length=longest, most_blocks=most
+        )
+        self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size)
+        self.questions = Questions(adapter, self.tables, self.checks, ask)
+        self.listening: Listening | None = None
+        if traits.event_listener and not per_block:
+            listener = Listener(size, traits.event_listener == "counting")
+            self.listening = Listening(adapter, listener, self.checks, self.goals_met)
+        # The tables at the beginning of a step. Empty once an operation of the step was accepted: from then on nobody
+        # knows them, since a question before each operation would flush lazy work (rules 3 and 12).
+        self.unchanged: dict[str, list[int]] = {}
+        # The request that was admitted with nothing done since free_now was asked for.
+        self.first_hit: Request | None = None
+        # The last answers of a settling: what is the same object as then was checked then.
+        self.settled_tables: dict[str, list[int]] | None = None
+        self.settled_free: list[int] | None = None
+        self.settled_free_now: int | None = None
+        self.avail: int | None = None
+        self.saw_evictable = False
+        self.saw_growth = False
+        self.lengths: dict[str, int] = {}
+
+    @property
+    def subject(self) -> str | None:
+        """After a Divergence the request that it concerns, None if it concerns none."""
+        return self.checks.subject
+
+    def allows(self, operation: str) -> bool:
+        """Returns whether the traits and the state of the step allow an operation, whatever its arguments are."""
+        match operation:
+            case "chunk":
+                return self.traits.chunk
+            case "forward":
+                return bool(self.scheduled)
+            case "finish" | "abort":
+                return not self.scheduled
+            case "fork":
+                return self.traits.can_fork and not self.scheduled
+            case "evict_all":
+                return self.traits.can_evict_all and not self.scheduled
+            case "reset":
+                return self.traits.can_reset and not self.scheduled
+        return True  # the others depend on the request, or on the room in the pool
+
+    def withdrawable(self) -> list[str]:
+        """Returns the requests whose schedule can be taken back: an admission just made, or any before admissions."""
+        if not self.traits.can_withdraw:
+            return []
+        if self.admitting:
+            return [name for name in self.scheduled if name == self.last_admission]
+        return list(self.scheduled)
+
+    def require_admissible(self, tokens: Sequence[int], n: int) -> None:
+        """Raises NotEnabled unless a request of these tokens may ask for admission with a first chunk of `n`."""
+        traits = self.traits
+        require(tokens and n >= 1 and (traits.max_length is None or len(tokens) <= traits.max_length))
+        require(n == len(tokens) or (traits.chunk and n < len(tokens) and n % traits.chunk_align == 0))
+
+    def unscheduled(self, name: str) -> Request:
+        """Returns a live request that may be scheduled or preempted now. Raises NotEnabled for any other name."""
+        request = self.live.get(name)
+        if request is None or request.pending or self.admitting:
+            raise NotEnabled
+        return request
+
+    def between_steps(self, operation: str, name: str) -> Request:
+        """Returns a live request, if the operation, one between steps, is allowed now. Raises NotEnabled otherwise."""
+        request = self.live.get(name)
+        if request is None or not self.allows(operation):
+            raise NotEnabled
+        return request

@@ -1,0 +1,80 @@
+"""Settling between steps: asks the manager about itself and checks everything that holds then.
+
+Several laws see the same fault, and the first one here is blamed: laws that name a cause come before those that only
+see a sum.
+"""
+
+from __future__ import annotations
+
+from kvlockstep.models.kv_manager.forward import read
+from kvlockstep.models.kv_manager.questions import Answers
+from kvlockstep.models.kv_manager.session import Session
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.listener import Room
+
+
+def settle(session: Session) -> None:
+    """Checks the state between two steps. Raises Divergence."""
+    checks, occupancy, traits = session.checks, session.occupancy, session.traits
+    checks.subject = None
+    if session.listening is not None:
+        # Here and not at the admission: the forward has read the hit by now, and found its content right.
+        session.listening.raise_unannounced()
+    answers = session.questions.between_steps(session.live)
+    tables, free, avail, free_now = answers
+    session.avail = avail
+    held_before = occupancy.held
+    _notice_growth(session, tables)
+    # Every law below compares with what these tables hold; with the blocks held before, right managers are blamed.
+    _follow(session, answers)
+    held, size = occupancy.held_slots, traits.block_size
+    # A free list and a set of held blocks that are still the same objects were checked together the last time.
+    if free is not None and (free is not session.settled_free or occupancy.held is not held_before):
+        # A block that is in the free list twice is often handed out next, and held and free as well then.
+        checks.check(laws.no_double_free, free, size)
+        checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
+    # The special case first: whatever breaks it breaks accounting, too.
+    checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live))
+    checks.check(laws.accounting, avail, held, traits.total)
+    # Behind accounting, which says whether it is avail that is wrong.
+    checks.check(laws.free_count, free_now, avail, "", (), size)
+    for request in session.live.values():
+        read(session, request, tables, request.computed)
+    if session.listening is not None and session.ask != "late":
+        session.listening.listen(Room(occupancy.blocks_for(traits.total - free_now)))
+    # Behind eviction_safety: of a held block that is free the poison would be blamed, as wrong content.
+    if free is not None:
+        session.memory.poison(free)
+    session.settled_free = free
+    session.settled_free_now = free_now
+    # A manager may answer with the list that it works on.
+    session.unchanged = tables if session.tables.per_block else {name: table.copy() for name, table in tables.items()}
+    session.saw_evictable = session.saw_evictable or avail > free_now
+    checks.subject = None
+
+
+def _follow(session: Session, answers: Answers) -> None:
+    """Takes the tables over into the occupancy, and counts what was freed and evicted since the last settling."""
+    occupancy, tables = session.occupancy, answers.tables
+    held_before = occupancy.held
+    if not session.tables.per_block or tables != session.settled_tables:
+        occupancy.follow(tables)
+        occupancy.check_conservation()
+        occupancy.check_lengths(tables)
+        session.settled_tables = tables
+        session.tables.forget_but(tables)
+    occupancy.freed = set() if occupancy.held is held_before else occupancy.given_back(held_before)
+    free_before = session.settled_free_now
+    if free_before is not None:
+        fresh = len(occupancy.written - held_before) * session.traits.block_size
+        session.goals_met["eviction"] += fresh > free_before
+        occupancy.evicted += occupancy.evictions(held_before, free_before, answers.free_now)
+    occupancy.written.clear()
+
+
+def _notice_growth(session: Session, tables: dict[str, list[int]]) -> None:
+    """Notes whether a table ever grows: where none does, every request has its row from the start."""
+    if not session.saw_growth:
+        lengths = session.lengths
+        session.saw_growth = any(len(table) > lengths.get(name, len(table)) for name, table in tables.items())
+        session.lengths = {name: len(table) for name, table in tables.items()}

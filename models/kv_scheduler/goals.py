@@ -1,0 +1,73 @@
+"""What a run on a kv_scheduler must have met before it says anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from kvlockstep.models.core.model import Goal
+from kvlockstep.models.kv_scheduler.job import Job
+from kvlockstep.reference.kv_scheduler.contract import Item, SchedulerTraits
+
+GOALS = (
+    Goal("hit", "a request starts with cached tokens", "prefix_cache"),
+    Goal("shared", "two live requests share a block", "prefix_cache"),
+    Goal("eviction", "a batch takes more blocks than were free", "prefix_cache"),
+    Goal("physical_reuse", "a slot is written by a second request"),
+    Goal("chunk", "a prompt is computed in chunks"),
+    Goal("mixed", "a batch has prompts and decodes", "mixes"),
+    Goal("preempt", "a request is preempted", "preempts"),
+    Goal("resume", "a preempted request comes back", "preempts"),
+    Goal("resume_with_output", "a preempted request comes back with tokens that it has sampled", "preempts"),
+    Goal("overlap", "a batch is scheduled while another is in flight", "overlap"),
+    Goal("preempt_in_flight", "a request is preempted before its token has arrived", "overlap_preempts"),
+    Goal("late_token", "a token arrives for a request that has ended", "ends_in_flight"),
+    Goal("ended_by_token", "a request ends by its token"),
+    Goal("ended_by_length", "a request ends by its length"),
+    Goal("abort_waiting", "a request is aborted before it starts", "aborts"),
+    Goal("abort_in_flight", "a request is aborted with its batch in flight", "aborts_in_flight"),
+    Goal("abort_preempted", "a preempted request is aborted", "aborts_preempted"),
+    Goal("drafts", "a batch has drafts", "drafts"),
+    Goal("accepted_drafts", "some drafts are accepted", "drafts"),
+    Goal("rejected_drafts", "some drafts are rejected", "drafts"),
+    Goal("behind_accepted", "a request goes on behind accepted drafts in flight", "drafts_overlap"),
+    Goal("behind_rejected", "a request goes on behind rejected drafts in flight", "drafts_overlap"),
+    Goal("preempt_drafts", "a request is preempted with drafts in flight", "drafts_overlap_preempts"),
+    Goal("late_drafts", "drafts arrive for a request that has ended", "drafts_overlap"),
+    Goal("reset_live", "a reset sends requests back", "can_reset"),
+    Goal("extra_key", "a request has an extra key", "extra_key"),
+    Goal("drain", "every request is run to its end"),
+)
+
+
+def notice_start(met: Counter[str], job: Job, item: Item) -> None:
+    """Counts the first item of a request, or the first one after a preemption."""
+    met["hit"] += item.start > 0
+    met["resume"] += job.preempted
+    met["resume_with_output"] += job.preempted and job.delivered > 0
+
+
+def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block_size: int) -> None:
+    """Counts the tables that share a block with one before them."""
+    held: set[int] = set()
+    for table in tables.values():
+        blocks = {slot // block_size for slot in table}
+        met["shared"] += not blocks.isdisjoint(held)
+        held |= blocks
+
+
+def unreachable(traits: SchedulerTraits, saw_evictable: bool) -> set[str]:
+    """Returns the goals that do not apply to the scheduler, by its traits and by what was seen of it so far."""
+    overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
+    has = {
+        **vars(traits),
+        "overlap": overlap,
+        "overlap_preempts": overlap and traits.preempts,
+        "ends_in_flight": overlap or traits.aborts == "any",
+        "aborts_in_flight": traits.aborts == "any" or (traits.aborts and overlap),
+        "aborts_preempted": traits.aborts and traits.preempts,
+        "drafts_overlap": drafts_overlap,
+        "drafts_overlap_preempts": drafts_overlap and traits.preempts,
+    }
+    never = {goal.id for goal in GOALS if goal.when and not has[goal.when]}
+    return never if saw_evictable else never | {"eviction"}

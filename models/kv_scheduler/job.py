@@ -1,0 +1,67 @@
+"""Jobs and flights: a request and a batch as the judge of a kv_scheduler knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvlockstep.models.requests.request import Request
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, PAD_DRAFT, Item
+
+
+@dataclass
+class Job:
+    """A live request. `request` has its true tokens, those in flight included.
+
+    The first `prompt` tokens are its prompt; of those behind them the scheduler has heard of `delivered`. `rank` orders
+    it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. `offered` are
+    drafts for its next batch. If it is `aborted`, it ends with its next token at the latest.
+    """
+
+    request: Request
+    max_tokens: int
+    rank: tuple[int, int]
+    prompt: int
+    delivered: int = 0
+    fresh: bool = True
+    preempted: bool = False
+    aborted: bool = False
+    offered: list[int] = field(default_factory=list)
+
+    @property
+    def undelivered(self) -> int:
+        """Tokens that the scheduler has not heard of."""
+        return len(self.request.tokens) - self.prompt - self.delivered
+
+    def cut(self, tokens: list[int]) -> list[int]:
+        """Returns the tokens that it gains of these: none behind its end."""
+        left = tokens[: max(0, self.max_tokens + self.prompt - len(self.request.tokens))]
+        return left[: left.index(END_TOKEN) + 1] if END_TOKEN in left else left
+
+    def guesses(self, item: Item) -> list[int]:
+        """Returns the drafts that an item has if it is right: those that were offered, padding where it has padding.
+
+        Ids that it leaves out are the device's own.
+        """
+        fed = list(item.tokens[item.n - item.drafts :])
+        offered = [*self.offered, *[PAD_DRAFT] * item.drafts]
+        return [PAD_DRAFT if fed[i : i + 1] == [PAD_DRAFT] else offered[i] for i in range(item.drafts)]
+
+    @property
+    def work(self) -> int:
+        """The most tokens that it can have."""
+        return self.prompt + self.max_tokens
+
+
+class Flight(NamedTuple):
+    """A batch in flight: who is in it, the token sampled for each that samples, and how many drafts were right.
+
+    `gained` are the tokens that a request has by it: accepted drafts and the sampled one, up to the request's end.
+    `rejected` counts the drafts that were wrong.
+    """
+
+    names: set[str]
+    sampled: dict[str, int]
+    accepted: dict[str, int]
+    rejected: dict[str, int]
+    gained: dict[str, list[int]]

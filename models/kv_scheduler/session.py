@@ -1,0 +1,111 @@
+"""Session of one kv_scheduler under its users: its requests and batches in flight, and what is known of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from typing import Any
+
+from kvlockstep.models.kv_scheduler.job import Flight, Job
+from kvlockstep.models.requests.adapter import answered, read_traits
+from kvlockstep.models.requests.answers import freed_text
+from kvlockstep.models.requests.checks import Checks, Contents
+from kvlockstep.models.requests.occupancy import Occupancy
+from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.models.requests.tables import Tables
+from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+
+
+class SchedulerSession:
+    """What the judge of a scheduler knows. `budget` tokens and `running` requests are the most that a batch may have.
+
+    Raises Divergence if the adapter's traits cannot be read. `live` has the requests, `flights` the batches that were
+    scheduled and not updated, the oldest first. `goals_met` and `evaluated` count goals and laws.
+    """
+
+    _call = staticmethod(answered)
+
+    def __init__(self, adapter: Any, budget: int, running: int) -> None:
+        self.adapter = adapter
+        self.traits = read_traits(adapter, SchedulerTraits)
+        size, total = self.traits.block_size, self.traits.total
+        self.goals_met: Counter[str] = Counter()
+        checks = Checks()
+        self._check, self.evaluated = checks.check, checks.evaluated
+        self.memory = SlotMemory(adapter, Traits(size, total), self.goals_met)
+        self.live: dict[str, Job] = {}
+        self.flights: deque[Flight] = deque()
+        self.used_names: set[str] = set()
+        self.longest = self.traits.max_length or self.traits.total
+        self._aborted: set[str] = set()
+        self.tables = Tables(adapter, size, per_block=False)
+        self.occupancy = Occupancy(
+            self.tables,
+            checks,
+            laws,
+            block_size=size,
+            total=total,
+            max_length=self.traits.max_length,
+            most_blocks=_blocks_of_longest(self.traits),
+        )
+        self._contents = Contents(self.memory, checks, laws, size, self.tables.entry_size)
+        self.saw_evictable = False
+        self.avail: int | None = None
+        self._said = ""
+        self._limits = budget, running
+        self._free_before: int | None = None
+        self._batches_without_token = 0
+        self._arrivals = itertools.count()
+
+    def begin(self) -> None:
+        """An operation begins: nothing of it is answered yet."""
+        self.avail = None
+        self._said = ""
+        self.occupancy.freed = set()
+
+    @property
+    def so_far(self) -> str:
+        """The text of what the last operation has answered, also if it failed on the way."""
+        return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
+
+    def allows(self, operation: str) -> bool:
+        """Returns whether the traits and the batches in flight allow an operation, whatever its arguments are."""
+        match operation:
+            case "schedule":
+                return len(self.flights) < self.traits.overlap and bool(self.live)
+            case "update":
+                return bool(self.flights)
+            case "abort":
+                between = self.traits.aborts == "before_schedule" and len(self.flights) < self.traits.overlap
+                return between or self.traits.aborts == "any"
+            case "draft":
+                return bool(self.traits.drafts) and not self.flights
+            case "reset":
+                return self.traits.can_reset and not self.flights
+            case "drain":
+                return bool(self.live) and not self.flights
+        return True  # users add requests at any time
+
+    @property
+    def drafts_overlap(self) -> bool:
+        """Whether batches are scheduled behind drafts that nobody but the device has judged."""
+        return self.traits.drafts > 0 and self.traits.overlap > 1
+
+    def draftable(self) -> list[str]:
+        """Returns the requests that drafts can be offered for."""
+        if not self.allows("draft"):
+            return []
+        return [name for name, job in self.live.items() if not job.fresh and job.request.remaining == 1]
+
+
+def _blocks_of_longest(traits: SchedulerTraits) -> int | None:
+    """The blocks of the longest request, and of what is computed beyond its end while nobody has heard of it.
+
+    The last token is sampled and not computed. Each batch in flight has one token more, and its drafts.
+    """
+    if traits.max_length is None:
+        return None
+    tokens = traits.max_length - 1 + traits.overlap * (1 + traits.drafts)
+    return -(-tokens // traits.block_size) + traits.lookahead_blocks

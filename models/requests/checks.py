@@ -1,0 +1,64 @@
+"""Evaluation of the laws of one contract, counted, and of those that both request contracts have on KV memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.request import Memory, Request, require_right
+from kvlockstep.properties.kv_manager.laws import serving
+from kvlockstep.properties.law import Law, verdict
+
+
+class Checks:
+    """Checks laws for a judge. `evaluated` counts how often each law, by its id, was evaluated.
+
+    `subject` is the request that is looked at; after a Divergence the one that it concerns, None if it concerns none.
+    """
+
+    def __init__(self) -> None:
+        self.evaluated: Counter[str] = Counter()
+        self.subject: str | None = None
+
+    def check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
+        """Raises Divergence if the law does not hold; the message begins with `name`, if there is one."""
+        self.evaluated[law.id] += 1
+        if (wrong := verdict(law, *observed)) is not None:
+            raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
+
+
+class Contents:
+    """The KV memory of one target under the laws of what requests write to it and read from it.
+
+    `laws` is the module that declares the contract's laws. A table has one entry for every `entry_size` slots.
+    """
+
+    def __init__(self, memory: Memory, checks: Checks, laws: Any, block_size: int, entry_size: int) -> None:
+        self._memory, self._checks, self._laws = memory, checks, laws
+        self._block_size, self._entry_size = block_size, entry_size
+        # The last law takes whatever is wrong, so the two that name a culprit are asked first.
+        self._content_laws = laws.prefix_soundness, laws.write_isolation, laws.content_equality
+
+    def write(self, request: Request, tables: Mapping[str, Sequence[int]], start: int, stop: int) -> None:
+        """Writes positions [start, stop). Raises Divergence if another request of this forward wrote there (rule 4)."""
+        law = self._laws.no_aliasing
+        self._checks.evaluated[law.id] += 1
+        conflict = self._memory.write(request, tables[request.name], start, stop)
+        if conflict is not None:
+            slot, other = conflict
+            two = {name: tables[name] for name in (other, request.name)}
+            self._checks.check(law, serving(slot, two, self._entry_size), slot, self._block_size)
+
+    def read(self, request: Request, tables: Mapping[str, Sequence[int]], stop: int) -> None:
+        """Reads positions [0, stop). Raises Divergence for the first that does not hold what a cold run writes."""
+        laws, evaluated = self._laws, self._checks.evaluated
+        evaluated[laws.prefix_soundness.id] += 0 < request.hit <= stop
+        evaluated[laws.content_equality.id] += stop > 0
+        cell = self._memory.first_wrong(request, tables[request.name], stop)
+        if cell is None:
+            return
+        others = {name: table for name, table in tables.items() if name != request.name}
+        cell = cell._replace(also=tuple(serving(cell.slot, others, self._entry_size)))
+        require_right(request, cell, self._content_laws)
