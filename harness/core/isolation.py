@@ -139,8 +139,9 @@ def _pickled(answer: Any) -> bytes:
 
 def _one_thread() -> None:
     """OpenMP's threads are not there after a fork, and a parallel region that waits for them waits for ever."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 def _await(

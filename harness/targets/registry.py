@@ -172,7 +172,7 @@ def resolve(contract: str, spec: str) -> Target:
     if ":" not in path:
         known = ", ".join(known_targets(contract))
         raise UsageError(f"unknown target {spec!r} for {contract}; known: {known}; or {importing.FORMS}")
-    return validate(Target(contract, spec, load(path)))
+    return validate(Target(contract, spec, load(path, spec)))
 
 
 def on_device(target: Target, device: str) -> Target:

@@ -50,7 +50,9 @@ class Request:
 class PagedManager(RequestManager[Request]):
     """`blocks` blocks of `block_size` slots. Meets KVManagerTarget with every optional method.
 
-    Trick: forks of a sequence keep what a step may take back or copy from, at one sequence of the cache each. A key is a 128-bit hash over the extra key and all tokens up to the end of a block: equal keys are taken for equal
+    Trick: forks of a sequence keep what a step may take back or copy from, at one sequence of the cache for each.
+
+    A key is a 128-bit hash over the extra key and all tokens up to the end of a block: equal keys are taken for equal
     prefixes. With `tensors` the KV lies in `memory`, a StoreMemory on `device` in `layout`, and moves by its copies.
     """
 

@@ -25,7 +25,9 @@ class Request(TableRequest):
 class PoolManager(TableManager[Request]):
     """`blocks` blocks of `block_size` slots. Meets KVManagerTarget with every optional method.
 
-    Trick: the BlockPool keeps keys, holders and the free queue, at one key lookup per block. A block is cached once all its tokens are computed, even if another block caches the same. With `tensors` the KV
+    Trick: the BlockPool keeps keys, holders and the free queue, at one key lookup per block.
+
+    A block is cached once all its tokens are computed, even if another block caches the same. With `tensors` the KV
     lies in `memory`, a KVTensors on `device`.
     """
 

@@ -41,7 +41,9 @@ class Request:
 class RadixManager(RequestManager[Request]):
     """`blocks` pages of `block_size` slots. Meets KVManagerTarget with every optional method.
 
-    Trick: a locked handle of a radix tree finds and protects a prefix, at the cost of its length in tokens. Cached is what is computed: a prompt chunk by chunk, everything else when the request leaves. Where another request
+    Trick: a locked handle of a radix tree finds and protects a prefix, at the cost of its length in tokens.
+
+    Cached is what is computed: a prompt chunk by chunk, everything else when the request leaves. Where another request
     was faster, the slots are exchanged for the cached ones at commit. A fork shares what is cached and copies the rest.
     With `tensors` the KV lies in `memory`, a KVTensors on `device`; with `rows` the block tables of up to so many
     requests at a time lie in `table`, a PageTable on `device`, up to date from `launch` on.
