@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kvlockstep.impl.slots import slots_of
+from kvlockstep.reference.kv.shape import blocks_for
 
 
 class DueCopy(NamedTuple):
@@ -189,4 +190,4 @@ class TableManager(RequestManager[AnyTableRequest]):
         """The blank blocks."""
 
     def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+        return blocks_for(tokens, self.block_size)
