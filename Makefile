@@ -58,7 +58,8 @@ SAMPLE ?= 5
 SEED ?= 1
 mutation: $(READY)
 	$(BIN)/python -m pip install -qq 'cosmic-ray>=8.3'
-	$(BIN)/python tests/mutation/mutate.py --sample $(SAMPLE) --seed $(SEED) -o docs/mutation.md
+	mkdir -p build
+	$(BIN)/python tests/mutation/mutate.py --sample $(SAMPLE) --seed $(SEED) -o build/mutation.md
 
 # Engines that the package index has, unpacked and not installed. Clone the others into .engines by hand.
 engines: $(READY) .engines/.ready
