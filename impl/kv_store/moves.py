@@ -148,10 +148,9 @@ class KernelMoves:
 
     def _stage(self, blocks: int, by_plane: bool) -> Blocks:
         """Room for so many blocks on the device, [plane, block, word] or else [block, plane, word]."""
-        words = torch.empty(
-            blocks * self.plane_count * self.block_words, dtype=self.device_blocks.words.dtype, device=self._planes.device
-        )
-        strides = (blocks * self.block_words, self.block_words) if by_plane else (self.block_words, self.plane_count * self.block_words)
+        planes, width, device = self.plane_count, self.block_words, self._planes.device
+        words = torch.empty(blocks * planes * width, dtype=self.device_blocks.words.dtype, device=device)
+        strides = (blocks * width, width) if by_plane else (width, planes * width)
         return Blocks(words, *strides)
 
     def _between(self, origin: Blocks, goal: Blocks) -> BlockCopy:
