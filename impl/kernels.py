@@ -192,9 +192,7 @@ def gather(kv: Rows, layer: int, slots: torch.Tensor, keys: torch.Tensor, values
     _rows(kv, layer, slots, keys, values, into_kv=False)
 
 
-def _rows(
-    kv: Rows, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, into_kv: bool
-) -> None:
+def _rows(kv: Rows, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, into_kv: bool) -> None:
     tile, width = _tile(kv.row)
     if len(slots):
         grid = (triton.cdiv(len(slots), tile),)

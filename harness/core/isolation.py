@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import multiprocessing
 import os
 import re
 import signal
@@ -23,6 +22,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any, TypeVar
 
+from kvlockstep.core import system
+from kvlockstep.core.system import ENDS_WITH_PARENT, FORK
 from kvlockstep.core.watchdog import Watchdog
 
 R = TypeVar("R")
@@ -31,9 +32,6 @@ POLL_SECONDS = 0.05
 # What faulthandler is given to write where a child stood that is killed.
 LAST_WORDS_SECONDS = 0.2
 PR_SET_PDEATHSIG = 1
-CAN_FORK = "fork" in multiprocessing.get_all_start_methods()
-# A child inherits the factory, which may be anything; other start methods would have to pickle it.
-FORK: Any = multiprocessing.get_context("fork" if CAN_FORK else None)
 
 
 class ChildLost(Exception):
@@ -68,7 +66,12 @@ def in_child(
     """Returns `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised.
 
     `progress` hears what the child reports to its watchdog. Interrupts are for the parent: the child ignores them.
+    Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
     """
+    if not system.CAN_FORK:
+        own = SharedWatchdog(step_seconds, [0, 0])
+        with own.watching():
+            return work(own)
     shared = FORK.RawArray("Q", 2)
     receive, send = FORK.Pipe(duplex=False)
     with tempfile.TemporaryFile("w+") as last_words:
@@ -201,7 +204,7 @@ def _end(child: Any) -> None:
 
 def die_with(parent: int) -> None:
     """Has the kernel end this process when its parent is gone, however that ended; does nothing but on Linux."""
-    if sys.platform == "linux":
+    if ENDS_WITH_PARENT:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -14,6 +14,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.isolation import ChildLost, SharedWatchdog, in_child
 from kvlockstep.core.parent import RUNNING, doing
 from kvlockstep.core.profiles import Profile, profile_of
+from kvlockstep.core.system import unprotected
 from kvlockstep.core.trace import Trace, place_of, save_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import (
@@ -118,6 +119,8 @@ def check_target(
     """
     report = TargetReport(target.contract, target.name)
     model_type = model_of(target.contract)
+    if text := unprotected():
+        _note(report, emit, "check", text)
     replay_saved(target, directory, profile, report, emit)
     reach: Counter[str] = Counter()
     evaluated: Counter[str] = Counter()

@@ -13,7 +13,8 @@ import mmap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kvlockstep.core.isolation import CAN_FORK, ChildLost, SharedWatchdog, in_child
+from kvlockstep.core import system
+from kvlockstep.core.isolation import ChildLost, SharedWatchdog, in_child
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, Replayed, play_ops
@@ -92,7 +93,7 @@ def journaled(model_type: M, journal: Journal) -> M:
 
 def supervises(target: Target) -> bool:
     """Whether the target can run in a child: a forked child cannot use the device of its parent."""
-    return CAN_FORK and target.device == CPU
+    return system.CAN_FORK and target.device == CPU
 
 
 def supervised(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.core.errors import UsageError
-from kvlockstep.core.isolation import CAN_FORK
+from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
 from kvlockstep.impl.engines import loading
 from kvlockstep.models.core.model import Factory

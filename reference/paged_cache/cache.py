@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.reference.errors import InvalidArgument, OutOfSlots, UnknownSlot
-from kvlockstep.reference.kv.shape import blocks_for, KVShape
+from kvlockstep.reference.kv.shape import KVShape, blocks_for
 from kvlockstep.reference.paged_cache.contract import (
     POLICIES,
     Allocation,
