@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kvlockstep.impl.slots import slots_of
-from kvlockstep.reference.kv.shape import blocks_for
 
 
 class DueCopy(NamedTuple):
@@ -190,4 +189,4 @@ class TableManager(RequestManager[AnyTableRequest]):
         """The blank blocks."""
 
     def _blocks_for(self, tokens: int) -> int:
-        return blocks_for(tokens, self.block_size)
+        return -(-tokens // self.block_size)
