@@ -31,6 +31,8 @@ class PoolManager(TableManager[Request]):
     lies in `memory`, a KVTensors on `device`.
     """
 
+    _copy_at = -1
+
     def __init__(
         self,
         blocks: int,

@@ -84,6 +84,8 @@ class TableManager(RequestManager[AnyTableRequest]):
 
     chunk = extra_key = copies_at_reserve = True
     hash_trust = "tokens+parent"
+    # Which of the blocks that a reservation takes becomes the copy. Either will do; block numbers in reports depend on it.
+    _copy_at = 0
 
     def reset(self) -> None:
         """Ends every request and forgets everything cached."""
@@ -129,7 +131,7 @@ class TableManager(RequestManager[AnyTableRequest]):
             taken = self._take(need)
             if shared:
                 self._due.append(DueCopy(rid, index, table[index]))
-                table[index] = taken.pop(0)
+                table[index] = taken.pop(self._copy_at)
             table += taken
         return True
 
