@@ -84,7 +84,7 @@ class TableManager(RequestManager[AnyTableRequest]):
 
     chunk = extra_key = copies_at_reserve = True
     hash_trust = "tokens+parent"
-    # Which of the blocks that a reservation takes becomes the copy. Either will do; block numbers in reports depend on it.
+    # The copy is this one of the blocks that a reservation takes. Any will do; block numbers in reports depend on it.
     _copy_at = 0
 
     def reset(self) -> None:
