@@ -6,12 +6,12 @@ READY := $(VENV)/.ready
 # Where mypy and import-linter find kvlockstep, which for them has to be one folder: links to ours.
 LINKS := build/lint
 
-.PHONY: check docs test lint tests cluster gate bench gpu score mutation engines symbolic clean
+.PHONY: check docs test lint tests cluster wheel gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-test: $(READY) lint tests cluster gate
+test: $(READY) lint tests cluster wheel gate
 
 # Every fault is caught, with three seeds, and nothing that is right is blamed.
 gate: $(READY)
@@ -37,6 +37,12 @@ cluster: $(READY)
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[cluster,cluster-test]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/cluster
 
+# A wheel, and what a new user does with it in a fresh environment without torch: two minutes, most of it installing.
+wheel: $(READY)
+	rm -rf build/lib build/bdist.* build/wheel
+	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir build/wheel .
+	$(BIN)/python tests/wheel/try_wheel.py build/wheel/kvlockstep-*.whl
+
 bench: $(READY)
 	$(BIN)/kvlockstep bench
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/bench
@@ -56,7 +62,8 @@ SAMPLE ?= 5
 SEED ?= 1
 mutation: $(READY)
 	$(BIN)/python -m pip install -qq 'cosmic-ray>=8.3'
-	$(BIN)/python tests/mutation/mutate.py --sample $(SAMPLE) --seed $(SEED) -o docs/mutation.md
+	mkdir -p build
+	$(BIN)/python tests/mutation/mutate.py --sample $(SAMPLE) --seed $(SEED) -o build/mutation.md
 
 # Engines that the package index has, unpacked and not installed. Clone the others into .engines by hand.
 engines: $(READY) .engines/.ready
@@ -80,7 +87,7 @@ symbolic: $(READY)
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --constraint constraints.txt torch setuptools
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[test,engines]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[torch,test,engines]'
 	touch $@
 
 clean:

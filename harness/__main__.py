@@ -15,8 +15,8 @@ if sys.flags.optimize > 1:
 
 from kvlockstep.commands.cli import main
 from kvlockstep.commands.options import IN_PROCESS
-from kvlockstep.core.isolation import CAN_FORK
 from kvlockstep.core.parent import waited_for
+from kvlockstep.core.system import CAN_FORK
 
 # For threads that a target has left to end when the command is through; those of an idle executor do at once.
 WAIT_SECONDS = 5.0

@@ -11,6 +11,7 @@ import itertools
 from kvlockstep.reference.block_stack import BlockStack
 from kvlockstep.reference.errors import ContractError
 from kvlockstep.reference.kv.memory import Provenance
+from kvlockstep.reference.kv.shape import blocks_for
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache, common_length
@@ -51,7 +52,7 @@ def ceil_division(tokens: int, block_size: int) -> None:
     """The blocks for a length hold it, and one block less does not."""
     assert 0 <= tokens < 1000
     assert 1 <= block_size <= 16
-    blocks = KVManager(0, block_size)._blocks_for(tokens)
+    blocks = blocks_for(tokens, block_size)
     assert blocks * block_size >= tokens
     assert (blocks - 1) * block_size < max(tokens, 1)
 

@@ -187,7 +187,7 @@ class ExchangesNothing(BlockManager):
             other, request.table[index] = request.table[index], table[index]
             self._blank.remove(table[index])
             self._holders[table[index]] = 1
-            self._drop(other)
+            self._release((other,))
 
 
 class WritesShared(BlockManager):

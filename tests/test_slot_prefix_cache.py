@@ -19,8 +19,9 @@ from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.slot_prefix_cache import cache as slot_prefix_cache
 from kvlockstep.impl.slot_prefix_cache import packed_tokens
-from kvlockstep.impl.slot_prefix_cache.cache import TORN, SlotPrefixCache
+from kvlockstep.impl.slot_prefix_cache.cache import SlotPrefixCache
 from kvlockstep.impl.slot_prefix_cache.packed_tokens import common, packed
+from kvlockstep.impl.slot_prefix_cache.planes import TORN
 from kvlockstep.models.slot_prefix_cache import SlotPrefixCacheModel
 from kvlockstep.reference.errors import ContractError, InvalidArgument, NotPinned, Pinned
 from kvlockstep.reference.slot_prefix_cache import MISS, Match

@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.bench.block_pool import bench_block_pool
-from kvlockstep.bench.kv_store import bench_prefix_copy
-from kvlockstep.bench.radix_cache import bench_radix
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
@@ -101,6 +99,20 @@ def _block_pool() -> list[Speed]:
     )
 
 
+def _radix_cache() -> list[Speed]:
+    factory = resolve("radix_cache", "radix").factory
+    from kvlockstep.bench.radix_cache import bench_radix  # noqa: PLC0415  numpy is an extra
+
+    return bench_radix(factory)
+
+
+def _kv_store() -> list[Speed]:
+    factory = resolve("kv_store", "tensors").factory
+    from kvlockstep.bench.kv_store import bench_prefix_copy  # noqa: PLC0415  torch is an extra
+
+    return bench_prefix_copy(factory)
+
+
 def _record() -> list[Speed]:
     """On our own manager, and on vLLM's if it is here."""
     targets = {"blocks": resolve("kv_manager", "blocks").factory}
@@ -111,8 +123,8 @@ def _record() -> list[Speed]:
 
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
-    "radix_cache": lambda: bench_radix(resolve("radix_cache", "radix").factory),
-    "kv_store": lambda: bench_prefix_copy(resolve("kv_store", "tensors").factory),
+    "radix_cache": _radix_cache,
+    "kv_store": _kv_store,
     "record": _record,
 }
 

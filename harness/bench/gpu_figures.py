@@ -92,13 +92,13 @@ def halves_gbs(store: KVStore, lists: Sequence[torch.Tensor]) -> float:
     """
     moves = store.moves
     assert moves is not None
-    words, plane, block = moves._device
+    words, plane, block = moves.device_blocks
     size, us = 512, 0.0
-    chunks, never = moves._width // size, -(1 << 62) - 12345
+    chunks, never = moves.block_words // size, -(1 << 62) - 12345
     for target in (0, 1):
         calls = [
             partial(
-                _half_copy[(len(pairs) * moves._count * chunks,)],
+                _half_copy[(len(pairs) * moves.plane_count * chunks,)],
                 *(words, pairs, plane, block, chunks, len(pairs), never),
                 target=target,
                 size=size,
@@ -123,10 +123,10 @@ def copy_rows(blocks: int = 4096) -> Iterator[Row]:
         for pairs in PAIRS:
             lists = list(copies(pairs, blocks))
             sent = [torch.tensor(chosen, device=DEVICE) for chosen in lists]
-            kernel = device_us([partial(moves._within.many, each) for each in sent])
+            kernel = device_us([partial(moves.within.many, each) for each in sent])
             halves = halves_gbs(store, sent)
             sent = [torch.tensor(chosen, device=DEVICE) for chosen in copies(pairs, blocks, scattered=False)]
-            straight = device_us([partial(moves._within.many, each) for each in sent])
+            straight = device_us([partial(moves.within.many, each) for each in sent])
             moved = 2 * pairs * BLOCK_BYTES
             label = f"copy_blocks, {pairs} pairs, {layout}"
             yield Row(label, "GB/s", gbs(moved, kernel), whole, "memcpy of 1 GiB", 0.95)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kvlockstep.bench.timing import Speed, best_of, no_gc
+from kvlockstep.runs.chat import Chats
 
 Factory = Callable[[int, int], Any]
 
@@ -182,19 +183,14 @@ class Conversations:
 
     def prompts(self) -> list[tuple[array[int], array[int]]]:
         """Per request its prompt, and the prompt with what is generated."""
-        rng = random.Random(self.seed)
-        system = [rng.randrange(128_000) for _ in range(self.system)]
-        histories: list[list[int]] = [[] for _ in range(self.users)]
-        weights = [1 / rank**0.8 for rank in range(1, self.users + 1)]
+        draw = random.Random(self.seed)
+        chats = Chats(draw, users=self.users, system=self.system, vocabulary=128_000)
         made = []
-        for user in rng.choices(range(self.users), weights, k=self.requests):
-            history = histories[user]
-            if len(history) == self.turns * (self.asked + self.generated):
-                history.clear()
-            history += [rng.randrange(128_000) for _ in range(self.asked)]
-            prompt = array("q", system + history)
-            history += [rng.randrange(128_000) for _ in range(self.generated)]
-            made.append((prompt, array("q", system + history)))
+        for user in draw.choices(range(self.users), chats.weights, k=self.requests):
+            if chats.length(user) == self.turns * (self.asked + self.generated):
+                chats.start_over(user)
+            prompt, answer = chats.turn(user, self.asked, self.generated)
+            made.append((array("q", prompt), array("q", prompt + answer)))
         return made
 
 

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Protocol
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import SHARD, Task, do_task, uses_children
-from kvlockstep.core.isolation import FORK, SharedWatchdog, die_with, how_it_died
+from kvlockstep.core.isolation import SharedWatchdog, die_with, how_it_died
+from kvlockstep.core.system import FORK
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory
 

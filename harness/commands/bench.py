@@ -9,7 +9,8 @@ import click
 
 from kvlockstep.commands.options import json_option, print_json
 from kvlockstep.core.errors import UsageError
-from kvlockstep.show.console import announce_timing, stdout
+from kvlockstep.show.console import announce_timing, stderr, stdout
+from kvlockstep.targets.extras import ExtraMissing
 from kvlockstep.targets.registry import check_contract
 
 
@@ -54,7 +55,13 @@ def bench_command(
                 print_guided(stdout(), guided)
         else:
             announce_timing(name)
-            speeds = BENCHES[name]()
+            try:
+                speeds = BENCHES[name]()
+            except ExtraMissing as missing:
+                if what:
+                    raise
+                stderr().print(f"skipped {name}: {missing}", markup=False)
+                continue
             results[name] = [{**vars(row), "ratio": row.ratio} for row in speeds]
             if not as_json:
                 print_speeds(stdout(), name, speeds)

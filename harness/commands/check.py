@@ -40,6 +40,7 @@ from kvlockstep.show.console import (
 from kvlockstep.show.findings import results_of
 from kvlockstep.show.machine_formats import machine_formats, publish
 from kvlockstep.targets import Target, resolve
+from kvlockstep.targets.extras import ExtraMissing
 from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, known_targets, on_device
 
 
@@ -123,10 +124,15 @@ def _chosen_targets(
             try:
                 target = resolve(contract, spec)
                 chosen.append(target if device in (CPU, target.device) else on_device(target, device))
+            except ExtraMissing as missing:
+                if wanted:
+                    raise
+                report.skipped[f"{contract} on {spec}"] = str(missing)
             except UsageError as error:
                 if wanted or (spec not in ENGINE_TARGETS[contract] and device == CPU):
                     raise
                 report.skipped[f"{contract} on {spec}"] = str(error)
-    if device != CPU and not chosen:
-        raise UsageError(f"nothing to check on {device}: {'; '.join(report.skipped.values())}")
+    if not chosen:
+        where = "" if device == CPU else f" on {device}"
+        raise UsageError(f"nothing to check{where}: {'; '.join(report.skipped.values())}")
     return chosen

@@ -19,6 +19,7 @@ from rich.table import Table
 from kvlockstep.commands.options import json_option, options, print_json, seed_option, target_option
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.parent import RUNNING, doing
+from kvlockstep.runs.chat import Chats
 from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets import Target, resolve
 from kvlockstep.targets.trying import attempt, describe_failed_call
@@ -76,18 +77,13 @@ class _Turn:
 def chat_turns(chat: ChatWorkload, seed: int) -> list[tuple[int, list[int], list[int]]]:
     """(user, prompt, answer) of every turn, in the order of arrival; more popular users come more often."""
     draw = random.Random(seed)
-    system = [draw.randrange(50_000) for _ in range(chat.system)]
-    talks = [list(system) for _ in range(chat.users)]
+    chats = Chats(draw, users=chat.users, system=chat.system, vocabulary=50_000, popularity=chat.popularity)
     left = [chat.turns] * chat.users
-    weights = [1 / (rank + 1) ** chat.popularity for rank in range(chat.users)]
     turns = []
     while any(left):
-        user = draw.choices(range(chat.users), [w if n else 0 for w, n in zip(weights, left, strict=True)])[0]
+        user = draw.choices(range(chat.users), [w if n else 0 for w, n in zip(chats.weights, left, strict=True)])[0]
         left[user] -= 1
-        talks[user] += [draw.randrange(50_000) for _ in range(chat.asked)]
-        answer = [draw.randrange(50_000) for _ in range(chat.answered)]
-        turns.append((user, list(talks[user]), answer))
-        talks[user] += answer
+        turns.append((user, *chats.turn(user, chat.asked, chat.answered)))
     return turns
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import multiprocessing
 import os
 import re
 import signal
@@ -23,6 +22,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any, TypeVar
 
+from kvlockstep.core import system
+from kvlockstep.core.system import ENDS_WITH_PARENT, FORK
 from kvlockstep.core.watchdog import Watchdog
 
 R = TypeVar("R")
@@ -33,9 +34,6 @@ LAST_WORDS_SECONDS = 0.2
 # What a driver may take before it makes its first target: Hypothesis's start takes a second on a busy machine.
 START_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1
-CAN_FORK = "fork" in multiprocessing.get_all_start_methods()
-# A child inherits the factory, which may be anything; other start methods would have to pickle it.
-FORK: Any = multiprocessing.get_context("fork" if CAN_FORK else None)
 
 
 class ChildLost(Exception):
@@ -74,7 +72,12 @@ def in_child(
 
     `progress` hears what the child reports to its watchdog. Until `began` says that the target is called, the child may
     take START_SECONDS if that is more than its steps have. Interrupts are for the parent: the child ignores them.
+    Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
     """
+    if not system.CAN_FORK:
+        own = SharedWatchdog(step_seconds, [0, 0])
+        with own.watching():
+            return work(own)
     shared = FORK.RawArray("Q", 2)
     receive, send = FORK.Pipe(duplex=False)
     with tempfile.TemporaryFile("w+") as last_words:
@@ -145,8 +148,9 @@ def _pickled(answer: Any) -> bytes:
 
 def _one_thread() -> None:
     """OpenMP's threads are not there after a fork, and a parallel region that waits for them waits for ever."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 def _await(
@@ -210,7 +214,7 @@ def _end(child: Any) -> None:
 
 def die_with(parent: int) -> None:
     """Has the kernel end this process when its parent is gone, however that ended; does nothing but on Linux."""
-    if sys.platform == "linux":
+    if ENDS_WITH_PARENT:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from kvlockstep.core.system import CAN_LIMIT_TIME
 from kvlockstep.models.core.calls import StepTimeout, enter_target
 
 TICKS = 4
@@ -46,7 +47,7 @@ class Watchdog:
 
         Whose timer was running before has it again afterwards, for as long as it had left.
         """
-        elsewhere = threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer")
+        elsewhere = threading.current_thread() is not threading.main_thread() or not CAN_LIMIT_TIME
         if self._watches or elsewhere:
             yield self
             return

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from kvlockstep.core.profiles import Profile, profile_of
+from kvlockstep.core.system import unprotected
 from kvlockstep.core.trace import save_trace
 from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated
@@ -83,6 +84,8 @@ def check_target(
 
         return drive_apart(name, target, profile, seed, directory=directory, progress=progress, in_process=in_process)
 
+    if text := unprotected():
+        note("check", text)
     replay_saved(target, directory, profile, result, emit, lambda text: note("replay", text))
     for name in drivers:
         if result.failures:

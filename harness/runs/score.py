@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from kvlockstep.core.isolation import FORK
 from kvlockstep.core.profiles import Profile
+from kvlockstep.core.system import FORK
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops

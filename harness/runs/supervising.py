@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvlockstep.core.isolation import CAN_FORK, ChildLost, SharedWatchdog, in_child
+from kvlockstep.core import system
+from kvlockstep.core.isolation import ChildLost, SharedWatchdog, in_child
 from kvlockstep.core.notes import EpisodeNotes, lost_trace, noting
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
@@ -17,7 +18,7 @@ from kvlockstep.targets.registry import CPU, Target
 
 def supervises(target: Target) -> bool:
     """Tells whether the target can run in a child: a forked child cannot use the device of its parent."""
-    return CAN_FORK and target.device == CPU
+    return system.CAN_FORK and target.device == CPU
 
 
 def supervised(

@@ -12,6 +12,7 @@ from typing import Any
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.parent import IMPORTING, doing
 from kvlockstep.impl.engines.loading import EngineMissing
+from kvlockstep.targets.extras import missing_extra
 from kvlockstep.targets.moved import renamed
 from kvlockstep.targets.trying import attempt, describe_failed_call
 
@@ -21,8 +22,11 @@ SUFFIX = ".py"
 FOLDERS: list[Path] = []
 
 
-def load(spec: str) -> Any:
-    """What `module:attribute` or `file.py:attribute` names. Raises UsageError, also if the import ends the process."""
+def load(spec: str, target: str | None = None) -> Any:
+    """What `module:attribute` or `file.py:attribute` names. Raises UsageError, also if the import ends the process.
+
+    `target` is the name that the user knows it by, where that is another.
+    """
     name, _, attribute = renamed(spec).rpartition(":")
     by_path = name.endswith(SUFFIX)
     if not name or not attribute or (not by_path and (name.startswith(".") or "/" in name)):
@@ -39,6 +43,8 @@ def load(spec: str) -> Any:
             found, error = attempt(getattr, found, part)
             if isinstance(error, AttributeError):
                 raise UsageError(f"cannot import target {spec!r}: module {name} has no {attribute!r}") from error
+    if missing := missing_extra(target or spec, error):
+        raise missing from error
     if error is not None:
         raise UsageError(
             f"cannot import target {spec!r}: {describe_failed_call(error).removeprefix('raised ')}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from kvlockstep import impl
 from kvlockstep.core.errors import UsageError
-from kvlockstep.core.isolation import CAN_FORK
+from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
 from kvlockstep.impl import engines
 from kvlockstep.impl.engines import loading
@@ -110,7 +110,7 @@ def resolve(contract: str, spec: str) -> Target:
     if ":" not in path:
         known = ", ".join(known_targets(contract))
         raise UsageError(f"unknown target {spec!r} for {contract}; known: {known}; or {importing.FORMS}")
-    return validate(Target(contract, spec, load(path)))
+    return validate(Target(contract, spec, load(path, spec)))
 
 
 def on_device(target: Target, device: str) -> Target:

@@ -10,6 +10,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.models.core.model import Factory
 from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.targets.extras import missing_extra
 from kvlockstep.targets.fitting import home, misfits_of
 from kvlockstep.targets.trying import LIMIT_SECONDS, attempt, attempt_in_time, describe_failed_call, frames_of
 
@@ -26,17 +27,17 @@ def require_usable(contract_name: str, name: str, factory: Factory, apart: bool 
     wrong: list[str] = []
     if apart:
         try:
-            wrong = in_child(lambda _: misfits(contract_name, factory), LIMIT_SECONDS)
+            wrong = in_child(lambda _: misfits(contract_name, factory, name), LIMIT_SECONDS)
         except ChildLost as lost:
             wrong = ["\n  ".join([f"{lost} while an instance was made and looked at", *lost.details])]
-    if wrong := wrong or misfits(contract_name, factory):
+    if wrong := wrong or misfits(contract_name, factory, name):
         raise UsageError(f"target {name!r}: {'; '.join(wrong)}")
 
 
-def misfits(contract_name: str, factory: Factory) -> list[str]:
+def misfits(contract_name: str, factory: Factory, name: str = "") -> list[str]:
     """Makes one instance and looks at it; answers a sentence for each thing that is wrong, none if it is usable.
 
-    Runs code of the target, each part for LIMIT_SECONDS at most, and keeps nothing of it.
+    Runs code of the target, each part for LIMIT_SECONDS at most, and keeps nothing of it. Raises ExtraMissing.
     """
     contract = CONTRACTS[contract_name]
     signature = f"make({', '.join(contract.probe)})"
@@ -44,6 +45,8 @@ def misfits(contract_name: str, factory: Factory) -> list[str]:
         return [f"it is not callable; a {contract_name} factory is {signature}"]
     sizes = tuple(contract.probe.values())
     made, error = attempt_in_time(factory, *sizes)
+    if missing := missing_extra(name, error):
+        raise missing
     if error is not None:
         wrong = describe_failed_call(error) + _unreached(factory, signature, sizes, error)
         return [f"its factory, called as {signature} with {sizes}, {wrong}"]

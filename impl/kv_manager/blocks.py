@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
-from kvlockstep.impl.kv_manager.tensors import KVTensors
-from kvlockstep.impl.slots import slots_of
+from kvlockstep.impl.kv_manager.tables import TableManager, TableRequest
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 HashFunction = Callable[[int, bytes], int]
@@ -39,33 +37,24 @@ class CachedBlock:
         self.tokens = tokens
 
 
-class DueCopy(NamedTuple):
-    """A copy-on-write that waits for the forward: the `nth` block in the table of `rid` comes from `source`."""
+class Request(TableRequest):
+    """A live request. `chain` are the published blocks at the head of `table`, one per whole block computed."""
 
-    rid: str
-    nth: int
-    source: int
+    __slots__ = ("chain", "extra_key", "tokens")
 
-
-class Request:
-    """A live request. `chain` are the published blocks at the head of `table`, one per whole block computed.
-
-    `kept` is the length of the table before this step's reservation, 0 in the step that admits it.
-    """
-
-    __slots__ = ("chain", "computed", "extra_key", "kept", "table", "tokens")
-
-    def __init__(self, tokens: array[int], extra_key: int | None, chain: list[CachedBlock], computed: int) -> None:
+    def __init__(
+        self, tokens: array[int], extra_key: int | None, chain: list[CachedBlock], table: list[int], computed: int
+    ) -> None:
+        super().__init__(table, computed)
         self.tokens = tokens
         self.extra_key = extra_key
         self.chain = chain
-        self.computed = computed
-        self.table = [cached.block for cached in chain]
-        self.kept = 0
 
 
-class BlockManager:
-    """`blocks` blocks of `block_size` slots. Meets reference.contracts.KVManagerTarget with every optional method.
+class BlockManager(TableManager[Request]):
+    """`blocks` blocks of `block_size` slots. Meets KVManagerTarget with every optional method.
+
+    Trick: a chain of block hashes finds a prefix, at one hash lookup per block.
 
     A lookup walks the hash chain and verifies each block by tokens and parent, so `hash_function` may be as weak as it
     likes. A computed block whose content is published already is exchanged for the published one at commit; hence
@@ -76,9 +65,6 @@ class BlockManager:
     With `tensors` the KV lies in `memory`, a KVTensors on `device`. Events are kept from the first call of `events` on.
     """
 
-    chunk = extra_key = copies_at_reserve = True
-    can_withdraw = can_fork = can_reset = can_evict_all = True
-    hash_trust = "tokens+parent"
     event_listener = "counting"
 
     def __init__(
@@ -90,24 +76,20 @@ class BlockManager:
         tensors: bool = False,
         device: str = "cpu",
     ) -> None:
-        self.block_size = block_size
-        self.total = blocks * block_size
-        self.memory = KVTensors(self.total, device=device) if tensors else None
         self.evictions = 0
         self._blocks = blocks
         self._hash = hash_function
         self._events: list[Event] | None = None
-        self.reset()
+        super().__init__(blocks, block_size, tensors=tensors, device=device)
 
     def reset(self) -> None:
         """Ends every request and forgets everything cached."""
+        super().reset()
         self._blank = list(range(self._blocks - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._holders = [0] * self._blocks
         self._published: list[CachedBlock | None] = [None] * self._blocks
         self._buckets: dict[int, list[CachedBlock]] = {}
-        self._due: list[DueCopy] = []
-        self._live: dict[str, Request] = {}
         if self._events is not None:
             self._events.append(AllBlocksCleared())
 
@@ -117,54 +99,18 @@ class BlockManager:
         chain = self._lookup(known, extra_key)
         cached = len(chain) * self.block_size
         need = self._blocks_for(min(cached + n, len(tokens))) - len(chain)
-        if need > len(self._blank) + len(self._idle) - sum(not self._holders[hit.block] for hit in chain):
+        if need > self._free_count() - sum(not self._holders[hit.block] for hit in chain):
             return None
+        # Holding comes before taking: a free cached block could otherwise be evicted to make room for its own hit.
         for hit in chain:
             self._hold(hit.block)
-        request = self._live[rid] = Request(known, extra_key, chain, cached)
-        request.table += self._take(need)
+        table = [hit.block for hit in chain] + self._take(need)
+        self._live[rid] = Request(known, extra_key, chain, table, cached)
         return cached
 
     def append(self, rid: str, token: int) -> None:
         """One more token is known."""
         self._live[rid].tokens.append(token)
-
-    def reserve(self, rid: str, n: int) -> bool:
-        """Blocks for the next `n` tokens; a shared block that they start in is copied first."""
-        request = self._live[rid]
-        table = request.table
-        index = request.computed // self.block_size
-        shared = index < len(table) and self._holders[table[index]] > 1
-        need = self._blocks_for(request.computed + n) - len(table)
-        if max(need, 0) + shared > len(self._blank) + len(self._idle):
-            return False
-        request.kept = len(table)
-        if shared:
-            self._due.append(DueCopy(rid, index, table[index]))
-            table[index] = self._take(1)[0]
-        if need > 0:
-            table += self._take(need)
-        return True
-
-    def copies(self) -> list[tuple[int, int]]:
-        """The slot copies of this step's copy-on-writes."""
-        size = self.block_size
-        blocks = [(due.source * size, self._live[due.rid].table[due.nth] * size) for due in self._due]
-        return [(source + i, target + i) for source, target in blocks for i in range(size)]
-
-    def launch(self) -> None:
-        """The copies have run: their sources may go."""
-        for due in self._due:
-            self._drop(due.source)
-        self._due.clear()
-
-    def slots(self, rid: str) -> list[int]:
-        """The slots of the request's blocks, in order."""
-        return slots_of(self._live[rid].table, self.block_size)
-
-    def blocks(self, rid: str) -> list[int]:
-        """The request's block table."""
-        return self._live[rid].table.copy()
 
     def commit(self, rid: str, n: int) -> None:
         """`n` tokens more are computed; the blocks that they complete are published."""
@@ -174,45 +120,6 @@ class BlockManager:
         for _ in range(len(request.chain), request.computed // self.block_size):
             self._publish(request)
 
-    def finish(self, rid: str) -> None:
-        """Releases the request's blocks, last one first, so that it is evicted first."""
-        request = self._live.pop(rid)
-        for block in reversed(request.table):
-            self._drop(block)
-
-    def abort(self, rid: str) -> None:
-        """Releases the request's blocks; only what was committed stays cached."""
-        self.finish(rid)
-
-    def preempt(self, rid: str) -> None:
-        """Releases the request's blocks; what it computed may still be there when it comes back."""
-        self.finish(rid)
-
-    def withdraw(self, rid: str) -> None:
-        """Takes back the request's admission or reservation of this step."""
-        request = self._live[rid]
-        for due in [due for due in self._due if due.rid == rid]:
-            self._drop(request.table[due.nth])
-            request.table[due.nth] = due.source
-            self._due.remove(due)
-        if not request.kept:
-            self.finish(rid)
-            return
-        for block in reversed(request.table[request.kept :]):
-            self._drop(block)
-        del request.table[request.kept :]
-
-    def fork(self, rid: str, child: str) -> list[tuple[int, int]] | None:
-        """The child shares every block that its parent has computed into; nothing is copied now."""
-        parent = self._live[rid]
-        request = Request(parent.tokens[:], parent.extra_key, parent.chain.copy(), parent.computed)
-        request.table = parent.table[: self._blocks_for(parent.computed)]
-        request.kept = len(request.table)
-        for block in request.table:
-            self._hold(block)
-        self._live[child] = request
-        return []
-
     def evict_all(self) -> None:
         """Drops every cached block that no request holds."""
         while self._idle:
@@ -220,15 +127,11 @@ class BlockManager:
 
     def avail(self) -> int:
         """Slots of free blocks, blank or cached."""
-        return (len(self._blank) + len(self._idle)) * self.block_size
+        return self._free_count() * self.block_size
 
     def free_now(self) -> int:
         """Slots of blank blocks."""
         return len(self._blank) * self.block_size
-
-    def free_slots(self) -> Iterable[int] | None:
-        """The slots of the blank blocks."""
-        return slots_of(self._blank, self.block_size)
 
     def free_blocks(self) -> list[int]:
         """The blank blocks."""
@@ -237,7 +140,7 @@ class BlockManager:
     def events(self) -> list[Event]:
         """What was published and evicted since the last call, in order, each block under its number.
 
-        The first call answers what is published now.
+        The first call returns what is published now.
         """
         events = list(self._snapshot()) if self._events is None else self._events
         self._events = []
@@ -301,14 +204,20 @@ class BlockManager:
         elif cached.block != block:
             self._hold(cached.block)
             request.table[index] = cached.block
-            self._drop(block)
+            self._release((block,))
         chain.append(cached)
 
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+    def _child_of(self, parent: Request, table: list[int]) -> Request:
+        return Request(parent.tokens[:], parent.extra_key, parent.chain.copy(), table, parent.computed)
+
+    def _free_count(self) -> int:
+        return len(self._blank) + len(self._idle)
+
+    def _is_shared(self, block: int) -> bool:
+        return self._holders[block] > 1
 
     def _take(self, n: int) -> list[int]:
-        """Takes `n` free blocks, blank ones first; the caller knows that there are as many."""
+        """Takes `n` free blocks, blank ones first, then the cached one that was released first."""
         taken = [self._blank.pop() if self._blank else self._evict() for _ in range(n)]
         for block in taken:
             self._holders[block] = 1
@@ -319,9 +228,12 @@ class BlockManager:
             del self._idle[block]
         self._holders[block] += 1
 
-    def _drop(self, block: int) -> None:
-        self._holders[block] -= 1
-        if not self._holders[block]:
+    def _release(self, blocks: Sequence[int]) -> None:
+        holders = self._holders
+        for block in reversed(blocks):
+            holders[block] -= 1
+            if holders[block]:
+                continue
             if self._published[block] is None:
                 self._blank.append(block)
             else:

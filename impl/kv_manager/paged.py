@@ -5,14 +5,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kvlockstep.impl.kv_store.oracle_memory import SHAPE, StoreMemory
+from kvlockstep.impl.kv_manager.tables import RequestManager
 from kvlockstep.impl.paged_cache import PagedCache
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.errors import OutOfSlots
+from kvlockstep.reference.kv.shape import KVShape
 
 KEY_BYTES = 16
+# The cache counts bytes by it; a StoreMemory has a shape of its own.
+SHAPE = KVShape(layers=2, heads=1, head_dim=4, dtype="bfloat16")
 
 
 class DueCopy(NamedTuple):
@@ -44,15 +47,16 @@ class Request:
         self.fresh = False
 
 
-class PagedManager:
-    """`blocks` blocks of `block_size` slots. Meets reference.contracts.KVManagerTarget with every optional method.
+class PagedManager(RequestManager[Request]):
+    """`blocks` blocks of `block_size` slots. Meets KVManagerTarget with every optional method.
+
+    Trick: forks of a sequence keep what a step may take back or copy from, at one sequence of the cache for each.
 
     A key is a 128-bit hash over the extra key and all tokens up to the end of a block: equal keys are taken for equal
     prefixes. With `tensors` the KV lies in `memory`, a StoreMemory on `device` in `layout`, and moves by its copies.
     """
 
     chunk = extra_key = copies_at_reserve = True
-    can_withdraw = can_fork = can_reset = can_evict_all = True
     hash_trust = "none"
 
     def __init__(
@@ -65,16 +69,19 @@ class PagedManager:
         device: str = "cpu",
         layout: str = "layer_major",
     ) -> None:
-        self.block_size = block_size
-        self.total = blocks * block_size
-        self.memory = StoreMemory(blocks, block_size, layout, device) if tensors else None
         self.cache = PagedCache(blocks, block_size, policy, SHAPE)
-        self.reset()
+        self._layout = layout
+        super().__init__(blocks, block_size, tensors=tensors, device=device)
+
+    def _make_memory(self, blocks: int, device: str) -> Any:
+        from kvlockstep.impl.kv_store.oracle_memory import StoreMemory  # noqa: PLC0415  torch is an extra
+
+        return StoreMemory(blocks, self.block_size, self._layout, device)
 
     def reset(self) -> None:
         """Ends every request and forgets everything cached."""
         self.cache.reset()
-        self._live: dict[str, Request] = {}
+        self._live = {}
         self._due: list[DueCopy] = []
         self._named = 0
 
@@ -149,14 +156,6 @@ class PagedManager:
     def finish(self, rid: str) -> None:
         """Gives the request's blocks up; what is registered stays cached."""
         self.cache.free(self._live.pop(rid).sequence)
-
-    def abort(self, rid: str) -> None:
-        """Gives the request's blocks up; only what was committed stays cached."""
-        self.finish(rid)
-
-    def preempt(self, rid: str) -> None:
-        """Gives the request's blocks up; what it computed may still be there when it comes back."""
-        self.finish(rid)
 
     def withdraw(self, rid: str) -> None:
         """Takes back the request's admission or reservation of this step."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvlockstep.impl.kv_manager.page_table import PageTable
-from kvlockstep.impl.kv_manager.tensors import KVTensors
+from kvlockstep.impl.kv_manager.tables import RequestManager
 from kvlockstep.impl.radix_cache import RadixCache
 from kvlockstep.reference.errors import OutOfSlots
+
+if TYPE_CHECKING:
+    from kvlockstep.impl.kv_manager.page_table import PageTable
 
 Slots = npt.NDArray[np.int32]
 
@@ -35,8 +38,10 @@ class Request:
     row: int = 0
 
 
-class RadixManager:
-    """`blocks` pages of `block_size` slots. Meets reference.contracts.KVManagerTarget with every optional method.
+class RadixManager(RequestManager[Request]):
+    """`blocks` pages of `block_size` slots. Meets KVManagerTarget with every optional method.
+
+    Trick: a locked handle of a radix tree finds and protects a prefix, at the cost of its length in tokens.
 
     Cached is what is computed: a prompt chunk by chunk, everything else when the request leaves. Where another request
     was faster, the slots are exchanged for the cached ones at commit. A fork shares what is cached and copies the rest.
@@ -44,24 +49,21 @@ class RadixManager:
     requests at a time lie in `table`, a PageTable on `device`, up to date from `launch` on.
     """
 
-    chunk = extra_key = can_withdraw = can_fork = can_reset = can_evict_all = True
+    chunk = extra_key = True
     hash_trust = "tokens+parent"
 
     def __init__(
         self, blocks: int, block_size: int, *, tensors: bool = False, rows: int = 0, device: str = "cpu"
     ) -> None:
-        self.block_size = block_size
-        self.total = blocks * block_size
-        self.memory = KVTensors(self.total, device=device) if tensors else None
-        self._make_table = (lambda: PageTable(rows, blocks, device)) if rows else None
         self.cache = RadixCache(blocks, block_size)
-        self.reset()
+        self._make_table = partial(_page_table, rows, blocks, device) if rows else None
+        super().__init__(blocks, block_size, tensors=tensors, device=device)
 
     def reset(self) -> None:
         """Ends every request and forgets everything cached."""
         self.cache.reset()
         self.table = self._make_table() if self._make_table else None
-        self._live: dict[str, Request] = {}
+        self._live = {}
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Locks the longest cached prefix that leaves a token to compute, and owns slots for `n` tokens more."""
@@ -142,14 +144,6 @@ class RadixManager:
         tokens = request.tokens[: request.computed]
         self.cache.cache_finished(request.handle, tokens, request.slots[:pages], request.extra_key)
 
-    def abort(self, rid: str) -> None:
-        """Ends the request; what it had committed stays cached."""
-        self.finish(rid)
-
-    def preempt(self, rid: str) -> None:
-        """Ends the request; what it computed may still be there when it comes back."""
-        self.finish(rid)
-
     def withdraw(self, rid: str) -> None:
         """Takes back the request's admission or reservation of this step."""
         request = self._live[rid]
@@ -221,3 +215,9 @@ class RadixManager:
 
     def _blocks_of(self, slots: Slots) -> Any:
         return slots[:: self.block_size] // self.block_size
+
+
+def _page_table(rows: int, width: int, device: str) -> PageTable:
+    from kvlockstep.impl.kv_manager.page_table import PageTable  # noqa: PLC0415  torch is not needed without `rows`
+
+    return PageTable(rows, width, device)

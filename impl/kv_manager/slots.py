@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kvlockstep.impl.kv_manager.tensors import KVTensors
+from kvlockstep.impl.kv_manager.tables import RequestManager
 from kvlockstep.impl.slot_pool import SlotPool
 from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
 from kvlockstep.reference.slot_pool import SlotPoolTarget
@@ -33,8 +33,10 @@ class Request:
     admitted: bool = True
 
 
-class SlotManager:
+class SlotManager(RequestManager[Request]):
     """`blocks` rows of 4 * `block_size` slots; what the contract calls a block is a row here, and a row has one owner.
+
+    Trick: a row of a slot_pool for the whole request, so that a table is one number; a short request wastes its rest.
 
     Admission: the row of the longest cached prefix if it is free and its version current, else another row into which
     the prefix is copied, else an empty one. A free row is never copied from, it is taken: so the source of a due copy
@@ -47,7 +49,6 @@ class SlotManager:
     """
 
     chunk = extra_key = whole_prompt = copies_at_admit = True
-    can_withdraw = can_fork = can_reset = can_evict_all = True
     hash_trust = "tokens+parent"
 
     def __init__(
@@ -61,13 +62,12 @@ class SlotManager:
         tensors: bool = False,
         device: str = "cpu",
     ) -> None:
-        self.block_size = self.max_length = ROW_BLOCKS * block_size
-        self.total = blocks * self.block_size
-        self.memory = KVTensors(self.total, device=device) if tensors else None
+        row_size = self.max_length = ROW_BLOCKS * block_size
         self._rows = blocks
         self._make_pool, self._make_cache = pool, cache
-        self._capacity = blocks * (self.block_size + 1) if capacity is None else capacity
-        self.reset()
+        # A row's entries are its tokens and the lead before them.
+        self._capacity = blocks * (row_size + 1) if capacity is None else capacity
+        super().__init__(blocks, row_size, tensors=tensors, device=device)
 
     def reset(self) -> None:
         """Ends every request and forgets everything cached."""
@@ -75,7 +75,7 @@ class SlotManager:
         self._cache = self._make_cache(self._capacity, self._rows, self.block_size + 1)
         self._idle = dict.fromkeys(range(self._rows), 0)
         self._leads: dict[int | None, int] = {}
-        self._live: dict[str, Request] = {}
+        self._live = {}
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Takes a row for the whole request."""
@@ -132,14 +132,6 @@ class SlotManager:
         request = self._live.pop(rid)
         self._insert(request)
         self._become_idle(request.row, request.computed)
-
-    def abort(self, rid: str) -> None:
-        """Frees the request's row; what it had committed stays cached."""
-        self.finish(rid)
-
-    def preempt(self, rid: str) -> None:
-        """Frees the request's row; if nobody takes it, the request comes back to it."""
-        self.finish(rid)
 
     def withdraw(self, rid: str) -> None:
         """Takes back the request's admission of this step; a reservation took nothing."""

@@ -24,21 +24,24 @@ class KernelMoves:
 
     A swap runs on a stream of its own, after what the current stream was given before it. What the current stream gets
     after a `swap_in` waits for it; after a `swap_out` only what writes device blocks waits. Use one stream at a time.
+
+    `device_blocks` are the planes as Blocks, `within` copies between them, `plane_count` and `block_words` are the
+    planes and the words of a block in one of them.
     """
 
     def __init__(self, planes: torch.Tensor, host: torch.Tensor, shape: KVShape, layout: str, token: int) -> None:
         self._planes = planes
-        self._count, blocks, width = planes.shape
+        self.plane_count, blocks, width = planes.shape
         layers, row = shape.layers, shape.heads * shape.head_dim
         self._word = word_bytes(token * shape.item_bytes)
         self._row_word = word_bytes(row * shape.item_bytes)
         ratio, self._row_ratio = self._word // shape.item_bytes, self._row_word // shape.item_bytes
-        self._token, self._width = token // ratio, width // ratio
-        self._device = self._blocks(planes.view(-1), blocks * self._width, self._width)
-        self._host = self._blocks(host.view(-1), self._width, self._count * self._width)
-        self._within = self._between(self._device, self._device)
-        self._outward = self._between(self._device, self._host)
-        self._inward = self._between(self._host, self._device)
+        self._token, self.block_words = token // ratio, width // ratio
+        self.device_blocks = self._blocks(planes.view(-1), blocks * self.block_words, self.block_words)
+        self._host = self._blocks(host.view(-1), self.block_words, self.plane_count * self.block_words)
+        self.within = self._between(self.device_blocks, self.device_blocks)
+        self._outward = self._between(self.device_blocks, self._host)
+        self._inward = self._between(self._host, self.device_blocks)
         plane = blocks * width // self._row_ratio
         words = row // self._row_ratio
         strides = (2 * plane, plane, words) if layout == "layer_major" else (words, plane, layers * words)
@@ -72,22 +75,22 @@ class KernelMoves:
         if len(pairs) == 1:
             source, target = pairs[0]
             if source != target:
-                self._within.one(source, target, tail * self._token)
+                self.within.one(source, target, tail * self._token)
             return
         tail = 0 if pairs and pairs[-1][0] == pairs[-1][1] else tail * self._token
         moved = [(s, t) for s, t in pairs if s != t]
         overwritten = {t for _, t in moved}.intersection(s for s, _ in moved)
         if not overwritten:
-            self._copy(self._within, moved, tail)
+            self._copy(self.within, moved, tail)
             return
         aside = {block: i for i, block in enumerate(sorted(overwritten))}
         stage = self._stage(len(aside), True)
-        self._copy(self._between(self._device, stage), list(aside.items()), 0)
+        self._copy(self._between(self.device_blocks, stage), list(aside.items()), 0)
         last = moved[-1][0] in aside
         direct = [pair for pair in moved if pair[0] not in aside]
         indirect = [(aside[s], t) for s, t in moved if s in aside]
-        self._copy(self._within, direct, 0 if last else tail)
-        self._copy(self._between(stage, self._device), indirect, tail if last else 0)
+        self._copy(self.within, direct, 0 if last else tail)
+        self._copy(self._between(stage, self.device_blocks), indirect, tail if last else 0)
 
     def swap_out(self, pairs: Pairs) -> None:
         """Copies device blocks to host blocks; `settle` before the host reads them."""
@@ -108,7 +111,7 @@ class KernelMoves:
 
         Kernels write to the host slowly, so blocks are gathered on the device first, unless they are few and small.
         """
-        block = self._count * self._width
+        block = self.plane_count * self.block_words
         if len(pairs) * block * self._word <= SMALL_BYTES or not self._planes.is_cuda:
             self._copy(self._outward, pairs, 0)
             return
@@ -117,7 +120,7 @@ class KernelMoves:
         for first in range(0, len(ordered), at_once):
             part = ordered[first : first + at_once]
             stage = self._stage(len(part), False)
-            self._copy(self._between(self._device, stage), [(s, i) for i, (s, _) in enumerate(part)], 0)
+            self._copy(self._between(self.device_blocks, stage), [(s, i) for i, (s, _) in enumerate(part)], 0)
             for begin, end in _neighbours([target for _, target in part]):
                 goal = self._host.words[part[begin][1] * block :][: (end - begin) * block]
                 goal.copy_(stage.words[begin * block : end * block], non_blocking=True)
@@ -145,14 +148,13 @@ class KernelMoves:
 
     def _stage(self, blocks: int, by_plane: bool) -> Blocks:
         """Room for so many blocks on the device, [plane, block, word] or else [block, plane, word]."""
-        words = torch.empty(
-            blocks * self._count * self._width, dtype=self._device.words.dtype, device=self._planes.device
-        )
-        strides = (blocks * self._width, self._width) if by_plane else (self._width, self._count * self._width)
+        planes, width, device = self.plane_count, self.block_words, self._planes.device
+        words = torch.empty(blocks * planes * width, dtype=self.device_blocks.words.dtype, device=device)
+        strides = (blocks * width, width) if by_plane else (width, planes * width)
         return Blocks(words, *strides)
 
     def _between(self, origin: Blocks, goal: Blocks) -> BlockCopy:
-        return BlockCopy(origin, goal, self._count, self._width)
+        return BlockCopy(origin, goal, self.plane_count, self.block_words)
 
     def _copy(self, copy: BlockCopy, pairs: Pairs, tail: int) -> None:
         if len(pairs) == 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.impl.paged_cache.queues import RankQueue, RecencyQueue
 from kvlockstep.reference.errors import InvalidArgument, OutOfSlots, UnknownSlot
 from kvlockstep.reference.kv.shape import KVShape
@@ -17,6 +17,9 @@ from kvlockstep.reference.paged_cache.contract import (
     SequenceLive,
     UnknownSequence,
 )
+
+if TYPE_CHECKING:
+    from kvlockstep.impl.kv_store import KVStore
 
 
 class _Sequence:
@@ -55,7 +58,11 @@ class PagedCache:
         self._size = block_size
         self._policy = policy
         self._block_bytes = block_size * shape.token_bytes
-        self.store = KVStore(blocks, block_size, host_blocks, shape, layout, device=device) if tensors else None
+        self.store: KVStore | None = None
+        if tensors:
+            from kvlockstep.impl.kv_store import KVStore  # noqa: PLC0415  torch is an extra
+
+            self.store = KVStore(blocks, block_size, host_blocks, shape, layout, device=device)
         self.reset()
 
     def reset(self) -> None:

@@ -7,18 +7,20 @@ each node on their way. Only a cut costs more, where the latest row of a node le
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from kvlockstep.impl.slot_prefix_cache.packed_tokens import TOKEN, common, packed, unpacked
 from kvlockstep.reference.errors import InvalidArgument, NotCached, NotPinned, Pinned, UnknownSlot
 from kvlockstep.reference.slot_prefix_cache import MISS, Match
 
-TORN = -2
+if TYPE_CHECKING:
+    import torch
+
+    from kvlockstep.impl.slot_prefix_cache.planes import KVPlanes
+
 _SPARE_RECORDS = 64
 
 
@@ -78,9 +80,9 @@ class _Row:
 class SlotPrefixCache:
     """At most `capacity` entries over `slots` slots of `positions` tokens. Source: seed 000, PrefixCacheManager.
 
-    `kv`, int64 [slots, positions, 2, layers] on `device`, holds K (`kv[:, :, 0]`) and V (`kv[:, :, 1]`); each of the
-    planes holds the stamps under a mask of its own, so that a plane that was missed or mistaken for another shows. With
-    no layers it is an index alone. Tokens are 64-bit integers. Raises InvalidArgument if a size is negative.
+    The KV of `layers` layers lies on `device` in KVPlanes. With no layers the cache is an index alone: it needs no
+    torch, and `write_kv` and `read_kv` raise InvalidArgument. Tokens are 64-bit integers. Raises InvalidArgument if a
+    size is negative.
     """
 
     def __init__(
@@ -91,16 +93,22 @@ class SlotPrefixCache:
         self._capacity = capacity * TOKEN
         self._slots = slots
         self._positions = positions
-        with torch.inference_mode(False):  # an inference tensor could not be written to outside of inference mode
-            self._masks = _plane_masks(2 * layers, device)
-            self._planes = self._masks.expand(slots, positions, 2 * layers).clone()
-            self.kv = self._planes.view(slots, positions, 2, layers)
+        self._planes: KVPlanes | None = None
+        if layers:
+            from kvlockstep.impl.slot_prefix_cache.planes import KVPlanes  # noqa: PLC0415  torch is an extra
+
+            self._planes = KVPlanes(slots, positions, layers, device)
         self._root = _Node(None, b"", 0, 0)
         self._rows: dict[int, _Row] = {}
         self._size = 0
         self._clock = 0
         self._queue: list[tuple[int, int, _Node]] = []
         self._records = 0
+
+    @property
+    def kv(self) -> torch.Tensor:
+        """K and V, int64 [slots, positions, 2, layers]. Raises InvalidArgument without layers."""
+        return self._kv().kv
 
     def insert(self, tokens: Sequence[int], slot: int, version: int, pinned: bool = False) -> None:
         """The slot now holds exactly `tokens`, all just used; what else it held is gone. Evicts down to capacity.
@@ -169,7 +177,8 @@ class SlotPrefixCache:
         if source == target:
             raise InvalidArgument(f"copy_kv: target={target} already holds this prefix of {len(tokens)} tokens")
         self._cut(target, self._shared_with_row(target, query))
-        self._planes[target, : len(tokens)] = self._planes[source, : len(tokens)]
+        if self._planes is not None:
+            self._planes.copy(source, target, len(tokens))
         return source
 
     def write_kv(self, slot: int, start: int, stamps: Sequence[int]) -> None:
@@ -178,8 +187,7 @@ class SlotPrefixCache:
         stop = start + len(stamps)
         if start < 0 or stop > self._positions:
             raise InvalidArgument(f"write_kv: positions {start}..{stop - 1} are not all in the slot")
-        written = torch.tensor(stamps, dtype=torch.int64, device=self.kv.device).view(-1, 1)
-        self._planes[slot, start:stop] = written ^ self._masks
+        self._kv().write(slot, start, stamps)
 
     def read_kv(self, slot: int, length: int) -> list[int]:
         """The stamps of the slot's first `length` positions, TORN where the planes of a position disagree.
@@ -189,8 +197,7 @@ class SlotPrefixCache:
         self._check_slot(slot)
         if not 0 <= length <= self._positions:
             raise InvalidArgument(f"read_kv: length={length} is not within 0..{self._positions}")
-        planes = (self._planes[slot, :length] ^ self._masks).tolist()
-        return [stamps[0] if len(set(stamps)) == 1 else TORN for stamps in planes]
+        return self._kv().read(slot, length)
 
     def entries(self) -> dict[tuple[int, ...], tuple[int, int]]:
         """Every cached prefix with the (slot, version) that `find` would answer; uses nothing. Slow: for observers."""
@@ -203,6 +210,11 @@ class SlotPrefixCache:
                 found[tokens[:length]] = node.latest, self._rows[node.latest].version
             pending += [(child, tokens) for child in node.children.values()]
         return found
+
+    def _kv(self) -> KVPlanes:
+        if self._planes is None:
+            raise InvalidArgument("layers=0: this cache has no KV")
+        return self._planes
 
     def _walk(self, query: bytes) -> tuple[_Node, int, int]:
         """The node where the longest cached prefix ends, how far into its run, and the length of the prefix."""
@@ -406,13 +418,6 @@ class SlotPrefixCache:
 
 def _evictable(node: _Node) -> bool:
     return node.parent is not None and not node.children and not node.pins
-
-
-@functools.cache
-def _plane_masks(planes: int, device: str | torch.device) -> torch.Tensor:
-    """One 64-bit pattern per plane, int64 [planes]."""
-    patterns = [(0x9E3779B97F4A7C15 * (plane + 1)) % 2**63 for plane in range(planes)]
-    return torch.tensor(patterns, dtype=torch.int64, device=device)
 
 
 def _upward(node: _Node) -> Iterator[_Node]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
-
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
 
@@ -204,8 +202,14 @@ class FreesLater(KVManager):
 class OffsetNumbers(KVManager):
     """Numbers blocks from 5 on, and returns numpy integers and tuples."""
 
+    def __init__(self, blocks: int, block_size: int) -> None:
+        import numpy  # noqa: PLC0415  the other variants do without
+
+        self._numpy = numpy
+        super().__init__(blocks, block_size)
+
     def slots(self, rid: str) -> Any:
-        return tuple(np.int64(slot + 5 * self.block_size) for slot in super().slots(rid))
+        return tuple(self._numpy.int64(slot + 5 * self.block_size) for slot in super().slots(rid))
 
     def copies(self) -> Any:
         shift = 5 * self.block_size
@@ -216,10 +220,10 @@ class OffsetNumbers(KVManager):
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Any:
         cached = super().admit(rid, tokens, extra_key, n)
-        return None if cached is None else np.int64(cached)
+        return None if cached is None else self._numpy.int64(cached)
 
     def reserve(self, rid: str, n: int) -> Any:
-        return np.bool_(super().reserve(rid, n))
+        return self._numpy.bool_(super().reserve(rid, n))
 
 
 class ByToken(KVManager):

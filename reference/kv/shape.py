@@ -43,6 +43,11 @@ class KVShape(NamedTuple):
         return self._replace(heads=heads_per_rank(self.heads, ranks))
 
 
+def blocks_for(tokens: int, block_size: int) -> int:
+    """The fewest blocks of `block_size` tokens that hold so many tokens."""
+    return -(-tokens // block_size)
+
+
 def blocks_within(budget: int, block_size: int, shape: KVShape) -> int:
     """How many blocks of `block_size` tokens fit in `budget` bytes.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvlockstep.reference.kv.shape import blocks_for
+
 Key = tuple[int | None, tuple[int, ...]]
 
 
@@ -156,7 +158,7 @@ class KVManager:
         return extra_key, tuple(tokens)
 
     def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+        return blocks_for(tokens, self.block_size)
 
     def _take(self, n: int) -> list[int]:
         taken = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.reference.errors import InvalidArgument, OutOfSlots, UnknownSlot
-from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv.shape import KVShape, blocks_for
 from kvlockstep.reference.paged_cache.contract import (
     POLICIES,
     Allocation,
@@ -202,7 +202,7 @@ class PagedCache:
         )
 
     def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self._size)
+        return blocks_for(tokens, self._size)
 
     def _check_new(self, operation: str, sequence: int) -> None:
         if sequence in self._tables:

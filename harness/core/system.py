@@ -1,0 +1,50 @@
+"""What the operating system offers, and what kvlockstep does without it.
+
+All else in the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
+
+| needed | for | without it |
+|---|---|---|
+| fork | a target in a child, which may exit, crash or hang | the target runs in the command's own process |
+| fork | workers of `fuzz` and `score` | these commands end with a usage error |
+| setitimer, SIGALRM | a limit on the time of a call | a call that hangs hangs the command |
+| prctl (Linux) | children that end with a parent that was killed | they end at their next answer |
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from typing import Any
+
+from kvlockstep.core.errors import UsageError
+
+CAN_FORK = "fork" in multiprocessing.get_all_start_methods()
+CAN_LIMIT_TIME = hasattr(signal, "setitimer")
+ENDS_WITH_PARENT = sys.platform == "linux"
+
+
+class NoFork:
+    """Stands where the context of forked processes would, and raises UsageError when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UsageError(
+            "this needs processes that fork, which Linux and macOS have and this system has not: "
+            "use check, explore or replay, which then run the target in their own process"
+        )
+
+
+# A forked child inherits the factory, which may be anything; other start methods would have to pickle it.
+FORK: Any = multiprocessing.get_context("fork") if CAN_FORK else NoFork()
+
+
+def unprotected() -> str:
+    """What a check on this system cannot do, in one sentence; empty where it can do everything."""
+    lacks = []
+    if not CAN_FORK:
+        lacks.append("a target that exits or crashes ends the check without a trace")
+    if not CAN_LIMIT_TIME:
+        lacks.append("a call that does not return hangs it")
+    return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
