@@ -72,7 +72,7 @@ def test_a_fault(run_cli):
             "fault kv-fork-no-copy of kv_manager: After a fork, a shared partial block is written without a copy."
             in out
         )
-        assert "must violate write_isolation: A write changes nothing" in out
+        assert "must violate write_isolation: A write never changes" in out
         assert "see it: kvlockstep check kv_manager --target fault:kv-fork-no-copy" in out
 
 
@@ -185,7 +185,7 @@ def test_json(run_cli):
     assert set(json.loads(out)) >= {"kind", "id", "statement", "methods", "laws", "goals", "targets", "faults", "bugs"}
     _, out, _ = run_cli("explain", "purity", "--json")
     (part,) = (part for part in json.loads(out)["contracts"] if part["contract"] == "kv_manager")
-    assert part["statement"].startswith("Asking changes nothing")
+    assert part["statement"].startswith("Queries change nothing")
 
 
 def test_list_shows_drivers_and_everything_else(run_cli):

@@ -1,4 +1,4 @@
-"""Calls of a target: an error of the contract is an answer, everything else a divergence."""
+"""Calls of a target: an error of the contract is a result, any other error a divergence."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Op:
         return hash(repr(self))
 
     def but(self, **changes: Any) -> Op:
-        """The same operation with some arguments changed."""
+        """Returns the operation with some arguments changed."""
         return Op(self.name, **{**self.args, **changes})
 
 
@@ -46,7 +46,7 @@ class NotEnabled(Exception):
 
 
 class Unplayable(Exception):
-    """Not even the reference can execute the operation: no model proposes such a one. `number` counts from 0."""
+    """Raised for an operation that not even the reference can execute; no model proposes one. `number` is from 0."""
 
     def __init__(self, reason: str, number: int = 0) -> None:
         super().__init__(reason, number)

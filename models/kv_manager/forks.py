@@ -53,7 +53,7 @@ class Forks:
         return op.name in ("chunk", "decode") and bool(self.sharers(op.args["request"]))
 
     def note(self, op: Op, answer: Answer, copies_on_write: bool) -> None:
-        """Takes in an operation that was done, with its answer, and what `copies_on_write` returned before it."""
+        """Records an executed operation with its answer, and the result of `copies_on_write` before it."""
         name, child = op.args.get("request"), op.args.get("child")
         if child in self._judge.live:
             self._note_fork(str(name), str(child))

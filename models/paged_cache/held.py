@@ -1,4 +1,4 @@
-"""What the answers of a paged_cache imply: each function makes a new Held of one accepted operation."""
+"""Updates of Held by the results of a paged_cache: each function applies one accepted operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proposed to a radix_cache: requests that match, lock, allocate, cache and go; evictions; misuse."""
+"""Commands of radix_cache: requests that match, lock, allocate, cache and go; evictions; misuse."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class RadixCommands(LazyViewModel[RadixCacheScope]):
         return Op(operation, tokens=tokens, handle=handle)
 
     def _longer(self, handle: str | None, by: int) -> list[int]:
-        """What the handle names, and so many tokens behind it."""
+        """Returns the tokens that the handle names, and more tokens behind them."""
         return list(self._matched(handle)) + [self.scope.tokens[-1]] * by
 
     def _matched(self, handle: str | None) -> Prefix:

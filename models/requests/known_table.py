@@ -1,4 +1,4 @@
-"""What is known of a block table that is asked for again and again, and mostly only grows."""
+"""Known table: a block table that is read again and again and mostly only grows, with its slots and blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KnownTable:
         self._block_size = block_size
 
     def begins(self, table: list[int]) -> bool:
-        """Whether a table begins with what is known."""
+        """True if a table begins with the known one."""
         known = len(self.table)
         return self.table == (table if len(table) == known else table[:known])
 

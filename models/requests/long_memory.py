@@ -1,4 +1,4 @@
-"""KV memory slot by slot for long requests: what was read once and has not changed since is not read again."""
+"""KV memory slot by slot for long requests, which reads again only positions that may have changed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LongSlotMemory(SlotMemory):
         return cell
 
     def poison(self, slots: Sequence[int]) -> None:
-        """Marks what stands in freed slots; those that hold nothing are not remembered."""
+        """Poisons the freed slots that hold KV; the others are not remembered."""
         super().poison(sorted(self._memory.filled.intersection(slots)))
 
     def end_forward(self) -> None:

@@ -1,4 +1,4 @@
-"""Smaller traces of requests over a pool, whoever drives them: smaller pools, fewer requests, shorter prompts."""
+"""Smaller traces of both request contracts: smaller pools, fewer requests, shorter prompts."""
 
 from __future__ import annotations
 

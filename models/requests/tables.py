@@ -44,7 +44,7 @@ class Tables:
         method = self._adapter.blocks if self.per_block else self._adapter.slots
         found = numbers(method, name)
         if found is None:
-            raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} answered None, not numbers")
+            raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} returned None, not numbers")
         if not self.per_block:
             self._until_due -= len(found)
             return found
