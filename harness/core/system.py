@@ -48,3 +48,15 @@ def unprotected() -> str:
     if not CAN_LIMIT_TIME:
         lacks.append("a call that does not return hangs it")
     return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
+
+
+def seconds_without_a_core(pid: int | None = None) -> float:
+    """The time that a process, by default this thread, was ready to run and had no core; 0.0 where it is not known.
+
+    Linux keeps it as the second number, in nanoseconds, of /proc/PID/schedstat.
+    """
+    try:
+        with open(f"/proc/{pid or 'thread-self'}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
