@@ -94,9 +94,9 @@ def test_a_contract_shows_what_a_target_must_offer(run_cli):
         ("events", ["only of targets with event_listener"]),
         ("slot_pool.alloc", ["Takes the lowest free slot", "stated in reference/slot_pool.py:"]),
         ("exhausted", ["goal exhausted of slot_pool", "stated in models/slot_pool.py:"]),
-        ("rule 5", ["rule 5 of kv_manager", "rule 5 of kv_scheduler", "`output_reserve` fit"]),
+        ("rule 5", ["rule 5 of kv_manager", "rule 5 of kv_scheduler", "`output_reserve` would fit"]),
         ("kv_manager rule 12", ["rule 12 of kv_manager", "four different orders"]),
-        ("kv_manager/purity", ["  rule 12: The manager is asked about itself in four different orders"]),
+        ("kv_manager/purity", ["  rule 12: The judge asks its questions in four different orders"]),
         ("kv_manager/admission_honesty", ["Rule 5: ", "  rule 5: Admission: a refusal is a violation if"]),
     ],
 )
