@@ -100,7 +100,9 @@ def test_a_removal_too_many(counting: bool) -> None:
 def test_no_more_is_stored_than_is_not_free() -> None:
     listener = listener_of(STORED, CHILD)
     assert event_consistency(listener, Room(3)) is None
-    assert event_consistency(listener, Room(2)) == "the events leave 3 blocks stored, but by free_now only 2 are not free"
+    assert (
+        event_consistency(listener, Room(2)) == "the events leave 3 blocks stored, but by free_now only 2 are not free"
+    )
 
 
 def compute(manager: BlockManager, rid: str, tokens: list[int], extra_key: int | None = None) -> None:

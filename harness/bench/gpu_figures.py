@@ -1,4 +1,4 @@
-"""What the KV kernels do on this card, with the ceilings that were measured beside them."""
+"""Figures of the KV kernels on this card, with the ceilings that were measured beside them."""
 
 from __future__ import annotations
 

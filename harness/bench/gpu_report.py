@@ -33,7 +33,7 @@ sanitizer of torch at what its own operations do on streams, not at Triton's lau
 
 
 def machines() -> Iterator[tuple[str, str, Factory, int]]:
-    """What runs on the device: contract, name, factory and steps. Last a store of more than 2**32 words."""
+    """Targets that run on the device: contract, name, factory and steps. The last is a store of over 2**32 words."""
     for contract, targets in OWN_TARGETS.items():
         for name in targets:
             if name == "reference":
@@ -80,7 +80,7 @@ PARTS = {"Figures": figures, "Sanitizers": sanitizers, "Machines": machine_runs}
 
 
 def report(old: str, name: str) -> Iterator[str]:
-    """The page after every line of this part, which is written anew; all others stay as they stand in the old one."""
+    """Yields the page after every line of this part, which is written again; the other parts stay as they are."""
     parts = dict.fromkeys(PARTS, "") | {part.partition("\n")[0]: part.strip() for part in old.split("\n## ")[1:]}
     card, today = torch.cuda.get_device_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
     lines = [name, "", f"{today}: {card}, torch {torch.__version__}, Triton {triton.__version__}.", ""]

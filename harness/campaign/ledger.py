@@ -1,6 +1,6 @@
-"""What a campaign knows. It changes only by the records of its journal, so that reading them gives it back.
+"""Ledger of a campaign: all that it knows. Only records of the journal change it, so reading them restores it.
 
-Its size is bounded: it keeps sums, the shards done as ranges, and of each kind of failure the first few.
+Its size is bounded: it keeps sums, the shards done as ranges, and the first few failures of each kind.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Ledger:
         return self.to_shrink + [failure for failures in self.ahead.values() for failure in failures]
 
     def tasks(self) -> list[Task]:
-        """What is to be done beside shards: failures to shrink, in order, and the corpus."""
+        """Tasks to do beside shards: failures to shrink, in order, and the corpus."""
         shrink = [Task(SHRINK, failure.episode, failure.trace) for failure in self.to_shrink]
         wanted = sorted((episode, goal) for goal, (_, episode) in self.shortest.items() if self._outdated(goal))
         return shrink + [Task(RECORD, episode, goal=goal) for episode, goal in wanted]
@@ -128,11 +128,11 @@ class Ledger:
         return (self.steps - start[1]) / (self.seconds - start[0]) if self.seconds > start[0] else 0.0
 
     def wins(self, name: str, episode: int) -> bool:
-        """Whether a finding of this name from this episode takes the place of the one there is."""
+        """True if a finding of this name from this episode replaces the one there is."""
         return name not in self.findings or episode <= self.findings[name][0]
 
     def wanted(self, kind: str) -> bool:
-        """Whether more failures of this kind are to be shrunk."""
+        """True if more failures of this kind are to be shrunk."""
         return self.kinds[kind] < FINDINGS_PER_KIND
 
     def to_json(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ChildLost(Exception):
-    """The child hung (`hung`) or ended without its answer. `reason` is a sentence, `details` say where it stood."""
+    """The child hung (`hung`) or ended without its answer. `reason` is a sentence; `details` show its stack."""
 
     def __init__(self, reason: str, hung: bool, details: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -134,7 +134,7 @@ def _serve(
 
 
 def _pickled(answer: Any) -> bytes:
-    """The answer for the parent. An exception that cannot be made again there goes as its text."""
+    """The result for the parent. An exception that cannot be unpickled there goes as its text."""
     try:
         data = bytes(ForkingPickler.dumps(answer))
         if isinstance(answer, BaseException):
@@ -197,7 +197,7 @@ def _hung(child: Any, seconds: float, last_words: IO[str]) -> ChildLost:
         os.kill(child.pid, signal.SIGABRT)
     child.join(LAST_WORDS_SECONDS)
     said = tuple(line for line in _said(last_words) if not line.startswith("Fatal Python error"))
-    return ChildLost(f"no step for {seconds:g} s, not even to a signal", hung=True, details=said)
+    return ChildLost(f"no step for {seconds:g} s, and no reaction to a signal", hung=True, details=said)
 
 
 def _said(last_words: IO[str]) -> tuple[str, ...]:

@@ -111,9 +111,9 @@ def _save_lost_trace(shared: _Shared, how: str) -> None:
 
 @contextlib.contextmanager
 def noting_for_parent(run: NotedRun) -> Iterator[EpisodeNotes | None]:
-    """In it the parent saves the trace of the episode in these notes, should the target end this process.
+    """Yields notes from which the parent saves the trace of the episode, if the target ends this process.
 
-    None if no parent waits, as under a debugger or when check() is called from Python.
+    Yields None if no parent waits, as under a debugger or when check() is called from Python.
     """
     if _shared is None:
         yield None
@@ -149,7 +149,7 @@ def _forwarding(child: int) -> set[int]:
 
 @contextlib.contextmanager
 def doing(kind: str, what: str) -> Iterator[None]:
-    """In it the parent knows what this process does, IMPORTING or RUNNING something, should it end there."""
+    """Tells the parent what this process does, IMPORTING or RUNNING something, in case it ends there."""
     activity = f"{kind} {what}"
     if _page is None:
         yield

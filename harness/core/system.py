@@ -1,6 +1,6 @@
-"""What the operating system offers, and what kvlockstep does without it.
+"""Features of the operating system, and what kvlockstep does without them.
 
-All else in the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
+The rest of the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
 
 | needed | for | without it |
 |---|---|---|
@@ -31,7 +31,7 @@ class NoFork:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UsageError(
-            "this needs processes that fork, which Linux and macOS have and this system has not: "
+            "this command needs processes that fork, which Linux and macOS have and this system does not: "
             "use check, explore or replay, which then run the target in their own process"
         )
 
@@ -41,7 +41,7 @@ FORK: Any = multiprocessing.get_context("fork") if CAN_FORK else NoFork()
 
 
 def unprotected() -> str:
-    """What a check on this system cannot do, in one sentence; empty where it can do everything."""
+    """Says in one sentence what a check on this system cannot do; "" if it can do everything."""
     lacks = []
     if not CAN_FORK:
         lacks.append("a target that exits or crashes ends the check without a trace")

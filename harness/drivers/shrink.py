@@ -77,7 +77,7 @@ class ShrinkBudget:
         return self.played > share * self.steps or time.perf_counter() > self._started + self.seconds
 
     def cut(self, share: float = 1.0) -> bool:
-        """The same for a pass that is not made up for by a later one: the trace is unfinished then."""
+        """As before, for a pass that no later one makes up for: then the trace is unfinished."""
         over = self.spent(share)
         self.unfinished = self.unfinished or over
         return over

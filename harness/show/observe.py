@@ -43,7 +43,7 @@ class Difference:
 
 @dataclass
 class StepView:
-    """One step: the operation, the target's answer, what the target looks like afterwards, what is available then."""
+    """One step: the operation, the target's answer, and the picture and available slots afterwards."""
 
     op: str
     answer: str
@@ -65,7 +65,7 @@ class Observed:
 
 
 def observe(target: Target, trace: Trace, step_seconds: float = 5.0) -> Observed:
-    """Plays the trace on the target and answers everything that can be seen of it."""
+    """Plays the trace on the target and returns everything that can be seen of it."""
     try:
         return in_child(lambda watchdog: _observe(target, trace, watchdog), step_seconds)
     except ChildLost as lost:
@@ -143,12 +143,12 @@ def _state_after(
 
 
 def picture_of(model: Model[Any]) -> Picture:
-    """The state of the model's target now. A target that cannot be looked at gives a picture that says so."""
+    """The state of the model's target now. A target that cannot be inspected gives a picture that says so."""
     try:
         return model.picture()
     except (Exception, Divergence) as error:
         row = (type(error).__name__, text(error))
-        return NOTHING._replace(tables=(Table("the target cannot be looked at", ("error", "message"), (row,)),))
+        return NOTHING._replace(tables=(Table("the target cannot be inspected", ("error", "message"), (row,)),))
 
 
 def _listen(model: Model[Any]) -> Outcomes:
@@ -178,7 +178,7 @@ def _last_answer(model: Model[Any] | None, outcomes: Outcomes) -> str:
 
 @contextmanager
 def _watched(law: Law[Any] | None) -> Iterator[list[tuple[Any, ...]]]:
-    """In it the law keeps what it looked at when it was violated."""
+    """Within it the law keeps its arguments when it is violated."""
     violations: list[tuple[Any, ...]] = []
     if law is None:
         yield violations
@@ -221,7 +221,7 @@ def _against_reference(model: LockstepModel[Any], outcomes: Outcomes) -> list[Di
 
 
 def _differences(name: str, want: Any, seen: Any) -> Iterator[Difference]:
-    """What differs in two values, part by part where they have named parts."""
+    """Differences of two values, part by part if they have named parts."""
     if want == seen:
         return
     if isinstance(want, Mapping) and isinstance(seen, Mapping):
