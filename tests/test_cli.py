@@ -74,7 +74,7 @@ def test_check_holds(run_cli):
 def test_check_tells_the_details_on_request(run_cli):
     _, out, _ = run_cli("check", "slot_pool", "--target", "pool", "--driver", "random", "-v")
     assert "laws: " in out
-    assert "reached: " in out
+    assert "goals met: " in out
     assert re.search(r"random +[\d,]+ +\d+ episodes", out)
 
 

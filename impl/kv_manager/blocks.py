@@ -18,7 +18,7 @@ def chained_hash(parent: int, tokens: bytes) -> int:
 
 
 def root_hash(extra_key: int | None) -> int:
-    """What stands for the parent's hash in the first block of a sequence."""
+    """The parent's hash in the first block of a sequence."""
     return 0 if extra_key is None else 1 + extra_key
 
 
@@ -138,9 +138,9 @@ class BlockManager(TableManager[Request]):
         return self._blank.copy()
 
     def events(self) -> list[Event]:
-        """What was published and evicted since the last call, in order, each block under its number.
+        """Returns the blocks published and evicted since the last call, in order, each block under its number.
 
-        The first call returns what is published now.
+        The first call returns all that are published now.
         """
         events = list(self._snapshot()) if self._events is None else self._events
         self._events = []

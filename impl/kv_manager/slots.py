@@ -34,7 +34,7 @@ class Request:
 
 
 class SlotManager(RequestManager[Request]):
-    """`blocks` rows of 4 * `block_size` slots; what the contract calls a block is a row here, and a row has one owner.
+    """`blocks` rows of 4 * `block_size` slots; a block of the contract is a row here, and a row has one owner.
 
     Trick: a row of a slot_pool for the whole request, so that a table is one number; a short request wastes its rest.
 
