@@ -58,6 +58,4 @@ def require_same(plan: Plan, stored: dict[str, Any], where: str, way_out: str) -
     if not names:
         return
     differences = ", ".join(f"{name} {stored.get(name)!r}, not {wanted[name]!r}" for name in names)
-    raise UsageError(
-        f"the campaign in {where} has {differences}; give the options of its start, or {way_out}"
-    )
+    raise UsageError(f"the campaign in {where} has {differences}; give the options of its start, or {way_out}")

@@ -228,9 +228,8 @@ class DirectoryStore:
             yield
         except OSError as error:
             raise UsageError(
-                f"cannot write to {error.filename or self.directory}: {os.strerror(error.errno or 0)}; what was found "
-                "so far is kept: "
-                "make room and give the same command again to go on"
+                f"cannot write to {error.filename or self.directory}: {os.strerror(error.errno or 0)}; everything "
+                "found so far is kept: free some space and give the same command again to resume"
             ) from error
 
 

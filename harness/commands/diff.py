@@ -87,9 +87,7 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
             theirs = _labelled(names[1], self.beside.step, op)
             if _comparable(answer, self.grain) != _comparable(theirs, self.grain):
                 details = (f"{names[0]}: {answer}", f"{names[1]}: {theirs}")
-                raise Divergence(
-                    DIFFERENCE.id, f"{names[0]} and {names[1]} differ in the result of {op.name}", details
-                )
+                raise Divergence(DIFFERENCE.id, f"{names[0]} and {names[1]} differ in the result of {op.name}", details)
             return answer
 
     return Pair

@@ -134,7 +134,7 @@ def print_target_in_full(console: Console, report: TargetResult) -> None:
     reached = report.reached
     if reached and not report.failures:
         goals = [g.id for g in model_of(report.contract).goals if reached[g.id]]
-        console.print("  reached: " + ", ".join(f"{goal} {reached[goal]:,}" for goal in goals))
+        console.print("  goals met: " + ", ".join(f"{goal} {reached[goal]:,}" for goal in goals))
     for gap in report.gaps if report.verdict == INCONCLUSIVE else ():
         console.print(f"  [yellow]{escape(gap)}[/yellow]")
     _print_failures(console, report)
