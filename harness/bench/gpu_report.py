@@ -1,4 +1,4 @@
-"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: what the GPU side does on this card, with its ceilings."""
+"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: figures of the GPU side on this card, with its ceilings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MACHINE_SECONDS = 200
 FAR_STEPS = 3_000
 FAR_BYTES = 8 * ((1 << 32) + (1 << 30))
 SANITIZERS_SAY = """\
-The errors that each tool finds where one is planted, and in the kernels' tests. racecheck looks at shared memory, the
-sanitizer of torch at what its own operations do on streams, not at Triton's launches.
+The table has the errors that each tool finds in a planted error and in the kernels' tests. racecheck looks at shared
+memory. The sanitizer of torch looks at torch's own operations on streams, not at Triton's launches.
 """
 
 
@@ -52,7 +52,7 @@ def machines() -> Iterator[tuple[str, str, Factory, int]]:
 def sanitizers() -> Iterator[str]:
     """Lines of the table of sanitizers."""
     yield SANITIZERS_SAY
-    yield "| tool | found of what is planted | tests passed | errors in them |"
+    yield "| tool | planted errors found | tests passed | errors in them |"
     yield "|---|---|---|---|"
     for tool in sanitized():
         yield f"| {' | '.join(tool)} |"
