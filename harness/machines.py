@@ -43,7 +43,7 @@ NOT_ALONE = (
     "So no trace is saved, and Hypothesis's own steps follow."
 )
 
-# Set while a TestCase runs: whoever calls run_state_machine_as_test directly gets what Hypothesis makes of a failure.
+# Set while a TestCase runs: a direct call of run_state_machine_as_test gets the failure as Hypothesis reports it.
 _hands_over = ContextVar("_hands_over", default=False)
 
 

@@ -88,7 +88,7 @@ def score_command(
         )
     for fault in result.faults if traces else ():
         if fault.trace is not None:
-            # An error's details are a traceback with paths of this machine; a replay makes them anew.
+            # An error's details are a traceback with paths of this machine; a replay makes them again.
             save_trace(fault.trace.but(details=()), Path(str(traces), fault.contract), f"{fault.id}.jsonl")
     if as_json:
         print_json(result.to_json())

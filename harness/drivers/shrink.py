@@ -282,7 +282,7 @@ class Shrinker:
     def _searched(self, best: Trace) -> Trace:
         """Short random episodes, in the scopes of the trace and in small ones."""
         origin = self.trace.scope
-        # The original scope is drawn oftener, since the violation is known to be possible there.
+        # The original scope is drawn more often, since the violation is known to be possible there.
         scopes = (best.scope, origin, origin, *self.model_type.scopes[:SEARCH_SCOPES])
         for episode in range(SEARCH_EPISODES):
             if len(best.ops) <= SHORT_ENOUGH or self.budget.cut(SHARE_OF_SEARCH):

@@ -1,11 +1,11 @@
 """Block keys: one hash for each full block of a growing request, over raw int32 tokens.
 
-The hash of a block is a sum modulo 2**64 over all that is up to its end: each token times a random coefficient of its
-position, the digests of the extra keys, and a constant per block, for a block of zeros would else add nothing. This is
-multilinear hashing: chained (a block adds to the sum of the block before it), incremental, and made of vector
+The hash of a block is a sum modulo 2**64 over everything up to its end: each token times a random coefficient of its
+position, the digests of the extra keys, and a constant per block, since a block of zeros would add nothing otherwise.
+This is multilinear hashing: chained (a block adds to the sum of the block before it), incremental, and made of vector
 operations. Two different prefixes meet with a probability of 2**-(60 - t), where 2**t divides all differences of their
-tokens; coefficients are drawn anew in each process, so nobody can aim. It need not be cryptographic: whoever looks a
-hash up verifies tokens and parent.
+tokens; coefficients are drawn again in each process, so nobody can aim. It need not be cryptographic: every lookup of a
+hash verifies tokens and parent.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class BlockManager(TableManager[Request]):
 
     A lookup walks the hash chain and verifies each block by tokens and parent, so `hash_function` may be as weak as it
     likes. A computed block whose content is published already is exchanged for the published one at commit; hence
-    whoever holds a block holds its parents, and parents outlive their children in the free queue.
+    a holder of a block holds its parents, and parents outlive their children in the free queue.
 
     Free blocks are a stack of blank ones and, least recently released first, an OrderedDict of cached ones: a linked
     list threaded through a hash table, so both ends and the middle (a hit takes a block out) cost O(1), some 0.1 us.

@@ -48,11 +48,11 @@ class BlockMemory:
     """One stamp per block, for managers that work in whole blocks; an entry of a table is the first slot of a block.
 
     The stamp of a full block is a 64-bit digest of the stamp before it (at first: of the extra key) and of its tokens,
-    so it stands for the whole history. Of a block in the making the stamp before it and its tokens are compared.
-    A write behind content that is not the writer's own history leaves of the block what lies before the write: the
-    writer reads it in the same forward, and whoever held more has lost it. Of a copy counts what is copied from offset
-    0 up to the first gap. Memory is bounded by blocks and live requests: a request's stamps go with it. The adapter's
-    own KV memory rests.
+    so it stands for the whole history. For a block that is not full, the stamp before it and its tokens are compared.
+    If a request writes behind content that is not its own history, only the part before the write stays. The writer
+    reads it in the same forward, and a request that held more has lost it. A copy counts from offset 0 up to its first
+    gap. Memory is bounded by blocks and live requests: the stamps of a request go with it. The adapter's own KV memory
+    is not used.
     """
 
     granularity = "block"
