@@ -83,7 +83,7 @@ def in_child(
     with tempfile.TemporaryFile("w+") as last_words:
         arguments = (work, step_seconds, shared, send, last_words, os.getpid())
         child = FORK.Process(target=_serve, args=arguments)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), system.signals_held():
             # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child.start()
@@ -111,6 +111,7 @@ def _serve(
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    system.let_signals_in()
     die_with(parent)
     faulthandler.enable(last_words, all_threads=False)
     _one_thread()
