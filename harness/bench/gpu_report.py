@@ -1,4 +1,4 @@
-"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: figures of the GPU side on this card, with its ceilings."""
+"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: the GPU side on this card, with its ceilings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MACHINE_SECONDS = 200
 FAR_STEPS = 3_000
 FAR_BYTES = 8 * ((1 << 32) + (1 << 30))
 SANITIZERS_SAY = """\
-The table has the errors that each tool finds in a planted error and in the kernels' tests. racecheck looks at shared
-memory. The sanitizer of torch looks at torch's own operations on streams, not at Triton's launches.
+The table has the errors that each tool finds in code with planted errors, and in the kernels' tests. racecheck looks
+at shared memory. The sanitizer of torch looks at torch's own operations on streams, not at Triton's launches.
 """
 
 

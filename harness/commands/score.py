@@ -65,7 +65,7 @@ def score_command(
     jobs: int,
     traces: str | None,
 ) -> None:
-    """Run every driver on every fault in impl/faulty and on the known-good targets. The default profile is ci.
+    """Run the drivers on every fault in impl/faulty and on the known-good targets. The default profile is ci.
 
     The score fails if a seed misses a fault, if a shortest trace has more than 12 operations, if their median is above
     6, or if a known-good target does not hold. Exploration gets a small share of the profile's time on each fault.

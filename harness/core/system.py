@@ -52,16 +52,15 @@ def unprotected() -> str:
     return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
 
 
-# What a terminal, a shell or a CI job sends to end a command.
+# Signals by which a terminal, a shell or a CI job ends a command.
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Holds back the signals that end a command until the block is left. A process forked in it begins with them held.
+    """Holds back the signals that end a command until the block ends. A process forked in it starts with them held.
 
-    Around a fork: Python runs what modules have registered for it, and an interrupt that is raised in there is printed
-    and lost.
+    Around a fork Python runs the hooks that modules have registered, and an interrupt in a hook is printed and lost.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -74,7 +73,7 @@ def signals_held() -> Iterator[None]:
 
 
 def let_signals_in() -> None:
-    """Lets the signals through that a forked child begins with held."""
+    """Lets through the signals that a forked child starts with held."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
