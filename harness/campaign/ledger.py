@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Failure:
-    """A failing episode that is to be shrunk."""
+    """A failing episode to shrink."""
 
     kind: str
     episode: int
@@ -50,9 +50,9 @@ class Failure:
 class Ledger:
     """State of a campaign.
 
-    `findings`: file name to the episode that it was shrunk from, and its kind. `ahead`: failures in shards before
-    which others are not done yet. `corpus` and `shortest`: goal to (steps, episode) of its trace, and of what it
-    should be. `states`: those in the episodes that were looked at. `reused`: known examples were played first, if the
+    `findings`: file name to the episode that it was shrunk from, and its kind. `ahead`: failures in shards that
+    have earlier shards not done yet. `corpus`: goal to (steps, episode) of its trace. `shortest`: goal to those that
+    the trace should have. `states`: those in the sampled episodes. `reused`: known examples were played first, if the
     driver has any. `history`: seconds, steps and states as time went by.
     """
 
@@ -79,7 +79,7 @@ class Ledger:
     _frontier: int = 0
 
     def apply(self, record: Record) -> None:
-        """Takes over one record, as it stands in the journal."""
+        """Applies one record of the journal."""
         match record["record"]:
             case "shard":
                 self._shard(ShardReport.from_json(record["report"]))
@@ -106,7 +106,7 @@ class Ledger:
 
     @property
     def unshrunk(self) -> list[Failure]:
-        """Failures that are to be shrunk, or may have to be."""
+        """Failures to shrink, certainly or perhaps."""
         return self.to_shrink + [failure for failures in self.ahead.values() for failure in failures]
 
     def tasks(self) -> list[Task]:

@@ -1,7 +1,7 @@
-"""`fuzz`: hands out shards until the time is up, and keeps what comes back.
+"""`fuzz`: hands out shards until the time is up, and keeps their results.
 
-A record of a shard holds its failures as they were, so a campaign that is killed at any point goes on with nothing
-lost: a shard whose record is not in the store yet is played again, a failure not shrunk yet is shrunk then.
+A record of a shard holds its failures as they were. So a campaign that is killed at any point resumes with nothing
+lost: a shard without a record in the store is played again, and a failure that is not shrunk yet is shrunk then.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Run:
         self.interrupts = 0
 
     def go(self, workers: Workers, seconds: float, shards: int | None) -> None:
-        """Until the time is up or the shards are done, and what was begun has ended."""
+        """Runs until the time is up or the shards are done, and the begun tasks have ended."""
         self.started = self.committed = time.monotonic()
         deadline = self.started + seconds
         with self._interruptible():

@@ -36,9 +36,9 @@ class Saved(NamedTuple):
 
 
 class Store(Protocol):
-    """Keeps one campaign. Whatever a method was given is kept once it has returned.
+    """Keeps one campaign. A method returns when its arguments are kept.
 
-    Raises UsageError if it cannot be written or read; what was kept before is kept still.
+    Raises UsageError if the store cannot be written or read; everything kept before stays.
     """
 
     place: str

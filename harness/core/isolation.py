@@ -1,4 +1,4 @@
-"""Runs what a target may end, hang or crash in a child process, and says how that went.
+"""Runs code that a target may end, hang or crash in a child process, and reports how it ended.
 
 The child counts its steps into shared memory whenever its watchdog ticks; the parent only waits. When the count stands
 still for too long the parent kills the child.
@@ -70,9 +70,9 @@ def in_child(
 ) -> R:
     """Returns `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised.
 
-    `progress` hears what the child reports to its watchdog. Until `began` says that the target is called, the child may
-    take START_SECONDS if that is more than its steps have. Interrupts are for the parent: the child ignores them.
-    Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
+    `progress` is called with the count of the child's watchdog. Until `began` says that the target is called, the child
+    may take START_SECONDS, if that is more than its steps may take. Interrupts are for the parent: the child ignores
+    them. Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
     """
     if not system.CAN_FORK:
         own = SharedWatchdog(step_seconds, [0, 0])

@@ -1,9 +1,9 @@
 """The process that waits for a command's own process, and whose exit code a shell or a CI job sees.
 
-A target's code may end the process that runs it. Drivers run targets in children of their own; whatever else runs a
-target's code (its import, a comparison, a benchmark, a driver on a device that no forked child can use) ends the
-command's process, and then this one says so: without the last word of the command no exit code is a success. Where the
-command took notes of an episode, this process saves the trace of it.
+A target's code may end the process that runs it. Drivers run targets in children of their own. Other code of a target
+(its import, a comparison, a benchmark, a driver on a device that no forked child can use) can end the command's
+process. Then this process says so: without the last word of the command no exit code is a success. If the command took
+notes of an episode, this process saves its trace.
 """
 
 from __future__ import annotations

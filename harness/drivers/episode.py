@@ -167,6 +167,6 @@ def failed(
 
 
 def answer_text(answer: Any) -> str:
-    """A target's answer as it stands behind the arrow of a trace line; nothing for a plain acknowledgement."""
+    """A target's answer as shown behind the arrow of a trace line; "" for a plain acknowledgement."""
     text = "" if answer is None else str(answer)
     return "" if text == "done" else safe_text(text)

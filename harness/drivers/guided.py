@@ -81,7 +81,7 @@ class Guide:
 
 
 class Patience:
-    """Decides after a step whether an episode goes on: not after PATIENCE looks in a row at states met before.
+    """Decides after a step if an episode continues: it stops after PATIENCE looks in a row at known states.
 
     A look costs as much as a third of a step with some contracts, so after a new state it does not look for a while,
     twice as long each time, up to LONGEST_PAUSE steps. Where little is new it looks at every step.

@@ -102,7 +102,7 @@ def shrink(
 
 
 def same_kind(law: str, other: str) -> bool:
-    """Tells whether two violations are of one kind: then a shorter trace of one stands for the defect of the other."""
+    """True if two violations are of one kind, so that a shorter trace of one shows the defect of the other."""
     return law == other or {law, other} <= ONE_KIND
 
 

@@ -60,7 +60,7 @@ def progress_bar(total: bool = False) -> Progress:
 
 
 def announce_timing(name: str) -> None:
-    """Says on a terminal what is being timed, without a thread that would take time from it."""
+    """Prints on a terminal what is being timed, without a thread that would disturb it."""
     if (console := stderr()).is_terminal:
         console.print(f"timing {name}")
 

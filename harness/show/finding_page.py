@@ -25,7 +25,7 @@ MARKS = {FREE: "", HELD: "", CACHED: "", UNKNOWN: "?"}
 
 
 def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
-    """The page of one trace, played on the target to see what it looks like at every step."""
+    """The page of one trace, which is played on the target to draw every step."""
     observed = observe(target, trace)
     script = script_of(trace)
     name = f"{Path(trace.file_name).stem}.py"

@@ -20,7 +20,7 @@ REACH = "reach"
 
 @dataclass(frozen=True)
 class Finding:
-    """A violated law: `page` for people, `shape` to know it again, `trace` the file if there is one."""
+    """A violated law: `page` is its failure page, `shape` identifies it, `trace` is its file if there is one."""
 
     contract: str
     target: str

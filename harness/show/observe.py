@@ -1,7 +1,7 @@
-"""Plays a trace again and looks at the target before and after every step.
+"""Plays a trace again and inspects the target before and after every step.
 
-Each state is seen on a fresh target that was only driven, never looked at, up to there: a question can change what a
-faulty manager does next. All of it happens in a child process, which a hanging or dying target takes with it.
+Each state is seen on a new target that was driven and not inspected up to there, since a question can change the next
+answer of a faulty manager. All of it happens in a child process, so a target that hangs or dies ends only that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ABSENT = "absent"
 
 @dataclass(frozen=True)
 class Difference:
-    """Two values that had to agree: what was seen, and what it had to be."""
+    """Two values that should be equal: the observed one and the right one."""
 
     what: str
     seen: str
@@ -239,7 +239,7 @@ def _plain(value: Any) -> str:
 
 
 def differences_of_law(law: str, observed: dict[str, Any]) -> list[Difference]:
-    """The values that a law of kv_manager found at odds; of a law without a table of its own, what it looked at."""
+    """The values that a law of kv_manager found different; for a law without a table of its own, its arguments."""
     if "cell" in observed:
         cell = observed["cell"]
         return [Difference(f"position {cell.position}, slot {cell.slot}", cell.got, cell.want)]

@@ -171,7 +171,7 @@ def faults() -> dict[str, Any]:
 
 
 def known_faults(contract: str) -> dict[str, str]:
-    """The faults of a contract: id to the sentence that says what is wrong. Each is a target, `fault:ID`."""
+    """The faults of a contract: id to the sentence that describes it. Each is a target, `fault:ID`."""
     return {fault.id: fault.what for fault in faults().values() if fault.contract == contract}
 
 

@@ -166,7 +166,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
 
     @command(1)
     def reset(self, pick: Pick) -> Op:
-        """Everything cached is to be forgotten."""
+        """Proposes to forget everything cached."""
         if self.held.holders or not (self.held.cached or self.scope.exhaustive):
             raise NotEnabled
         return Op("reset")

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Op:
-    """One operation of a contract with its arguments, as it stands in a trace: `Op("free", slot=2)`."""
+    """One operation of a contract with its arguments, as a trace has it: `Op("free", slot=2)`."""
 
     __slots__ = ("args", "name")
 
@@ -97,7 +97,7 @@ When = Callable[[Any, Pick], object]
 class Command:
     """A proposal: a method `(model, pick) -> Op`, with the weight it has in random runs.
 
-    `when(model, pick)`, if there is one, is false where the command proposes nothing; it may leave that to `pick`.
+    `when(model, pick)`, if there is one, is false if the command proposes nothing now; it may leave that to `pick`.
     """
 
     __slots__ = ("doc", "name", "propose", "weight", "when")

@@ -32,8 +32,8 @@ UNSCRIPTED = 16
 class Forks:
     """The forks of one episode. `copied_on_write` are the requests scheduled in this step that write to a shared block.
 
-    `withdrawn` is the last of them that was withdrawn. `script` are the commands that are to come next, if any are;
-    there is one at times if the episode is `scripted`.
+    `withdrawn` is the last of them that was withdrawn. `script` are the next commands, if a script runs; scripts run
+    only if the episode is `scripted`.
     """
 
     def __init__(self, scope: KVScope, judge: ManagerJudge) -> None:

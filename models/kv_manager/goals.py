@@ -44,7 +44,7 @@ GOALS = (
 
 
 def notice_prompt(met: Counter[str], request: Request, admitted: Iterable[Request], block_size: int) -> None:
-    """Counts what a new prompt is like; `admitted` are the requests that this step has admitted before it."""
+    """Counts the goals of a new prompt; `admitted` are the requests that this step has admitted before it."""
     length, residue = len(request.tokens), len(request.tokens) % block_size
     met["length_0_mod_block"] += residue == 0
     met["length_1_mod_block"] += residue == 1 % block_size
@@ -62,7 +62,7 @@ def notice_hit(met: Counter[str], request: Request, block_size: int) -> None:
 
 
 def unreachable(session: Session) -> set[str]:
-    """Returns the goals that do not apply to the manager: by its traits, and by what was seen of it so far."""
+    """Returns the goals that do not apply to the manager: by its traits and its behaviour so far."""
     traits = session.traits
     has = {
         **vars(traits),

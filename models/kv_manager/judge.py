@@ -192,7 +192,7 @@ class ManagerJudge(Session):
         return Answer(text=f"copies {counted(len(due), 'slot')}") if due else DONE
 
     def evict_all(self) -> Answer:
-        """The engine drops whatever it caches for nobody."""
+        """The engine drops everything that is cached and that no live request holds."""
         require(self.allows("evict_all"))
         self._call(self.adapter.evict_all)
         free_now = number(self.adapter.free_now)

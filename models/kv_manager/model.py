@@ -156,7 +156,7 @@ class KVManagerModel(RequestModel[KVScope]):
 
     @command(1)
     def evict_all(self, pick: Pick) -> Op:
-        """The cache is emptied of what nobody holds."""
+        """Everything cached that nobody holds is evicted."""
         require(self.scope.mode is not Mode.MANY and self.sometimes(2, pick))
         return Op("evict_all")
 

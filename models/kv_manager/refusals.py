@@ -36,10 +36,10 @@ def check_reservation(session: Session, request: Request, n: int, before: int | 
 
 
 def check_unchanged(session: Session, before: int | None, what: str, appended: Request | None = None) -> None:
-    """Raises Divergence if a refusal changed avail, or the tables as they stood at the beginning of the step.
+    """Raises Divergence if a refusal changed avail, or a table since the beginning of the step.
 
-    Where nobody knows those tables any more, a request for which nothing is scheduled still has a slot for each token
-    that it has computed. A request that a token was `appended` to may have taken a slot for it.
+    If those tables are not known any more, a request with nothing scheduled still has a slot for each token that it has
+    computed. The request that a token was `appended` to may have taken a slot for it.
     """
     check = session.checks.check
     if before is not None:

@@ -1,4 +1,4 @@
-"""Session of one kv_manager under one scheduler: its requests, where the grammar stands, and what is known of it."""
+"""Session of one kv_manager under one scheduler: its requests, the state of the step, and the last results."""
 
 from __future__ import annotations
 

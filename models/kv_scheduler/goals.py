@@ -57,7 +57,7 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
 
 
 def unreachable(traits: SchedulerTraits, saw_evictable: bool) -> set[str]:
-    """Returns the goals that do not apply to the scheduler, by its traits and by what was seen of it so far."""
+    """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
     has = {
         **vars(traits),

@@ -1,4 +1,4 @@
-"""Session of one kv_scheduler under its users: its requests and batches in flight, and what is known of it."""
+"""Session of one kv_scheduler under its users: its requests, its batches in flight, and the last results."""
 
 from __future__ import annotations
 

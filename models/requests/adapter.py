@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
-    """Calls a factory with its sizes; what it raises is a Divergence."""
+    """Calls a factory with its sizes; an error that it raises becomes a Divergence."""
     adapter = call_target(factory, *sizes)
     if isinstance(adapter, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
@@ -29,7 +29,7 @@ def make_adapter(factory: Factory, *sizes: int) -> Any:
 
 
 def read_traits(adapter: Any, kind: type[T]) -> T:
-    """The traits of this kind that an adapter declares; what it does not declare has its default. Raises Divergence."""
+    """The traits that an adapter declares; the others have their defaults. Raises Divergence."""
     declared, wrong = taken_traits(adapter, kind)
     if wrong:
         raise Divergence(ERROR_CONTRACT.id, "; ".join(wrong))

@@ -36,8 +36,9 @@ class WatchedMemory(KVMemory):
 class LongSlotMemory(SlotMemory):
     """One stamp per slot, for a manager that keeps no KV of its own.
 
-    A position that was right stays right while its slot and what the slot holds stay the same. So of each request the
-    positions that were read are kept, and forgotten when another slot stands in its table or one of its slots changes.
+    A position that was right stays right while its slot and the content of the slot stay the same. So the memory keeps
+    the positions of each request that it has read. It forgets them when the table of the request or the content of one
+    of its slots changes.
     """
 
     def __init__(self, adapter: Any, traits: Traits, goals_met: Counter[str]) -> None:
