@@ -233,7 +233,7 @@ def test_a_real_limit_on_files(tmp_path, undisturbed):
     process = started_apart(tmp_path, limit)
     _, err = process.communicate()
     assert process.returncode == 1
-    assert b"File too large; what was found so far is kept" in err
+    assert b"File too large; everything found so far is kept" in err
     assert 0 < shards_in(tmp_path) < SHARDS
     campaign(resolve(*FAULT), tmp_path, shards=SHARDS)
     require_equal(tmp_path, undisturbed)
