@@ -129,15 +129,25 @@ def play_ops(
 def unapplied(trace: Trace, replayed: Replayed) -> str:
     """Reason why a trace that found nothing proves nothing about the target, in words; "" if it proves something.
 
-    It proves something if every operation applied and the law that the trace names was evaluated.
+    It proves something if every operation applied, and the law that the trace names was evaluated or the target now
+    answers differently: a false hit that is gone leaves its law nothing to judge.
     """
     if replayed.skipped:
         named = [f"{op.name} (operation {number + 1})" for number, op in replayed.skipped]
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         return f"{len(named)} of {len(trace.ops)} operations did not apply: {', '.join(named[:NAMED])}{more}"
     always = {law.id for law in EVERYWHERE}
-    if trace.law and trace.law not in always and not replayed.evaluated[trace.law]:
+    evaluated = not trace.law or trace.law in always or replayed.evaluated[trace.law]
+    if not evaluated and not changed_answer(trace, replayed):
         return f"the law {trace.law} was never evaluated"
+    return ""
+
+
+def changed_answer(trace: Trace, replayed: Replayed) -> str:
+    """The first answer that differs from the recorded one, in words; "" if all are alike."""
+    for number, (op, before, now) in enumerate(zip(trace.ops, trace.answers, replayed.answers, strict=False), 1):
+        if before and before != now:
+            return f"{op.name} (operation {number}) returned {before!r} and now returns {now!r}"
     return ""
 
 
