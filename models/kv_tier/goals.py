@@ -1,0 +1,51 @@
+"""Goals of kv_tier: what must happen before a run says anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvlockstep.models.core.model import Goal
+
+GOALS = (
+    Goal("hit", "a lookup answers hit"),
+    Goal("miss", "a lookup answers miss"),
+    Goal("pending", "a lookup answers pending", when="pending_visible"),
+    Goal("extra_key", "a key misses whose hash is stored with another extra key", when="extra_key"),
+    Goal("stored_already", "a store is offered a chunk that is there"),
+    Goal("in_flight_already", "a store is offered a chunk that another store is writing"),
+    Goal("eviction", "a store evicts"),
+    Goal("several_evicted", "a store evicts several chunks"),
+    Goal("returned", "a chunk is stored again after its eviction"),
+    Goal("missed_after_eviction", "an evicted chunk is looked up"),
+    Goal("refused", "a store is refused"),
+    Goal("refused_by_one", "a store is refused that lacks one unit"),
+    Goal("load_behind_store", "a load begins while a store is in flight"),
+    Goal("several_loaded", "a load takes several chunks"),
+    Goal("two_readers", "two loads in flight read one chunk"),
+    Goal("reader_protects", "a store evicts while a load is in flight"),
+    Goal("pin_protects", "a store evicts while a chunk is pinned", when="lookup_pins"),
+    Goal("out_of_order", "a plan is completed before an older one"),
+    Goal("store_failed", "a store fails"),
+    Goal("load_failed", "a load fails"),
+    Goal("missed_after_failure", "a chunk whose store failed is looked up"),
+    Goal("stored_after_failure", "a chunk whose store failed is stored again"),
+    Goal("completed_again", "a plan is completed that has ended"),
+    Goal("released", "an owner with pins is released", when="lookup_pins"),
+    Goal("released_nothing", "an owner without pins is released"),
+    Goal("reset", "the tier is reset with chunks in it", when="can_reset"),
+    Goal("missed_after_reset", "a chunk of before a reset is looked up", when="can_reset"),
+    Goal("reset_in_flight", "the tier is reset with a plan in flight", when="reset_in_flight"),
+    Goal("completed_after_reset", "a plan of before a reset is completed", when="reset_in_flight"),
+    Goal("damage_lose", "the storage loses a chunk", when="can_damage"),
+    Goal("damage_truncate", "the storage truncates a chunk", when="can_damage"),
+    Goal("damage_repeat", "the storage has another chunk in the place of one", when="can_damage"),
+    Goal("damage_found", "a load finds a damaged chunk", when="can_damage"),
+    Goal("reopened", "the process ends with chunks stored", when="can_reopen"),
+    Goal("reopened_in_flight", "the process ends with some bytes of a store written", when="can_reopen"),
+    Goal("missed_after_crash", "a chunk is looked up that was in flight at a crash", when="can_reopen"),
+)
+
+
+def unreachable(traits: Any) -> set[str]:
+    """The goals that depend on a trait which is not declared."""
+    return {goal.id for goal in GOALS if goal.when is not None and not getattr(traits, goal.when)}

@@ -1,0 +1,405 @@
+"""Judge of a kv_tier: makes its calls, owns the units' content, and checks the laws.
+
+Nothing is held against a policy: the judge learns from the plans which chunks were evicted, and asks for no order. It
+knows of every key what a lookup has to answer, and of every unit whether it is free.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvlockstep.models.core.calls import call_target
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import require
+from kvlockstep.models.kv_tier.books import Books, Plan
+from kvlockstep.models.kv_tier.content import Content
+from kvlockstep.models.requests.adapter import answered, events, number, numbers, read_traits
+from kvlockstep.models.requests.checks import Checks
+from kvlockstep.properties import kv_tier as laws
+from kvlockstep.properties.kv_tier import Fate
+from kvlockstep.properties.law import ERROR_CONTRACT, Refused, counted
+from kvlockstep.reference.kv_tier.contract import (
+    HIT,
+    MISS,
+    PENDING,
+    AllChunksCleared,
+    ChunkRemoved,
+    ChunkStored,
+    Key,
+    TierTraits,
+)
+
+
+class TierJudge:
+    """The operations of a trace: each makes calls of the tier, checks what follows, and returns its answer as text.
+
+    An operation raises Divergence if a law does not hold, and NotEnabled, with nothing changed, if it is not legal now.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+        self.traits = read_traits(adapter, TierTraits)
+        self.books = Books(self.traits.total)
+        self.content = Content()
+        self.checks = Checks()
+        self.goals_met: Counter[str] = Counter()
+        self.heard: set[Key] = set()
+        # The answers of the tier after the last operation.
+        self.pool = self._look()
+        self.settle()
+
+    def allows(self, operation: str) -> bool:
+        """Returns whether the traits and the plans in flight allow an operation, whatever its arguments are."""
+        traits, books = self.traits, self.books
+        match operation:
+            case "reset":
+                return traits.can_reset and (traits.reset_in_flight or not books.in_flight)
+            case "write":
+                return traits.holds_bytes
+            case "damage":
+                return traits.holds_bytes and traits.can_damage
+            case "reopen":
+                return traits.holds_bytes and traits.can_reopen
+        return True
+
+    def legal(self, keys: Sequence[Key]) -> None:
+        """Raises NotEnabled unless these are different keys that the tier may be asked for."""
+        require(keys and len(set(keys)) == len(keys))
+        require(self.traits.extra_key or all(key.extra_key is None for key in keys))
+
+    def lookup(self, keys: Sequence[Key], owner: str) -> str:
+        """Keys are looked up in order, up to the first that is no hit."""
+        self.legal(keys)
+        hits = 0
+        for key in keys:
+            answer = self._lookup(key, owner)
+            if answer != HIT:
+                self.settle()
+                return f"{counted(hits, 'hit')}, then {answer}" if hits else answer
+            hits += 1
+        self.settle()
+        return HIT if hits == 1 else counted(hits, "hit")
+
+    def store(self, keys: Sequence[Key], owner: str) -> str:
+        """Chunks are offered to the tier."""
+        self.legal(keys)
+        books, before = self.books, self.pool
+        known = books.chunks.keys() | books.storing
+        new = [key for key in keys if key not in known]
+        self.goals_met["stored_already"] += any(key in books.chunks for key in keys)
+        self.goals_met["in_flight_already"] += any(key in books.storing for key in keys)
+        answer = answered(self.adapter.store, list(keys), owner)
+        if answer is None:
+            return self._refused(keys, new, before)
+        units, evicted = self._units(answer, "store"), self._keys(answer.evicted, "store")
+        optional = {key for key in keys if books.fate(key) is Fate.DAMAGED}
+        if self.traits.skips:
+            optional |= set(new)
+        planned = laws.Planned(
+            list(keys),
+            units,
+            evicted,
+            dict(books.chunks),
+            frozenset(books.storing),
+            before.held,
+            frozenset(optional),
+            len(before.free),
+            self.traits.total,
+            self.traits.evict_batch,
+        )
+        for law in (laws.pinned, laws.no_aliasing, laws.plan_exact, laws.evicted_exact, laws.eviction_bounded):
+            self.checks.check(law, planned)
+        self._notice_store(planned)
+        for key in evicted:
+            books.drop(key, Fate.EVICTED)
+        for key, _ in units:
+            if key in books.chunks:
+                books.drop(key, Fate.LOST)
+        plan = self._begin(answer, dict(units), loads=False)
+        self.settle()
+        shown = f" evicts {laws.named(evicted)}" if evicted else ""
+        return f"plan {plan.number} of {laws.named(list(plan.units))}{shown}"
+
+    def load(self, keys: Sequence[Key], owner: str) -> str:
+        """Keys are looked up in order, and those up to the first that is no hit are loaded."""
+        self.legal(keys)
+        books = self.books
+        hits: list[Key] = []
+        for key in keys:
+            if self._lookup(key, owner) != HIT:
+                break
+            hits.append(key)
+        if not hits:
+            self.settle()
+            return "nothing"
+        answer = answered(self.adapter.load, list(hits), owner)
+        units = None if answer is None else self._units(answer, "load")
+        self.checks.check(laws.backed, laws.Loaded(hits, units and [key for key, _ in units]))
+        books.use(hits)
+        books.pins -= {(owner, key) for key in hits}
+        plans = list(books.in_flight.values())
+        self.goals_met["load_behind_store"] += any(not plan.loads for plan in plans)
+        self.goals_met["two_readers"] += any(plan.loads and not plan.units.keys().isdisjoint(hits) for plan in plans)
+        self.goals_met["several_loaded"] += len(hits) > 1
+        plan = self._begin(answer, dict(units or ()), loads=True)
+        for key, unit in plan.units.items():
+            self._compare(key, unit, "starts")
+        self.settle()
+        return f"plan {plan.number} of {laws.named(hits)}"
+
+    def write(self, plan: int) -> str:
+        """The tier is given the bytes of one more chunk of a store in flight."""
+        require(self.allows("write") and plan in self.books.in_flight)
+        store = self.books.in_flight[plan]
+        require(not store.loads and store.written < len(store.units))
+        self._write_next(store)
+        self.settle()
+        return ""
+
+    def complete(self, plan: int, ok: bool) -> str:
+        """A plan ends; or one that has ended is completed again, which changes nothing."""
+        books = self.books
+        if plan not in books.in_flight:
+            require(books.done is not None and books.done.number == plan)
+            return self._again(books.done.id if books.done else None, ok)
+        ending = books.in_flight[plan]
+        if ok and not ending.loads and self.traits.holds_bytes:
+            while ending.written < len(ending.units):
+                self._write_next(ending)
+        lost = [] if not ending.loads else [key for key in ending.units if not self._read(ending, key)]
+        self._notice_end(ending, ok)
+        answered(self.adapter.complete, ending.id, ok and not lost)
+        books.end(plan, ok)
+        if not ending.loads:
+            # A store that fails has written something, but nobody knows what.
+            stored = dict.fromkeys(ending.units, books.epoch if ok and not ending.forgotten else -1)
+            self.content.fill(ending.units, stored)
+        for key in lost:
+            # The key may have been stored again since, in another unit.
+            if books.chunks.get(key) == ending.units[key] and books.fate(key) is Fate.DAMAGED:
+                books.drop(key, Fate.LOST)
+        self.settle()
+        return f"without {laws.named(lost)}" if lost else ""
+
+    def touch(self, keys: Sequence[Key]) -> str:
+        """Chunks were used in some other way."""
+        self.legal(keys)
+        answered(self.adapter.touch, list(keys))
+        self.books.use(keys)
+        self.settle()
+        return ""
+
+    def release(self, owner: str) -> str:
+        """An owner ends, or has no use for its hits."""
+        pins = {(of, key) for of, key in self.books.pins if of == owner}
+        before = self.pool
+        answered(self.adapter.release, owner)
+        self.books.pins -= pins
+        self.goals_met["released" if pins else "released_nothing"] += 1
+        self.settle(unchanged=None if pins else before)
+        return ""
+
+    def reset(self) -> str:
+        """Everything is forgotten."""
+        require(self.allows("reset"))
+        self.goals_met["reset"] += bool(self.books.chunks)
+        self.goals_met["reset_in_flight"] += bool(self.books.in_flight)
+        answered(self.adapter.reset)
+        self.books.reset()
+        self.pool = self._look()
+        self.checks.check(laws.reset_complete, self.pool)
+        self.settle()
+        return ""
+
+    def damage(self, keys: Sequence[Key], how: str) -> str:
+        """The storage damages a chunk behind the tier's back."""
+        require(self.allows("damage") and all(key in self.books.chunks for key in keys))
+        for key in keys:
+            answered(self.adapter.damage, key, how)
+            self.books.damage(key)
+        self.goals_met[f"damage_{how}"] += 1
+        self.settle()
+        return ""
+
+    def reopen(self) -> str:
+        """The process ends without warning, and the tier is opened again."""
+        require(self.allows("reopen"))
+        stores = [plan for plan in self.books.in_flight.values() if not plan.loads]
+        self.goals_met["reopened_in_flight"] += any(plan.written for plan in stores)
+        self.goals_met["reopened"] += bool(self.books.chunks)
+        answered(self.adapter.reopen)
+        self.books.reopen()
+        self.settle()
+        return ""
+
+    def settle(self, unchanged: laws.Pool | None = None) -> None:
+        """Looks at the tier after an operation. `unchanged` is how it has to look, if there was nothing to do."""
+        check = self.checks.check
+        self.pool = pool = self._look()
+        if unchanged is not None:
+            check(laws.idempotent, unchanged, pool)
+        # The laws that name a culprit come first; the last of them takes any wrong sum.
+        check(laws.no_double_free, pool)
+        check(laws.pinned, pool)
+        check(laws.quiescence, pool)
+        check(laws.tier_accounting, pool)
+        self._listen()
+
+    def _look(self) -> laws.Pool:
+        free, avail = numbers(self.adapter.free_units), number(self.adapter.avail)
+        if free is None:
+            raise Divergence(ERROR_CONTRACT.id, "free_units answered None, not numbers")
+        books = self.books
+        return laws.Pool(free, avail, frozenset(books.chunks.values()), books.held, self.traits.total)
+
+    def _listen(self) -> None:
+        if not self.traits.announces:
+            return
+        for event in events(self.adapter.events):
+            match event:
+                case ChunkStored(keys):
+                    self.heard |= set(keys)
+                case ChunkRemoved(keys):
+                    self.heard -= set(keys)
+                case AllChunksCleared():
+                    self.heard.clear()
+                case _:
+                    raise Divergence(ERROR_CONTRACT.id, f"events answered {reprlib.repr(event)}, which is no event")
+        self.checks.check(laws.event_consistency, laws.Announced(frozenset(self.heard), frozenset(self.books.chunks)))
+
+    def _lookup(self, key: Key, owner: str) -> str:
+        answer: Any = answered(self.adapter.lookup, key, owner)
+        if answer not in (HIT, MISS, PENDING):
+            raise Divergence(ERROR_CONTRACT.id, f"lookup answered {reprlib.repr(answer)}, not miss, pending or hit")
+        books = self.books
+        fate = books.fate(key)
+        looked = laws.Looked(key, answer, fate, self.traits.pending_visible, key in books.reopened)
+        # Each of these laws is about other fates, so that their order does not matter.
+        for law in (laws.visible_when_written, laws.failure_visible, laws.evicted_exact):
+            self.checks.check(law, looked)
+        if self.traits.can_reset:
+            self.checks.check(laws.reset_complete, looked)
+        if self.allows("reopen"):
+            self.checks.check(laws.crash_consistency, looked)
+        self._notice_lookup(key, answer, fate)
+        if answer == HIT:
+            books.use([key])
+            if self.traits.lookup_pins:
+                books.pins.add((owner, key))
+        elif key in books.chunks:
+            # It is damaged: for any other chunk a law has failed by now.
+            books.drop(key, Fate.LOST)
+        return str(answer)
+
+    def _refused(self, keys: Sequence[Key], new: Sequence[Key], before: laws.Pool) -> str:
+        books = self.books
+        # Offered chunks that are there are no room: they are not evicted for the others.
+        idle = [key for key, unit in books.chunks.items() if unit not in before.held and key not in keys]
+        damaged = sum(books.fate(key) is Fate.DAMAGED for key in keys)
+        room = len(before.free) + len(idle)
+        self.checks.check(laws.refusal_honest, laws.Refusal(len(new) + damaged, room))
+        self.goals_met["refused"] += 1
+        self.goals_met["refused_by_one"] += len(new) == room + 1
+        if self.traits.refusal_evicts:
+            free = set(self._look().free)
+            for key in [key for key in idle if books.chunks[key] in free]:
+                books.drop(key, Fate.EVICTED)
+        self.settle()
+        return "refused"
+
+    def _begin(self, answer: Any, units: dict[Key, int], loads: bool) -> Plan:
+        damaged = {key for key in units if loads and self.books.fate(key) is Fate.DAMAGED}
+        plan = Plan(self.books.plans, answer.id, loads, units, damaged)
+        self.books.begin(plan)
+        if not loads:
+            # Bytes may arrive at any time between start and completion: until then nobody knows what is there.
+            self.content.fill(units, dict.fromkeys(units, -1))
+        return plan
+
+    def _again(self, plan: Any, ok: bool) -> str:
+        before = self.pool
+        self.goals_met["completed_again"] += 1
+        answered(self.adapter.complete, plan, ok)
+        self.settle(unchanged=before)
+        return "again"
+
+    def _write_next(self, plan: Plan) -> None:
+        key = list(plan.units)[plan.written]
+        answered(self.adapter.write, plan.id, key, self.content.data(key, self.books.epoch))
+        plan.written += 1
+
+    def _read(self, plan: Plan, key: Key) -> bool:
+        """Compares what a load has read. False if the tier says that it is damaged."""
+        if plan.forgotten:
+            return True
+        if not self.traits.holds_bytes:
+            self._compare(key, plan.units[key], "ends")
+            return True
+        data = answered(self.adapter.read, plan.id, key)
+        if data is not None and not isinstance(data, bytes | bytearray | memoryview):
+            raise Divergence(ERROR_CONTRACT.id, f"read answered {reprlib.repr(data)}, not bytes or None")
+        damaged = key in plan.damaged
+        stored = self.content.data(key, self.books.epoch)
+        self.checks.check(laws.whole_or_none, laws.Bytes(key, data if data is None else bytes(data), stored, damaged))
+        self.goals_met["damage_found"] += data is None
+        return data is not None
+
+    def _compare(self, key: Key, unit: int, moment: str) -> None:
+        if not self.traits.holds_bytes:
+            found, stored = self.content.of(unit), self.content.chunk(key, self.books.epoch)
+            self.checks.check(laws.content_equality, laws.Read(key, unit, found, stored, moment))
+
+    def _units(self, answer: Any, call: str) -> list[tuple[Key, int]]:
+        """The units of a plan, by key."""
+
+        def take() -> list[tuple[Key, int]]:
+            return [(Key(*key), int(unit)) for key, unit in dict(answer.units).items()]
+
+        units = self._taken(take, answer, call, "a plan with its units by key")
+        hash(answer.id)
+        return units
+
+    def _keys(self, keys: Any, call: str) -> list[Key]:
+        return self._taken(lambda: [Key(*key) for key in keys], keys, call, "the keys that were evicted")
+
+    def _taken(self, take: Callable[[], Any], answer: Any, call: str, wanted: str) -> Any:
+        def attempt() -> Any:
+            try:
+                return take()
+            except (TypeError, ValueError, AttributeError):
+                return None
+
+        found = call_target(attempt, called=f"taking what {call} answered")
+        if found is None or isinstance(found, Refused):
+            raise Divergence(ERROR_CONTRACT.id, f"{call} answered {reprlib.repr(answer)}, not {wanted}")
+        return found
+
+    def _notice_lookup(self, key: Key, answer: str, fate: Fate) -> None:
+        reach = self.goals_met
+        reach[answer] += 1
+        same_hash = [other for other in self.books.chunks if other.hash == key.hash]
+        reach["extra_key"] += answer == MISS and bool(same_hash)
+        reach["missed_after_failure"] += fate is Fate.FAILED
+        reach["missed_after_eviction"] += fate is Fate.EVICTED
+        reach["missed_after_reset"] += fate is Fate.RESET
+        reach["missed_after_crash"] += fate is Fate.CUT
+
+    def _notice_store(self, planned: laws.Planned) -> None:
+        reach, books = self.goals_met, self.books
+        reach["eviction"] += bool(planned.evicted)
+        reach["several_evicted"] += len(planned.evicted) > 1
+        reach["returned"] += any(books.fate(key) is Fate.EVICTED for key, _ in planned.units)
+        reach["stored_after_failure"] += any(books.fate(key) is Fate.FAILED for key, _ in planned.units)
+        if planned.evicted and planned.held:
+            readers = {u for plan in books.in_flight.values() if plan.loads for u in plan.units.values()}
+            reach["reader_protects"] += bool(readers)
+            reach["pin_protects"] += bool(books.pins)
+
+    def _notice_end(self, plan: Plan, ok: bool) -> None:
+        reach = self.goals_met
+        reach["out_of_order"] += plan.number != next(iter(self.books.in_flight))
+        reach["load_failed" if plan.loads else "store_failed"] += not ok
+        reach["completed_after_reset"] += plan.forgotten
