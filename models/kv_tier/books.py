@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from kvlockstep.properties.kv_tier import Fate
+from kvlockstep.properties.kv_tier import Fate, named
 from kvlockstep.reference.kv_tier.contract import Key
 
 
@@ -24,6 +24,9 @@ class Plan:
     damaged: set[Key] = field(default_factory=set)
     written: int = 0
     forgotten: bool = False
+
+    def __str__(self) -> str:
+        return f"{'load' if self.loads else 'store'} {self.number} of {named(list(self.units))}"
 
 
 @dataclass

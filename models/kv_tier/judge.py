@@ -13,7 +13,7 @@ from typing import Any
 
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.op import require
+from kvlockstep.models.core.op import NotEnabled, require
 from kvlockstep.models.kv_tier.books import Books, Plan
 from kvlockstep.models.kv_tier.content import Content
 from kvlockstep.models.requests.adapter import answered, events, number, numbers, read_traits
@@ -120,8 +120,7 @@ class TierJudge:
                 books.drop(key, Fate.LOST)
         plan = self._begin(answer, dict(units), loads=False)
         self.settle()
-        shown = f" evicts {laws.named(evicted)}" if evicted else ""
-        return f"plan {plan.number} of {laws.named(list(plan.units))}{shown}"
+        return f"{plan}, evicts {laws.named(evicted)}" if evicted else str(plan)
 
     def load(self, keys: Sequence[Key], owner: str) -> str:
         """Keys are looked up in order, and those up to the first that is no hit are loaded."""
@@ -148,31 +147,38 @@ class TierJudge:
         for key, unit in plan.units.items():
             self._compare(key, unit, "starts")
         self.settle()
-        return f"plan {plan.number} of {laws.named(hits)}"
+        return str(plan)
 
-    def write(self, plan: int) -> str:
-        """The tier is given the bytes of one more chunk of a store in flight."""
-        require(self.allows("write") and plan in self.books.in_flight)
-        store = self.books.in_flight[plan]
+    def write(self, nth: int) -> str:
+        """The tier is given the bytes of one more chunk of the `nth` plan in flight, a store."""
+        require(self.allows("write"))
+        store = self._in_flight(nth)
         require(not store.loads and store.written < len(store.units))
         self._write_next(store)
         self.settle()
-        return ""
+        return str(store)
 
-    def complete(self, plan: int, ok: bool) -> str:
-        """A plan ends; or one that has ended is completed again, which changes nothing."""
+    def complete_again(self, ok: bool) -> str:
+        """The plan that has ended last is completed once more, which changes nothing."""
+        done, before = self.books.done, self.pool
+        if done is None:
+            raise NotEnabled
+        self.goals_met["completed_again"] += 1
+        answered(self.adapter.complete, done.id, ok)
+        self.settle(unchanged=before)
+        return str(done)
+
+    def complete(self, nth: int, ok: bool) -> str:
+        """The `nth` plan in flight ends."""
         books = self.books
-        if plan not in books.in_flight:
-            require(books.done is not None and books.done.number == plan)
-            return self._again(books.done.id if books.done else None, ok)
-        ending = books.in_flight[plan]
+        ending = self._in_flight(nth)
         if ok and not ending.loads and self.traits.holds_bytes:
             while ending.written < len(ending.units):
                 self._write_next(ending)
         lost = [] if not ending.loads else [key for key in ending.units if not self._read(ending, key)]
         self._notice_end(ending, ok)
         answered(self.adapter.complete, ending.id, ok and not lost)
-        books.end(plan, ok)
+        books.end(ending.number, ok)
         if not ending.loads:
             # A store that fails has written something, but nobody knows what.
             stored = dict.fromkeys(ending.units, books.epoch if ok and not ending.forgotten else -1)
@@ -182,7 +188,7 @@ class TierJudge:
             if books.chunks.get(key) == ending.units[key] and books.fate(key) is Fate.DAMAGED:
                 books.drop(key, Fate.LOST)
         self.settle()
-        return f"without {laws.named(lost)}" if lost else ""
+        return f"{ending} without {laws.named(lost)}" if lost else str(ending)
 
     def touch(self, keys: Sequence[Key]) -> str:
         """Chunks were used in some other way."""
@@ -232,6 +238,13 @@ class TierJudge:
         self.goals_met["reopened"] += bool(self.books.chunks)
         answered(self.adapter.reopen)
         self.books.reopen()
+        # A tier may check its chunks when it is opened, or when they are read.
+        free = set(self._look().free)
+        for key in [key for key, unit in self.books.chunks.items() if unit in free]:
+            if self.books.fate(key) is Fate.DAMAGED:
+                self.books.drop(key, Fate.LOST)
+        # Events are those of one process: a listener asks a new one for what is there.
+        self.heard = set(self.books.chunks)
         self.settle()
         return ""
 
@@ -319,12 +332,11 @@ class TierJudge:
             self.content.fill(units, dict.fromkeys(units, -1))
         return plan
 
-    def _again(self, plan: Any, ok: bool) -> str:
-        before = self.pool
-        self.goals_met["completed_again"] += 1
-        answered(self.adapter.complete, plan, ok)
-        self.settle(unchanged=before)
-        return "again"
+    def _in_flight(self, nth: int) -> Plan:
+        """A plan in flight, counted from the oldest. Raises NotEnabled if there are not so many."""
+        plans = list(self.books.in_flight.values())
+        require(0 <= nth < len(plans))
+        return plans[nth]
 
     def _write_next(self, plan: Plan) -> None:
         key = list(plan.units)[plan.written]

@@ -84,19 +84,18 @@ class KVTierModel(Model[TierScope]):
     @command(7)
     def complete(self, pick: Pick) -> Op:
         """A plan ends well, the oldest, the newest or any other."""
-        return Op("complete", plan=pick(list(self.judge.books.in_flight)), ok=True)
+        return Op("complete", nth=pick(range(len(self.judge.books.in_flight))), ok=True)
 
     @command(2)
     def fail(self, pick: Pick) -> Op:
         """A plan ends badly."""
-        return Op("complete", plan=pick(list(self.judge.books.in_flight)), ok=False)
+        return Op("complete", nth=pick(range(len(self.judge.books.in_flight))), ok=False)
 
     @command(1)
     def complete_again(self, pick: Pick) -> Op:
         """The plan that has ended last is completed once more."""
-        done = self.judge.books.done
-        require(done)
-        return Op("complete", plan=done.number if done else 0, ok=pick((True, False)))
+        require(self.judge.books.done)
+        return Op("complete_again", ok=pick((True, False)))
 
     @command(1)
     def touch(self, pick: Pick) -> Op:
@@ -116,8 +115,8 @@ class KVTierModel(Model[TierScope]):
     @command(2, when=lambda self, _: self.judge.allows("write"))
     def write(self, pick: Pick) -> Op:
         """The bytes of one more chunk of a store arrive."""
-        plans = self.judge.books.in_flight.values()
-        return Op("write", plan=pick([p.number for p in plans if not p.loads and p.written < len(p.units)]))
+        plans = enumerate(self.judge.books.in_flight.values())
+        return Op("write", nth=pick([n for n, plan in plans if not plan.loads and plan.written < len(plan.units)]))
 
     @command(1, when=lambda self, _: self.judge.allows("damage"))
     def damage(self, pick: Pick) -> Op:

@@ -1,4 +1,7 @@
-"""Operations of kv_tier as they stand in a trace. A key is (hash, extra key); plans are numbered from 0."""
+"""Operations of kv_tier as they stand in a trace. A key is (hash, extra key).
+
+`nth` counts the plans in flight from the oldest, 0, so that an operation means something without those before it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ OPERATIONS: dict[str, Arguments] = {
     "lookup": {"keys": Keys, "owner": str},
     "store": {"keys": Keys, "owner": str},
     "load": {"keys": Keys, "owner": str},
-    "write": {"plan": int},
-    "complete": {"plan": int, "ok": bool},
+    "write": {"nth": int},
+    "complete": {"nth": int, "ok": bool},
+    "complete_again": {"ok": bool},
     "touch": {"keys": Keys},
     "release": {"owner": str},
     "reset": {},

@@ -116,7 +116,7 @@ class KVTierOptional(Protocol):
 
     def reopen(self) -> None:
         """Ends the process without warning and opens the tier again. Chunks that were stored are there, in the same
-        units; plans and pins are gone.
+        units, unless they are damaged; plans, pins and events are gone.
         """
 
 
