@@ -306,12 +306,21 @@ def whole_or_none(read: Bytes) -> str | None:
 
 
 @law("kv_tier", needs=("can_reopen",), answers=("antirez/ds4#146",))
-def crash_consistency(looked: Looked) -> str | None:
-    """After a crash what was stored is a hit, and what was in flight is none."""
-    if looked.answer == HIT and looked.fate is Fate.CUT:
-        return f"lookup of {named([looked.key])} answered hit, but it {looked.fate}"
-    if looked.answer == MISS and looked.fate is Fate.STORED and looked.reopened:
-        return f"lookup of {named([looked.key])} answered miss, but it was stored before the crash"
+def crash_consistency(seen: Looked | Pool) -> str | None:
+    """After a crash what was stored is a hit, in its unit, and what was in flight is none."""
+    if isinstance(seen, Pool):
+        lost, kept = sorted(seen.cached.intersection(seen.free)), sorted(seen.owed.difference(seen.free))
+        if lost or kept:
+            unit, chunk = (
+                (lost or kept)[0],
+                "the chunk that was stored there is gone" if lost else "no chunk was stored",
+            )
+            return f"unit {unit} is {'' if lost else 'not '}free after the crash: {chunk}"
+        return None
+    if seen.answer == HIT and seen.fate is Fate.CUT:
+        return f"lookup of {named([seen.key])} answered hit, but it {seen.fate}"
+    if seen.answer == MISS and seen.fate is Fate.STORED and seen.reopened:
+        return f"lookup of {named([seen.key])} answered miss, but it was stored before the crash"
     return None
 
 

@@ -243,6 +243,7 @@ class TierJudge:
         for key in [key for key, unit in self.books.chunks.items() if unit in free]:
             if self.books.fate(key) is Fate.DAMAGED:
                 self.books.drop(key, Fate.LOST)
+        self.checks.check(laws.crash_consistency, self._look())
         # Events are those of one process: a listener asks a new one for what is there.
         self.heard = set(self.books.chunks)
         self.settle()

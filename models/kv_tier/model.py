@@ -36,6 +36,9 @@ class TierScope(Scope):
     extra_keys: tuple[int | None, ...] = (None, None, 7)
     exhaustive: bool = False
 
+    def shown(self) -> dict[str, Any]:
+        return {"units": self.units}
+
 
 class KVTierModel(Model[TierScope]):
     contract = "kv_tier"
