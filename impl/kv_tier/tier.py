@@ -38,7 +38,7 @@ class Tier:
     Raises InvalidArgument if `units` is less than 1.
     """
 
-    extra_key = lookup_pins = can_reset = reset_in_flight = True
+    extra_key = can_pin = can_reset = reset_in_flight = True
 
     def __init__(self, units: int, policy: Callable[[int], Policy] = LRU, events: bool = True) -> None:
         if units < 1:
@@ -65,12 +65,16 @@ class Tier:
         if not self._stored[unit]:
             return PENDING
         self._policy.use(unit)
-        if self.lookup_pins:
-            pins = self._pins.setdefault(owner, set())
+        return HIT
+
+    def pin(self, key: Key, owner: str) -> Literal["miss", "pending", "hit"]:
+        answer = self.lookup(key, owner)
+        if answer == HIT:
+            unit, pins = self._unit[key], self._pins.setdefault(owner, set())
             if unit not in pins:
                 pins.add(unit)
                 self._hold(unit)
-        return HIT
+        return answer
 
     def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
         known = self._unit

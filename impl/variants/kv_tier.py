@@ -31,17 +31,6 @@ class MostRecentFirst(KVTier):
         return plan
 
 
-class HitsAreNoPromise(KVTier):
-    """Pins nothing in a lookup; only what a load has begun to read is safe."""
-
-    lookup_pins = False
-
-    def lookup(self, key: Key, owner: str) -> Literal["miss", "pending", "hit"]:
-        answer = super().lookup(key, owner)
-        self._pins.clear()
-        return answer
-
-
 class DropsThirdChunk(KVTier):
     """Stores only two of three chunks."""
 
@@ -94,10 +83,10 @@ class ResetsWhenQuiet(KVTier):
     reset_in_flight = announces = False
 
 
-class NoReset(KVTier):
-    """Has neither a reset nor extra keys."""
+class BarelyATier(KVTier):
+    """Has neither a reset nor extra keys nor pins."""
 
-    can_reset = reset_in_flight = extra_key = False
+    can_reset = reset_in_flight = extra_key = can_pin = False
 
 
 class NamesItsPlans(KVTier):

@@ -72,10 +72,18 @@ class TierJudge:
 
     def lookup(self, keys: Sequence[Key], owner: str) -> str:
         """Keys are looked up in order, up to the first that is no hit."""
+        return self._run_of_hits(keys, owner, pin=False)
+
+    def pin(self, keys: Sequence[Key], owner: str) -> str:
+        """Keys are looked up in order, up to the first that is no hit; the hits are pinned."""
+        require(self.traits.can_pin)
+        return self._run_of_hits(keys, owner, pin=True)
+
+    def _run_of_hits(self, keys: Sequence[Key], owner: str, pin: bool) -> str:
         self.legal(keys)
         hits = 0
         for key in keys:
-            answer = self._lookup(key, owner)
+            answer = self._lookup(key, owner, pin)
             if answer != HIT:
                 self.settle()
                 return f"{counted(hits, 'hit')}, then {answer}" if hits else answer
@@ -138,7 +146,9 @@ class TierJudge:
         units = None if answer is None else self._units(answer, "load")
         self.checks.check(laws.backed, laws.Loaded(hits, units and [key for key, _ in units]))
         books.use(hits)
-        books.pins -= {(owner, key) for key in hits}
+        taken_over = {(owner, key) for key in hits}
+        self.goals_met["pin_taken_over"] += not books.pins.isdisjoint(taken_over)
+        books.pins -= taken_over
         plans = list(books.in_flight.values())
         self.goals_met["load_behind_store"] += any(not plan.loads for plan in plans)
         self.goals_met["two_readers"] += any(plan.loads and not plan.units.keys().isdisjoint(hits) for plan in plans)
@@ -284,10 +294,13 @@ class TierJudge:
                     raise Divergence(ERROR_CONTRACT.id, f"events answered {reprlib.repr(event)}, which is no event")
         self.checks.check(laws.event_consistency, laws.Announced(frozenset(self.heard), frozenset(self.books.chunks)))
 
-    def _lookup(self, key: Key, owner: str) -> str:
-        answer: Any = answered(self.adapter.lookup, key, owner)
+    def _lookup(self, key: Key, owner: str, pin: bool = False) -> str:
+        answer: Any = answered(self.adapter.pin if pin else self.adapter.lookup, key, owner)
         if answer not in (HIT, MISS, PENDING):
-            raise Divergence(ERROR_CONTRACT.id, f"lookup answered {reprlib.repr(answer)}, not miss, pending or hit")
+            raise Divergence(
+                ERROR_CONTRACT.id,
+                f"{'pin' if pin else 'lookup'} answered {reprlib.repr(answer)}, not miss, pending or hit",
+            )
         books = self.books
         fate = books.fate(key)
         looked = laws.Looked(key, answer, fate, self.traits.pending_visible, key in books.reopened)
@@ -301,7 +314,8 @@ class TierJudge:
         self._notice_lookup(key, answer, fate)
         if answer == HIT:
             books.use([key])
-            if self.traits.lookup_pins:
+            if pin:
+                self.goals_met["pinned_twice"] += any(of != owner and pinned == key for of, pinned in books.pins)
                 books.pins.add((owner, key))
         elif key in books.chunks:
             # It is damaged: for any other chunk a law has failed by now.

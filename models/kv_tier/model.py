@@ -73,6 +73,12 @@ class KVTierModel(Model[TierScope]):
         """An owner asks how much of a run is there."""
         return Op("lookup", keys=self._run(pick), owner=self._owner(pick))
 
+    @command(3, when=lambda self, _: self.judge.traits.can_pin)
+    def pin(self, pick: Pick) -> Op:
+        """An owner pins what is there of a run that begins with a stored chunk."""
+        first = pick(list(self.judge.books.chunks))
+        return Op("pin", keys=self._run(pick, first), owner=self._owner(pick))
+
     @command(7, when=lambda self, _: len(self.judge.books.in_flight) < self.scope.plans)
     def store(self, pick: Pick) -> Op:
         """An owner offers a run of chunks."""

@@ -10,6 +10,7 @@ from kvlockstep.models.core.operations import Arguments
 Keys = list[tuple[int, int | None]]
 OPERATIONS: dict[str, Arguments] = {
     "lookup": {"keys": Keys, "owner": str},
+    "pin": {"keys": Keys, "owner": str},
     "store": {"keys": Keys, "owner": str},
     "load": {"keys": Keys, "owner": str},
     "write": {"nth": int},

@@ -65,7 +65,7 @@ class KVTierTarget(Protocol):
 
     def lookup(self, key: Key, owner: str) -> Literal["miss", "pending", "hit"]:
         """Says whether the chunk can be loaded: "hit" once it is stored, "pending" while its store is in flight.
-        May refresh how recently the chunk was used, and with `lookup_pins` pins it for the owner. Nothing else.
+        May refresh how recently the chunk was used, and changes nothing else.
         """
 
     def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
@@ -87,7 +87,7 @@ class KVTierTarget(Protocol):
         """Refreshes how recently chunks were used. Ignores keys that are not there."""
 
     def release(self, owner: str) -> None:
-        """Drops the pins of the owner's lookups; its plans go on. An owner without pins is left alone."""
+        """The owner ends: its pins are dropped, its plans go on. An owner without pins is left alone."""
 
     def avail(self) -> int:
         """Returns the units that a store could have: free ones, and those of chunks that may be evicted.
@@ -100,6 +100,11 @@ class KVTierTarget(Protocol):
 
 class KVTierOptional(Protocol):
     """Methods of a kv_tier that may be left out. A target that has one announces it with a trait."""
+
+    def pin(self, key: Key, owner: str) -> Literal["miss", "pending", "hit"]:
+        """Answers as `lookup` does, and pins a hit for the owner: the chunk stays until the owner's next load of it,
+        which takes the pin over, or until `release`. An owner has one pin on a chunk, however often it asks.
+        """
 
     def reset(self) -> None:
         """Forgets every chunk and every pin. What a plan in flight uses stays taken until the plan is completed, and
@@ -146,9 +151,7 @@ class TierTraits:
     pending_visible: bool = trait(
         True, 'A lookup answers "pending" while the store is in flight. Otherwise it answers "miss" until then.'
     )
-    lookup_pins: bool = trait(
-        False, "A hit pins the chunk for the owner. The pin goes over to the owner's next load of it, or is released."
-    )
+    can_pin: bool = trait(False, "There is `pin(key, owner)`.", method="pin")
     skips: bool = trait(False, "A store may leave any of its keys out: a filter, a budget.")
     evict_batch: int = trait(1, "Chunks are evicted in groups of so many; an eviction is rounded up to them.", least=1)
     refusal_evicts: bool = trait(

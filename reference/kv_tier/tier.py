@@ -40,7 +40,7 @@ class KVTier:
     Raises InvalidArgument if `units` is less than 1.
     """
 
-    extra_key = lookup_pins = can_reset = reset_in_flight = announces = True
+    extra_key = can_pin = can_reset = reset_in_flight = announces = True
 
     def __init__(self, units: int) -> None:
         if units < 1:
@@ -61,8 +61,13 @@ class KVTier:
         if not chunk.stored:
             return PENDING
         self.touch([key])
-        self._pins.add((owner, key))
         return HIT
+
+    def pin(self, key: Key, owner: str) -> Literal["miss", "pending", "hit"]:
+        answer = self.lookup(key, owner)
+        if answer == HIT:
+            self._pins.add((owner, key))
+        return answer
 
     def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
         new = [key for key in keys if key not in self._chunks]

@@ -1,4 +1,4 @@
-"""Faults in the pins of lookups."""
+"""Faults in pins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvlockstep.reference.kv_tier.tier import KVTier
 
 @fault("tier-pin-leaks", law="quiescence", seen=("LMCache#2785",))
 class PinLeaks(KVTier):
-    """A pin is dropped by a load alone: a lookup behind which nothing is loaded pins for ever."""
+    """A pin is dropped by a load alone: one behind which nothing is loaded stays for ever."""
 
     def release(self, owner: str) -> None:
         pass
@@ -28,7 +28,7 @@ class ReleaseDropsAll(KVTier):
 
 @fault("tier-load-keeps-pin", law="quiescence", seen=("shape: a pin that nobody takes over",))
 class LoadKeepsPin(KVTier):
-    """A load does not take over the pin of its lookup."""
+    """A load does not take over the pin of its owner."""
 
     def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
         pins = set(self._pins)
