@@ -294,7 +294,7 @@ def event_consistency(announced: Announced) -> str | None:
     return None
 
 
-@law("kv_tier", needs=("holds_bytes",), answers=("LMCache#2898", "Mooncake#3003"))
+@law("kv_tier", needs=("holds_bytes",), answers=("LMCache#2898",))
 def whole_or_none(read: Bytes) -> str | None:
     """The tier hands out the whole bytes that were stored under the key, or None if they are damaged."""
     if read.data is None and not read.damaged:
@@ -305,7 +305,7 @@ def whole_or_none(read: Bytes) -> str | None:
     return None
 
 
-@law("kv_tier", needs=("can_reopen",), answers=("antirez/ds4#146",))
+@law("kv_tier", needs=("can_reopen",), answers=("a checksum of each entry on disk: antirez/ds4#146",))
 def crash_consistency(seen: Looked | Pool) -> str | None:
     """After a crash what was stored is a hit, in its unit, and what was in flight is none."""
     if isinstance(seen, Pool):

@@ -22,6 +22,7 @@ from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
 from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, TierTraits, bytes_target
+from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
 from kvlockstep.reference.slot_pool import SlotPoolTarget
@@ -111,6 +112,7 @@ CONTRACTS = {
             TierTraits,
             KVTierOptional,
             bytes_target,
+            TIER_RULES,
         ),
         Contract(
             "kv_manager",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -188,6 +188,13 @@ class KVTierModel(Model[TierScope]):
     def simpler_scopes(cls, scope: TierScope) -> Iterable[Scope]:
         for units in range(1, scope.units):
             yield replace(scope, units=units)
+
+    @classmethod
+    def smaller_at_once(cls, scope: TierScope, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        # A store that fills the tier has to shrink with it.
+        for units in range(1, scope.units):
+            shorter = [op.but(keys=op.args["keys"][:units]) if "keys" in op.args else op for op in ops]
+            yield replace(scope, units=units), shorter
 
     @classmethod
     def simpler(cls, op: Op) -> Iterable[Op]:

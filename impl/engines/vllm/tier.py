@@ -1,8 +1,8 @@
 """kv_tier on vLLM's CPUOffloadingManager, the index of its CPU tier, with the policies LRU and ARC.
 
 Read from vllm/v1/kv_offload/cpu/manager.py and its caller, .../kv_connector/v1/offloading/scheduler.py. Real are the
-manager and its policies. A chunk's extra key is its KV group, which vLLM's keys have. An owner is a request, whose context
-begins with its first call and ends with `release`.
+manager and its policies. A chunk's extra key is its KV group, which vLLM's keys have. An owner is a request, whose
+context begins with its first call and ends with `release`.
 
 The manager works on keys, so the plans are kept here; whoever calls it completes each job once, and drops completions
 of before a reset, which therefore never comes with a plan in flight. A lookup touches nothing and pins nothing: the

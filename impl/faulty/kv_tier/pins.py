@@ -26,7 +26,7 @@ class ReleaseDropsAll(KVTier):
         self._pins = {(of, key) for of, key in self._pins if key not in keys}
 
 
-@fault("tier-load-keeps-pin", law="quiescence", seen=("shape: a pin that nobody takes over",))
+@fault("tier-load-keeps-pin", law="tier_accounting", seen=("shape: a pin that nobody takes over",))
 class LoadKeepsPin(KVTier):
     """A load does not take over the pin of its owner."""
 

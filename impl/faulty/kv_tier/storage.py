@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.kv_tier.directory import CHUNK, HEADER, PART, DirectoryTier, packed, unpacked
+from kvlockstep.impl.kv_tier.directory import CHUNK, HEADER, DirectoryTier, packed, unpacked
 from kvlockstep.reference.kv_tier.contract import Key
 
 
@@ -49,13 +49,19 @@ class HeaderUnchecked(DirectoryTier):
         return super().read(plan, key) if found is None else found[1]
 
 
-@fault("tier-read-forgets", law="whole_or_none", seen=("LMCache#2898",))
-class ReadForgets(DirectoryTier):
-    """A second load of a chunk at the same time finds its file gone, for the first one has taken it along."""
+@fault("tier-one-reader", law="whole_or_none", seen=("LMCache#2898",))
+class OneReader(DirectoryTier):
+    """A second load of a chunk at the same time reads nothing, for the first one has its file open."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+        self._readers: dict[int, Hashable] = {}
 
     def read(self, plan: Hashable, key: Key) -> bytes | None:
         unit = self._plans[plan].units[key]
-        data = super().read(plan, key)
-        if self._holds[unit] > 1:
-            self._folder.rename(f"{unit}{CHUNK}", f"{unit}{PART}")
-        return data
+        first = self._readers.setdefault(unit, plan)
+        return super().read(plan, key) if first == plan else None
+
+    def complete(self, plan: Hashable, ok: bool) -> None:
+        super().complete(plan, ok)
+        self._readers = {unit: first for unit, first in self._readers.items() if self._holds[unit]}
