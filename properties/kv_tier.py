@@ -42,7 +42,7 @@ class Planned(NamedTuple):
     """A store that was accepted. The rest is how things were before it.
 
     `chunks` has the unit of each stored chunk; `held` the units of plans in flight and of pins; `optional` the offered
-    keys that the plan may have or not; `free` how many units were free.
+    keys that the plan may have or not; `spared` those that must not be evicted; `free` how many units were free.
     """
 
     offered: Sequence[Key]
@@ -55,6 +55,7 @@ class Planned(NamedTuple):
     free: int
     total: int
     batch: int
+    spared: Sequence[Key]
 
 
 class Refusal(NamedTuple):
@@ -195,13 +196,15 @@ def no_aliasing(planned: Planned) -> str | None:
 @law("kv_tier", answers=("vllm#47235", "LMCache#5151"))
 def plan_exact(planned: Planned) -> str | None:
     """A store plans a unit for each offered chunk that is not there yet, and for no other; it evicts none of them."""
-    there = planned.storing.union(planned.chunks) - planned.optional
+    # What is not spared may be evicted for another chunk of the same store, and stored again by it.
+    optional = planned.optional.union(planned.evicted).difference(planned.spared)
+    there = planned.storing.union(planned.chunks) - optional
     got = [key for key, _ in planned.units]
     if extra := [key for key in got if key not in planned.offered or key in there]:
         return f"store planned {named(extra)}, which was {'there' if extra[0] in there else 'not offered'}"
-    if left := [key for key in planned.offered if key not in got and key not in there | planned.optional]:
+    if left := [key for key in planned.offered if key not in got and key not in there | optional]:
         return f"store left out {named(left)}, which was not there"
-    if gone := [key for key in planned.evicted if key in planned.offered and key not in planned.optional]:
+    if gone := [key for key in planned.evicted if key in planned.spared]:
         return f"store evicted {named(gone)}, which was offered to it"
     return None
 

@@ -123,7 +123,7 @@ def test_answers_of_another_type_are_named():
         play(Yes, Op("lookup", keys=[(0, None)], owner="a"))
     with pytest.raises(Divergence, match=r"store answered \[1, 2\], not a plan with its units by key"):
         play(Yes, store(0))
-    with pytest.raises(Divergence, match="events answered 'stored', which is no event"):
+    with pytest.raises(Divergence, match="events answered 'stored', not an event"):
         play(Event)
 
 
@@ -159,7 +159,7 @@ def test_a_picture_shows_who_holds_a_unit():
 
 
 POOL = Pool([2], 2, frozenset([0]), frozenset([1]), 3)
-PLAN = Planned([A], [(A, 2)], [], {B: 0}, frozenset([C]), frozenset([1]), frozenset(), 1, 3, 1)
+PLAN = Planned([A], [(A, 2)], [], {B: 0}, frozenset([C]), frozenset([1]), frozenset(), 1, 3, 1, [A, B])
 
 
 def looked(answer: str, fate: Fate, **changes: Any) -> Looked:
@@ -180,6 +180,11 @@ def looked(answer: str, fate: Fate, **changes: Any) -> Looked:
         (laws.evicted_exact, looked(MISS, Fate.EVICTED), looked(HIT, Fate.EVICTED)),
         (laws.evicted_exact, looked(MISS, Fate.DAMAGED), looked(MISS, Fate.STORED)),
         (laws.evicted_exact, looked(MISS, Fate.LOST), looked(HIT, Fate.LOST)),
+        (
+            laws.plan_exact,
+            PLAN._replace(offered=[A, B], evicted=[B], spared=[A]),
+            PLAN._replace(offered=[A, B], evicted=[B]),
+        ),
         (laws.evicted_exact, PLAN._replace(units=[(A, 0)], evicted=[B]), PLAN._replace(units=[(A, 0)])),
         (laws.evicted_exact, PLAN, PLAN._replace(evicted=[D])),
         (laws.eviction_bounded, PLAN._replace(evicted=[B], free=0), PLAN._replace(evicted=[B])),
@@ -194,9 +199,12 @@ def looked(answer: str, fate: Fate, **changes: Any) -> Looked:
         (laws.no_aliasing, PLAN, PLAN._replace(units=[(A, 2), (D, 2)])),
         (laws.no_aliasing, PLAN, PLAN._replace(units=[(A, 3)])),
         (laws.plan_exact, PLAN, PLAN._replace(units=[])),
-        (laws.plan_exact, PLAN._replace(units=[], optional=frozenset([A])), PLAN._replace(units=[(A, 2), (D, 0)])),
+        (
+            laws.plan_exact,
+            PLAN._replace(units=[], optional=frozenset([A]), spared=[]),
+            PLAN._replace(units=[(A, 2), (D, 0)]),
+        ),
         (laws.plan_exact, PLAN._replace(offered=[A, B, C]), PLAN._replace(offered=[A, C], units=[(A, 2), (C, 0)])),
-        (laws.plan_exact, PLAN, PLAN._replace(offered=[A, B], evicted=[B])),
         (laws.refusal_honest, laws.Refusal(3, 2), laws.Refusal(2, 2)),
         (laws.backed, laws.Loaded([A], [A]), laws.Loaded([A], None)),
         (laws.backed, laws.Loaded([A, B], [B, A]), laws.Loaded([A, B], [A])),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from kvlockstep.models.core.model import Goal
+from kvlockstep.models.kv_tier.books import Books, Plan
+from kvlockstep.properties.kv_tier import Fate, Planned
+from kvlockstep.reference.kv_tier.contract import MISS, Key
 
 GOALS = (
     Goal("hit", "a lookup answers hit"),
@@ -51,3 +55,32 @@ GOALS = (
 def unreachable(traits: Any) -> set[str]:
     """The goals that depend on a trait which is not declared."""
     return {goal.id for goal in GOALS if goal.when is not None and not getattr(traits, goal.when)}
+
+
+def notice_lookup(reach: Counter[str], books: Books, key: Key, answer: str) -> None:
+    """Counts the goals that a lookup has reached."""
+    fate = books.fate(key)
+    reach[answer] += 1
+    reach["extra_key"] += answer == MISS and any(other.hash == key.hash for other in books.chunks)
+    reach["missed_after_failure"] += fate is Fate.FAILED
+    reach["missed_after_eviction"] += fate is Fate.EVICTED
+    reach["missed_after_reset"] += fate is Fate.RESET
+    reach["missed_after_crash"] += fate is Fate.CUT
+
+
+def notice_store(reach: Counter[str], books: Books, planned: Planned) -> None:
+    """Counts the goals that a store has reached, before the books know of it."""
+    reach["eviction"] += bool(planned.evicted)
+    reach["several_evicted"] += len(planned.evicted) > 1
+    reach["returned"] += any(books.fate(key) is Fate.EVICTED for key, _ in planned.units)
+    reach["stored_after_failure"] += any(books.fate(key) is Fate.FAILED for key, _ in planned.units)
+    if planned.evicted:
+        reach["reader_protects"] += any(plan.loads and plan.units for plan in books.in_flight.values())
+        reach["pin_protects"] += bool(books.pins)
+
+
+def notice_end(reach: Counter[str], books: Books, plan: Plan, ok: bool) -> None:
+    """Counts the goals that the end of a plan has reached, before the books know of it."""
+    reach["out_of_order"] += plan.number != next(iter(books.in_flight))
+    reach["load_failed" if plan.loads else "store_failed"] += not ok
+    reach["completed_after_reset"] += plan.forgotten

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled, require
+from kvlockstep.models.kv_tier.answers import evicted_of, heard_after, units_of
 from kvlockstep.models.kv_tier.books import Books, Plan
 from kvlockstep.models.kv_tier.content import Content
+from kvlockstep.models.kv_tier.goals import notice_end, notice_lookup, notice_store
 from kvlockstep.models.requests.adapter import answered, events, number, numbers, read_traits
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties import kv_tier as laws
 from kvlockstep.properties.kv_tier import Fate
-from kvlockstep.properties.law import ERROR_CONTRACT, Refused, counted
+from kvlockstep.properties.law import ERROR_CONTRACT, counted
 from kvlockstep.reference.kv_tier.contract import (
     HIT,
     MISS,
     PENDING,
-    AllChunksCleared,
-    ChunkRemoved,
-    ChunkStored,
     Key,
     TierTraits,
 )
@@ -102,10 +100,11 @@ class TierJudge:
         answer = answered(self.adapter.store, list(keys), owner)
         if answer is None:
             return self._refused(keys, new, before)
-        units, evicted = self._units(answer, "store"), self._keys(answer.evicted, "store")
+        units, evicted = units_of(answer, "store"), evicted_of(answer)
         optional = {key for key in keys if books.fate(key) is Fate.DAMAGED}
         if self.traits.skips:
             optional |= set(new)
+        spared = [key for key in keys if self.traits.spares_offered and key not in optional]
         planned = laws.Planned(
             list(keys),
             units,
@@ -117,10 +116,11 @@ class TierJudge:
             len(before.free),
             self.traits.total,
             self.traits.evict_batch,
+            spared,
         )
         for law in (laws.pinned, laws.no_aliasing, laws.plan_exact, laws.evicted_exact, laws.eviction_bounded):
             self.checks.check(law, planned)
-        self._notice_store(planned)
+        notice_store(self.goals_met, books, planned)
         for key in evicted:
             books.drop(key, Fate.EVICTED)
         for key, _ in units:
@@ -143,8 +143,9 @@ class TierJudge:
             self.settle()
             return "nothing"
         answer = answered(self.adapter.load, list(hits), owner)
-        units = None if answer is None else self._units(answer, "load")
-        self.checks.check(laws.backed, laws.Loaded(hits, units and [key for key, _ in units]))
+        units = None if answer is None else units_of(answer, "load")
+        planned = None if units is None else [key for key, _ in units]
+        self.checks.check(laws.backed, laws.Loaded(hits, planned))
         books.use(hits)
         taken_over = {(owner, key) for key in hits}
         self.goals_met["pin_taken_over"] += not books.pins.isdisjoint(taken_over)
@@ -186,7 +187,7 @@ class TierJudge:
             while ending.written < len(ending.units):
                 self._write_next(ending)
         lost = [] if not ending.loads else [key for key in ending.units if not self._read(ending, key)]
-        self._notice_end(ending, ok)
+        notice_end(self.goals_met, books, ending, ok)
         answered(self.adapter.complete, ending.id, ok and not lost)
         books.end(ending.number, ok)
         if not ending.loads:
@@ -283,15 +284,7 @@ class TierJudge:
         if not self.traits.announces:
             return
         for event in events(self.adapter.events):
-            match event:
-                case ChunkStored(keys):
-                    self.heard |= set(keys)
-                case ChunkRemoved(keys):
-                    self.heard -= set(keys)
-                case AllChunksCleared():
-                    self.heard.clear()
-                case _:
-                    raise Divergence(ERROR_CONTRACT.id, f"events answered {reprlib.repr(event)}, which is no event")
+            self.heard = heard_after(self.heard, event)
         self.checks.check(laws.event_consistency, laws.Announced(frozenset(self.heard), frozenset(self.books.chunks)))
 
     def _lookup(self, key: Key, owner: str, pin: bool = False) -> str:
@@ -311,7 +304,7 @@ class TierJudge:
             self.checks.check(laws.reset_complete, looked)
         if self.allows("reopen"):
             self.checks.check(laws.crash_consistency, looked)
-        self._notice_lookup(key, answer, fate)
+        notice_lookup(self.goals_met, books, key, answer)
         if answer == HIT:
             books.use([key])
             if pin:
@@ -333,6 +326,9 @@ class TierJudge:
         self.goals_met["refused_by_one"] += len(new) == room + 1
         if self.traits.refusal_evicts:
             free = set(self._look().free)
+            idle = [key for key, unit in books.chunks.items() if unit not in before.held]
+            if self.traits.spares_offered:
+                idle = [key for key in idle if key not in keys]
             for key in [key for key in idle if books.chunks[key] in free]:
                 books.drop(key, Fate.EVICTED)
         self.settle()
@@ -378,55 +374,3 @@ class TierJudge:
         if not self.traits.holds_bytes:
             found, stored = self.content.of(unit), self.content.chunk(key, self.books.epoch)
             self.checks.check(laws.content_equality, laws.Read(key, unit, found, stored, moment))
-
-    def _units(self, answer: Any, call: str) -> list[tuple[Key, int]]:
-        """The units of a plan, by key."""
-
-        def take() -> list[tuple[Key, int]]:
-            return [(Key(*key), int(unit)) for key, unit in dict(answer.units).items()]
-
-        units = self._taken(take, answer, call, "a plan with its units by key")
-        hash(answer.id)
-        return units
-
-    def _keys(self, keys: Any, call: str) -> list[Key]:
-        return self._taken(lambda: [Key(*key) for key in keys], keys, call, "the keys that were evicted")
-
-    def _taken(self, take: Callable[[], Any], answer: Any, call: str, wanted: str) -> Any:
-        def attempt() -> Any:
-            try:
-                return take()
-            except (TypeError, ValueError, AttributeError):
-                return None
-
-        found = call_target(attempt, called=f"taking what {call} answered")
-        if found is None or isinstance(found, Refused):
-            raise Divergence(ERROR_CONTRACT.id, f"{call} answered {reprlib.repr(answer)}, not {wanted}")
-        return found
-
-    def _notice_lookup(self, key: Key, answer: str, fate: Fate) -> None:
-        reach = self.goals_met
-        reach[answer] += 1
-        same_hash = [other for other in self.books.chunks if other.hash == key.hash]
-        reach["extra_key"] += answer == MISS and bool(same_hash)
-        reach["missed_after_failure"] += fate is Fate.FAILED
-        reach["missed_after_eviction"] += fate is Fate.EVICTED
-        reach["missed_after_reset"] += fate is Fate.RESET
-        reach["missed_after_crash"] += fate is Fate.CUT
-
-    def _notice_store(self, planned: laws.Planned) -> None:
-        reach, books = self.goals_met, self.books
-        reach["eviction"] += bool(planned.evicted)
-        reach["several_evicted"] += len(planned.evicted) > 1
-        reach["returned"] += any(books.fate(key) is Fate.EVICTED for key, _ in planned.units)
-        reach["stored_after_failure"] += any(books.fate(key) is Fate.FAILED for key, _ in planned.units)
-        if planned.evicted and planned.held:
-            readers = {u for plan in books.in_flight.values() if plan.loads for u in plan.units.values()}
-            reach["reader_protects"] += bool(readers)
-            reach["pin_protects"] += bool(books.pins)
-
-    def _notice_end(self, plan: Plan, ok: bool) -> None:
-        reach = self.goals_met
-        reach["out_of_order"] += plan.number != next(iter(self.books.in_flight))
-        reach["load_failed" if plan.loads else "store_failed"] += not ok
-        reach["completed_after_reset"] += plan.forgotten

@@ -18,13 +18,13 @@ def picture(books: Books, pool: Pool) -> Picture:
         keys = [chunk_of[unit]] if unit in chunk_of else [k for p in plans for k, u in p.units.items() if u == unit]
         state = HELD if holders else CACHED if unit in chunk_of else FREE if unit in pool.free else UNKNOWN
         cells[unit] = Cell(state, tuple(holders), len(holders), named(keys[:1]) if keys else "")
-    plans = [(_name(plan), named(list(plan.units)), numbers(plan.units.values())) for plan in books.in_flight.values()]
+    rows = [(_name(plan), named(list(plan.units)), numbers(plan.units.values())) for plan in books.in_flight.values()]
     counters = (("free units", numbers(sorted(pool.free))), ("avail", str(pool.avail)))
     return Picture(
         "unit",
         cells,
         (
-            Table("plans in flight", ("plan", "keys", "units"), tuple(plans)),
+            Table("plans in flight", ("plan", "keys", "units"), tuple(rows)),
             Table("tier", ("what", "value"), counters),
         ),
     )

@@ -153,6 +153,9 @@ class TierTraits:
     )
     can_pin: bool = trait(False, "There is `pin(key, owner)`.", method="pin")
     skips: bool = trait(False, "A store may leave any of its keys out: a filter, a budget.")
+    spares_offered: bool = trait(
+        True, "A store does not evict a chunk that is offered to it. Otherwise a sequence may get a hole in the middle."
+    )
     evict_batch: int = trait(1, "Chunks are evicted in groups of so many; an eviction is rounded up to them.", least=1)
     refusal_evicts: bool = trait(
         False, "A refused store may have evicted chunks. They are those whose units are free afterwards."
