@@ -79,42 +79,42 @@ class LMCacheTier:
         self.total = units
         self._memory = allocators.HostMemoryAllocator(units * UNIT)
         made = config.LMCacheEngineConfig.from_defaults(local_cpu=True, cache_policy=policy)
-        self._backend = backend.LocalCPUBackend(made, None, "cpu", None, self._memory)
+        self.backend = backend.LocalCPUBackend(made, None, "cpu", None, self._memory)
         self._jobs: dict[Hashable, Job] = {}
         self._pins: dict[str, set[Key]] = {}
         self._names: dict[Any, Key] = {}
         self._ids = itertools.count()
 
     def lookup(self, key: Key, owner: str) -> Literal["miss", "hit"]:
-        return HIT if self._backend.contains(self._of(key)) else MISS
+        return HIT if self.backend.contains(self.key(key)) else MISS
 
     def pin(self, key: Key, owner: str) -> Literal["miss", "hit"]:
         pins = self._pins.setdefault(owner, set())
         # The backend counts pins, and whoever looks up twice has to unpin twice.
-        if not self._backend.contains(self._of(key), pin=key not in pins):
+        if not self.backend.contains(self.key(key), pin=key not in pins):
             return MISS
         pins.add(key)
         return HIT
 
     def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
-        before = list(self._backend.hot_cache)
+        before = list(self.backend.hot_cache)
         storing = {key for job in self._jobs.values() if not job.loads for key in job.objects}
         objects: dict[Key, Any] = {}
         for key in keys:
-            if key in storing or self._backend.contains(self._of(key)):
+            if key in storing or self.backend.contains(self.key(key)):
                 continue
-            chunk = self._backend.allocate(SHAPE, DTYPE, busy_loop=False)
+            chunk = self.backend.allocate(SHAPE, DTYPE, busy_loop=False)
             if chunk is None:
                 for taken in objects.values():
                     taken.ref_count_down()
                 return None
             objects[key] = chunk
         plan = self._begin(Job(objects, loads=False, pinned=frozenset()))
-        evicted = [self._names[key] for key in before if key not in self._backend.hot_cache]
+        evicted = [self._names[key] for key in before if key not in self.backend.hot_cache]
         return StorePlan(plan, units_of(objects), evicted)
 
     def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
-        objects = {key: self._backend.get_blocking(self._of(key)) for key in keys}
+        objects = {key: self.backend.get_blocking(self.key(key)) for key in keys}
         pins = self._pins.get(owner, set())
         taken_over = frozenset(pins.intersection(keys))
         pins -= taken_over
@@ -126,22 +126,22 @@ class LMCacheTier:
             return
         for key, chunk in job.objects.items():
             if not job.loads and ok:
-                self._backend.submit_put_task(self._of(key), chunk)
+                self.backend.submit_put_task(self.key(key), chunk)
             chunk.ref_count_down()
         for key in job.pinned:
-            self._backend.unpin(self._of(key))
+            self.backend.unpin(self.key(key))
 
     def touch(self, keys: Sequence[Key]) -> None:
-        for key in map(self._of, keys):
-            if self._backend.contains(key):
-                self._backend.cache_policy.update_on_hit(key, self._backend.hot_cache)
+        for key in map(self.key, keys):
+            if self.backend.contains(key):
+                self.backend.cache_policy.update_on_hit(key, self.backend.hot_cache)
 
     def release(self, owner: str) -> None:
         for key in self._pins.pop(owner, ()):
-            self._backend.unpin(self._of(key))
+            self.backend.unpin(self.key(key))
 
     def avail(self) -> int:
-        return len(self.free_units()) + sum(chunk.can_evict for chunk in self._backend.hot_cache.values())
+        return len(self.free_units()) + sum(bool(chunk.can_evict) for chunk in self.backend.hot_cache.values())
 
     def free_units(self) -> list[int]:
         blocks = self._memory.allocator.address_manager._explicit_list
@@ -152,7 +152,7 @@ class LMCacheTier:
         self._jobs[plan] = job
         return plan
 
-    def _of(self, key: Key) -> Any:
+    def key(self, key: Key) -> Any:
         """The backend's key of a chunk."""
         tags = {} if key.extra_key is None else {"lmcache.tag.adapter": str(key.extra_key)}
         named = utils.CacheEngineKey("model", 1, 0, key.hash, DTYPE, tags)

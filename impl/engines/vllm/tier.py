@@ -62,19 +62,19 @@ class VllmTier:
 
     def __init__(self, units: int, policy: str = "lru") -> None:
         self.total = units
-        self._manager = cpu.CPUOffloadingManager(units, policy, enable_events=True)
+        self.manager = cpu.CPUOffloadingManager(units, policy, enable_events=True)
         self._contexts: dict[str, Any] = {}
         self._jobs: dict[Hashable, Job] = {}
         self._ids = itertools.count()
         self._cleared = False
 
     def lookup(self, key: Key, owner: str) -> Literal["miss", "pending", "hit"]:
-        offloaded, context = self._of([key], owner)
-        return ANSWERS[self._manager.lookup(offloaded[0], context)]
+        offloaded, context = self.named([key], owner)
+        return ANSWERS[self.manager.lookup(offloaded[0], context)]
 
     def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
-        offloaded, context = self._of(keys, owner)
-        output = self._manager.prepare_store(offloaded, context)
+        offloaded, context = self.named(keys, owner)
+        output = self.manager.prepare_store(offloaded, context)
         if output is None:
             return None
         names = dict(zip(offloaded, keys, strict=True))
@@ -84,40 +84,40 @@ class VllmTier:
         return StorePlan(plan, stored, [chunk_key(key) for key in output.evicted_keys])
 
     def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
-        offloaded, context = self._of(keys, owner)
-        spec = self._manager.prepare_load(offloaded, context)
+        offloaded, context = self.named(keys, owner)
+        spec = self.manager.prepare_load(offloaded, context)
         plan = self._begin(Job(offloaded, context, loads=True))
         return LoadPlan(plan, dict(zip(keys, spec.block_ids.tolist(), strict=True)))
 
     def complete(self, plan: Hashable, ok: bool) -> None:
         job = self._jobs.pop(plan, None)
         if job is not None and job.loads:
-            self._manager.complete_load(job.keys, job.context)
+            self.manager.complete_load(job.keys, job.context)
         elif job is not None:
-            self._manager.complete_store(job.keys, job.context, ok)
+            self.manager.complete_store(job.keys, job.context, ok)
 
     def touch(self, keys: Sequence[Key]) -> None:
-        offloaded, context = self._of(keys, "touch")
-        self._manager.touch(offloaded, context)
+        offloaded, context = self.named(keys, "touch")
+        self.manager.touch(offloaded, context)
 
     def release(self, owner: str) -> None:
         if owner in self._contexts:
-            self._manager.on_request_finished(self._contexts.pop(owner))
+            self.manager.on_request_finished(self._contexts.pop(owner))
 
     def reset(self) -> None:
-        self._manager.reset_cache()
+        self.manager.reset_cache()
         self._cleared = True
 
     def avail(self) -> int:
-        manager = self._manager
+        manager = self.manager
         return int(manager._get_num_free_chunks() + manager._num_evictable_cache_chunks)
 
     def free_units(self) -> list[int]:
-        manager = self._manager
+        manager = self.manager
         return [*manager._free_list, *range(manager._num_allocated_chunks, self.total)]
 
     def events(self) -> Iterator[Event]:
-        for event in self._manager.take_events():
+        for event in self.manager.take_events():
             keys = tuple(map(chunk_key, event.keys))
             yield ChunkRemoved(keys) if event.removed else ChunkStored(keys)
         if self._cleared:
@@ -129,12 +129,16 @@ class VllmTier:
         self._jobs[plan] = job
         return plan
 
-    def _of(self, keys: Sequence[Key], owner: str) -> tuple[list[Any], Any]:
+    def context(self, owner: str) -> Any:
+        """The context of an owner, a new one where it has none."""
+        if owner not in self._contexts:
+            self._contexts[owner] = base.ReqContext(owner)
+            self.manager.on_new_request(self._contexts[owner])
+        return self._contexts[owner]
+
+    def named(self, keys: Sequence[Key], owner: str) -> tuple[list[Any], Any]:
         """The manager's keys, and the context of the owner with their positions."""
-        context = self._contexts.get(owner)
-        if context is None:
-            context = self._contexts[owner] = base.ReqContext(owner)
-            self._manager.on_new_request(context)
+        context = self.context(owner)
         offloaded = [offload_key(key) for key in keys]
         for key, name in zip(offloaded, keys, strict=True):
             context.set_offload_key_position(key, name.hash)
