@@ -11,8 +11,7 @@ import pytest
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.random_walk import random_walk
-from kvlockstep.drivers.shrink import same_kind, shrink
-from kvlockstep.impl.faulty import FAULTS, faults_of
+from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.faulty.kv_scheduler.drafts import DropsScheduledPublished
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.models.core.model import Divergence
@@ -36,7 +35,6 @@ def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2
 
 BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
 # Those of the module `memory` are faults of the manager beneath, which are tried on kv_manager.
-SCHEDULING_FAULTS = [f for f in faults_of("kv_scheduler") if not f.make.__module__.endswith(".memory")]
 
 
 @BOTH
@@ -57,17 +55,6 @@ def test_small_scopes_hold(scope: Any, make: Callable[..., Any]) -> None:
         outcome = explore(KVSchedulerModel, make, scope, watchdog=watchdog, steps=15_000)
     assert outcome.failure is None
     assert outcome.states > 50
-
-
-@pytest.mark.parametrize("fault", SCHEDULING_FAULTS, ids=lambda fault: fault.id)
-def test_a_fault_is_caught_and_shrinks(fault: Any) -> None:
-    failure = walk(fault.make, 20_000).failure
-    assert failure is not None
-    with Watchdog(2.0).watching() as watchdog:
-        short = shrink(KVSchedulerModel, fault.make, failure, watchdog)
-    assert same_kind(short.law, failure.law)
-    assert not short.flaky
-    assert len(short.ops) <= 12
 
 
 class PublishesEarly(DropsScheduledPublished):

@@ -334,7 +334,7 @@ class TestPlurals:
         _, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random", "-v")
         assert re.search(r"random +[\d,]+ +\d+ episodes? ", out)
         assert re.search(r"VIOLATED: 1 target, [\d,]+ steps in ", out)
-        _, out, _ = run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "explore")
+        _, out, _ = run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "explore", "-v")
         assert re.search(r"explore +[\d,]+ +[\d,]+ states? ", out)
 
 

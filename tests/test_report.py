@@ -383,7 +383,17 @@ def test_a_score_of_the_least_shape(run_cli, tmp_path):
 
 
 def test_a_score_as_the_command_prints_it(run_cli, tmp_path):
-    arguments = ("--contract", "slot_pool", "--profile", "quick", "--seed", "0", "--fault", "pool-occupy-toggles")
+    arguments = (
+        "--contract",
+        "slot_pool",
+        "--profile",
+        "quick",
+        "--seed",
+        "0",
+        "--fault",
+        "pool-occupy-toggles",
+        "--every-driver",
+    )
     code, out, err = run_cli("score", *arguments, "--json")
     assert code == 0, err
     (tmp_path / "score.json").write_text(out)

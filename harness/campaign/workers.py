@@ -20,7 +20,7 @@ from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import SHARD, Task, do_task, uses_children
 from kvlockstep.core.isolation import SharedWatchdog, die_with, how_it_died
-from kvlockstep.core.system import FORK
+from kvlockstep.core.system import FORK, let_signals_in, signals_held
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory
 
@@ -130,7 +130,8 @@ class LocalPool:
         inherited = [worker.pipe for worker in self._workers] + [ours]
         arguments = (self._factory, self._plan, self._database, theirs, inherited, beat, episode, os.getpid())
         process = FORK.Process(target=_work, args=arguments)
-        process.start()
+        with signals_held():
+            process.start()
         theirs.close()
         return _Worker(process, ours, beat, episode)
 
@@ -183,6 +184,7 @@ def _work(
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    let_signals_in()
     die_with(parent)
     for other in inherited:
         other.close()

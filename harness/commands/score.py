@@ -49,6 +49,9 @@ from kvlockstep.targets.registry import check_contract, known_faults
     metavar="X",
     help="Steps for each known-good target, as a multiple of the profile's random steps.",
 )
+@click.option(
+    "--every-driver", is_flag=True, help="Run Hypothesis also on faults that exploration and random episodes caught."
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Worker processes.")
 @click.option("--traces", metavar="DIR", help="Write the shortest trace of each fault to DIR.")
 def score_command(
@@ -58,6 +61,7 @@ def score_command(
     faults: Sequence[str],
     seeds: Sequence[int],
     clean_times: float,
+    every_driver: bool,
     jobs: int,
     traces: str | None,
 ) -> None:
@@ -83,6 +87,7 @@ def score_command(
             faults=faults,
             seeds=tuple(dict.fromkeys(seeds)) or (0, 1, 2),
             clean_times=clean_times,
+            every_driver=every_driver,
             jobs=jobs,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )

@@ -83,7 +83,7 @@ def in_child(
     with tempfile.TemporaryFile("w+") as last_words:
         arguments = (work, step_seconds, shared, send, last_words, os.getpid())
         child = FORK.Process(target=_serve, args=arguments)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), system.signals_held():
             # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child.start()
@@ -111,6 +111,7 @@ def _serve(
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    system.let_signals_in()
     die_with(parent)
     faulthandler.enable(last_words, all_threads=False)
     _one_thread()
@@ -163,15 +164,15 @@ def _await(
     began: Callable[[], bool],
 ) -> Any:
     limit = 2 * step_seconds
-    seen, since, told = (-1, False), time.monotonic(), 0
+    seen, since, told = (-1, False), _clock(child.pid), 0
     while not receive.poll(POLL_SECONDS):
         if not child.is_alive() and not receive.poll(0):
             raise _died(child, last_words)
         # The time that the child takes for its first step is counted from when the target is called.
         state = shared[0], began()
         if state != seen:
-            seen, since = state, time.monotonic()
-        elif time.monotonic() - since > (limit if seen[1] else max(limit, START_SECONDS)):
+            seen, since = state, _clock(child.pid)
+        elif _clock(child.pid) - since > (limit if seen[1] else max(limit, START_SECONDS)) and child.is_alive():
             raise _hung(child, limit, last_words)
         if progress is not None and shared[1] != told:
             told = shared[1]
@@ -181,6 +182,11 @@ def _await(
     except EOFError:
         child.join()
         raise _died(child, last_words) from None
+
+
+def _clock(pid: int) -> float:
+    """Seconds that stand still while the process waits for a core."""
+    return time.monotonic() - system.seconds_without_a_core(pid)
 
 
 def _died(child: Any, last_words: IO[str]) -> ChildLost:

@@ -23,6 +23,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.isolation import ChildLost, die_with, how_it_died
 from kvlockstep.core.notes import EpisodeNotes, lost_trace
+from kvlockstep.core.system import signals_held
 from kvlockstep.core.trace import save_trace
 from kvlockstep.models.registry import model_of
 
@@ -70,7 +71,9 @@ def waited_for(command: Callable[[], int]) -> int:
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     me = os.getpid()
-    child = os.fork()
+    with signals_held():
+        child = os.fork()
+        sent = _forwarding(child) if child else set()
     if child == 0:
         # A group of its own: what a terminal sends reaches this process only once, from its parent.
         os.setpgid(0, 0)
@@ -78,7 +81,6 @@ def waited_for(command: Callable[[], int]) -> int:
         code = command()
         _page[CODE], _page[SAID] = code & 0xFF, 1
         return code
-    sent = _forwarding(child)
     _, status = os.waitpid(child, 0)
     if _page[SAID]:
         return _page[CODE]

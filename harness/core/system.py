@@ -15,6 +15,8 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kvlockstep.core.errors import UsageError
@@ -48,3 +50,41 @@ def unprotected() -> str:
     if not CAN_LIMIT_TIME:
         lacks.append("a call that does not return hangs it")
     return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
+
+
+# What a terminal, a shell or a CI job sends to end a command.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Holds back the signals that end a command until the block is left. A process forked in it begins with them held.
+
+    Around a fork: Python runs what modules have registered for it, and an interrupt that is raised in there is printed
+    and lost.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def let_signals_in() -> None:
+    """Lets the signals through that a forked child begins with held."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def seconds_without_a_core(pid: int | None = None) -> float:
+    """The time that a process, by default this thread, was ready to run and had no core; 0.0 where it is not known.
+
+    Linux keeps it as the second number, in nanoseconds, of /proc/PID/schedstat.
+    """
+    try:
+        with open(f"/proc/{pid or 'thread-self'}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -53,7 +53,8 @@ class Occupancy:
 
     def blocks_of(self, entries: Iterable[int]) -> set[int]:
         """Returns the blocks that stand in a table, or in part of one."""
-        return {entry // self._block_size for entry in entries}
+        size = self._block_size
+        return {entry // size for entry in entries}
 
     def all_slots(self) -> list[int]:
         """Returns every entry that a table ever had or might have had: those of all blocks seen."""
@@ -71,8 +72,8 @@ class Occupancy:
                 twice = next(slot for slot in table if table.count(slot) > 1)
                 serves = serving(twice, {name: table}, self._tables.entry_size)
                 self._checks.check(self._laws.no_aliasing, serves, twice, self._block_size)
-            held.update((slot // self._block_size for slot in table) if known is None else known.blocks)
-        for block in held:
+            held |= self.blocks_of(table) if known is None else known.blocks
+        for block in held - self.held:
             self.idle.pop(block, None)
         for block in self.held - held:
             self.idle[block] = None
