@@ -14,7 +14,7 @@ from kvlockstep.reference.kv_tier.contract import HIT, MISS, PENDING, Key
 
 
 class Fate(StrEnum):
-    """What became of a key, by the answers so far. FORGOTTEN: its store was in flight at a reset; CUT: at a crash."""
+    """Fate of a key, by the answers so far. FORGOTTEN: its store was in flight at a reset; CUT: at a crash."""
 
     ABSENT = "was never stored"
     STORING = "is still being stored"
@@ -136,7 +136,7 @@ def visible_when_written(looked: Looked) -> str | None:
 
 @law("kv_tier", answers=("sglang#27108", "LMCache#5151", "vllm#7577"))
 def failure_visible(looked: Looked) -> str | None:
-    """What a failed store should have written is never a hit."""
+    """A chunk whose store failed is never a hit."""
     if looked.answer == HIT and looked.fate is Fate.FAILED:
         return f"lookup of {named([looked.key])} answered hit, but it {looked.fate}"
     return None
@@ -144,7 +144,7 @@ def failure_visible(looked: Looked) -> str | None:
 
 @law("kv_tier", answers=("vllm#47235", "vllm#42289"))
 def evicted_exact(seen: Looked | Planned) -> str | None:
-    """What a store says that it evicted cannot be hit any more; everything else still can, and keeps its unit."""
+    """A chunk that a store says it evicted cannot be hit any more. Every other one can, and keeps its unit."""
     if isinstance(seen, Looked):
         if seen.answer == HIT and seen.fate in (Fate.EVICTED, Fate.LOST):
             return f"lookup of {named([seen.key])} answered hit, but it {seen.fate}"
@@ -171,7 +171,7 @@ def eviction_bounded(planned: Planned) -> str | None:
 
 @law("kv_tier", answers=("LMCache#987", "LMCache#3130", "sglang#28468", "vllm#42289"))
 def pinned(seen: Planned | Pool) -> str | None:
-    """What a plan in flight uses, or a pin holds, is neither evicted, nor free, nor given to another store."""
+    """A unit that a plan in flight uses, or a pin holds, is not evicted, not free, and not given to another store."""
     if isinstance(seen, Pool):
         if both := sorted(seen.held.intersection(seen.free)):
             return f"unit {both[0]} is free, but a plan in flight or a pin holds it"

@@ -1,4 +1,4 @@
-"""What can happen to a kv_tier."""
+"""Commands, goals and judge of kv_tier."""
 
 from kvlockstep.models.kv_tier.model import KVTierModel
 

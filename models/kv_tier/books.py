@@ -48,7 +48,7 @@ class Books:
     reopened: set[Key] = field(default_factory=set)
 
     def fate(self, key: Key) -> Fate:
-        """What became of a key, by the answers so far."""
+        """Returns the fate of a key, by the answers so far."""
         return self.fates.get(key, Fate.ABSENT)
 
     @property

@@ -18,7 +18,7 @@ class Content:
 
     @staticmethod
     def chunk(key: Key, epoch: int) -> str:
-        """What a unit holds once this chunk is stored; below 0 the epoch stands for bytes that nobody knows."""
+        """Returns the content of a unit that holds this chunk. An epoch below 0 stands for bytes that nobody knows."""
         if epoch < 0:
             return "unknown bytes"
         extra = "" if key.extra_key is None else f"/{key.extra_key}"
@@ -31,7 +31,7 @@ class Content:
         return (text * (CHUNK_BYTES // len(text) + 1))[:CHUNK_BYTES]
 
     def of(self, unit: int) -> str:
-        """What the unit holds."""
+        """Returns the content of a unit."""
         return self._units.get(unit, "nothing")
 
     def fill(self, units: Mapping[Key, int], epochs: Mapping[Key, int]) -> None:

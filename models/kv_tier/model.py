@@ -1,4 +1,4 @@
-"""What can happen to a kv_tier: owners that store and load runs of chunks, plans that end in any order or fail."""
+"""Commands of a kv_tier: owners store and load runs of chunks; plans end in any order, or fail."""
 
 from __future__ import annotations
 

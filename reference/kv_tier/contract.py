@@ -144,7 +144,7 @@ def bytes_target(traits: Any) -> type | None:
 
 @dataclass(frozen=True)
 class TierTraits:
-    """What a kv_tier target declares of itself; read from attributes of the same names."""
+    """Traits that a kv_tier target declares; read from attributes of the same names."""
 
     total: int = required("Units of the tier", least=1)
     extra_key: bool = trait(False, "Keys may have an `extra_key`. Otherwise it is always None.")

@@ -106,7 +106,7 @@ class TouchForgets(KVTier):
 
 @fault("tier-stored-once", law="plan_exact", seen=("vllm#47235",))
 class StoredOnce(KVTier):
-    """What was stored once is never stored again, though it was evicted meanwhile: a hole in the middle."""
+    """A chunk that was stored once is never stored again, though it was evicted meanwhile: a hole in the middle."""
 
     def __init__(self, units: int) -> None:
         super().__init__(units)

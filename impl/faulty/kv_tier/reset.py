@@ -54,7 +54,7 @@ class CompletionRestores(KVTier):
 
 @fault("tier-flush-frees-again", law="no_double_free", seen=("sglang#26009",))
 class FlushFreesAgain(KVTier):
-    """What a plan of before a reset used is freed by its completion, and again by a list that the reset has left."""
+    """A unit of a plan of before a reset is freed by the completion, and again from a list that the reset has left."""
 
     def __init__(self, units: int) -> None:
         super().__init__(units)
