@@ -49,7 +49,7 @@ def test_a_file_that_we_did_not_name_is_kept(tmp_path):
     path = save_trace(trace(), tmp_path, "mine.jsonl")
     report = checked(POOL, tmp_path)
     assert report.notes == [
-        "FIXED mine.jsonl: error_contract holds now; the file is kept, for its name is not one of ours"
+        "FIXED mine.jsonl: error_contract holds now; the file is kept, since kvlockstep did not name it"
     ]
     assert path.exists()
 

@@ -67,7 +67,7 @@ def _compare(contract: str, name: str) -> DriverSpeed:
 
 
 def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
-    """The same steps with and without notes, in turn; the share that the notes add, the median over the rounds."""
+    """Returns the share of time that notes add to the same steps, run with and without: the median of the rounds."""
     noted = noting(model_type, EpisodeNotes())
     shares = []
     for seed in range(NOTE_ROUNDS):

@@ -1,4 +1,4 @@
-"""`score`: the suite on its own faults and on what is right."""
+"""`score`: the suite on its own faults and on known-good targets."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def score_command(
     jobs: int,
     traces: str | None,
 ) -> None:
-    """Every fault in impl/faulty under every driver, and the known-good targets; default profile ci.
+    """Run the drivers on every fault in impl/faulty and on the known-good targets. The default profile is ci.
 
-    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a known-good
-    target that does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
+    The score fails if a seed misses a fault, if a shortest trace has more than 12 operations, if their median is above
+    6, or if a known-good target does not hold. Exploration gets a small share of the profile's time on each fault.
     """
     from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
     from kvlockstep.show.score_text import print_score  # noqa: PLC0415
@@ -93,7 +93,7 @@ def score_command(
         )
     for fault in result.faults if traces else ():
         if fault.trace is not None:
-            # An error's details are a traceback with paths of this machine; a replay makes them anew.
+            # An error's details are a traceback with paths of this machine; a replay makes them again.
             save_trace(fault.trace.but(details=()), Path(str(traces), fault.contract), f"{fault.id}.jsonl")
     if as_json:
         print_json(result.to_json())

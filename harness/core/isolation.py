@@ -1,4 +1,4 @@
-"""Runs what a target may end, hang or crash in a child process, and says how that went.
+"""Runs code that a target may end, hang or crash in a child process, and reports how it ended.
 
 The child counts its steps into shared memory whenever its watchdog ticks; the parent only waits. When the count stands
 still for too long the parent kills the child.
@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ChildLost(Exception):
-    """The child hung (`hung`) or ended without its answer. `reason` is a sentence, `details` say where it stood."""
+    """The child hung (`hung`) or ended without its answer. `reason` is a sentence; `details` show its stack."""
 
     def __init__(self, reason: str, hung: bool, details: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -70,9 +70,9 @@ def in_child(
 ) -> R:
     """Returns `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised.
 
-    `progress` hears what the child reports to its watchdog. Until `began` says that the target is called, the child may
-    take START_SECONDS if that is more than its steps have. Interrupts are for the parent: the child ignores them.
-    Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
+    `progress` is called with the count of the child's watchdog. Until `began` says that the target is called, the child
+    may take START_SECONDS, if that is more than its steps may take. Interrupts are for the parent: the child ignores
+    them. Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
     """
     if not system.CAN_FORK:
         own = SharedWatchdog(step_seconds, [0, 0])
@@ -135,7 +135,7 @@ def _serve(
 
 
 def _pickled(answer: Any) -> bytes:
-    """The answer for the parent. An exception that cannot be made again there goes as its text."""
+    """The result for the parent. An exception that cannot be unpickled there goes as its text."""
     try:
         data = bytes(ForkingPickler.dumps(answer))
         if isinstance(answer, BaseException):
@@ -198,7 +198,7 @@ def _hung(child: Any, seconds: float, last_words: IO[str]) -> ChildLost:
         os.kill(child.pid, signal.SIGABRT)
     child.join(LAST_WORDS_SECONDS)
     said = tuple(line for line in _said(last_words) if not line.startswith("Fatal Python error"))
-    return ChildLost(f"no step for {seconds:g} s, not even to a signal", hung=True, details=said)
+    return ChildLost(f"no step for {seconds:g} s, and no reaction to a signal", hung=True, details=said)
 
 
 def _said(last_words: IO[str]) -> tuple[str, ...]:

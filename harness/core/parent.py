@@ -1,9 +1,9 @@
 """The process that waits for a command's own process, and whose exit code a shell or a CI job sees.
 
-A target's code may end the process that runs it. Drivers run targets in children of their own; whatever else runs a
-target's code (its import, a comparison, a benchmark, a driver on a device that no forked child can use) ends the
-command's process, and then this one says so: without the last word of the command no exit code is a success. Where the
-command took notes of an episode, this process saves the trace of it.
+A target's code may end the process that runs it. Drivers run targets in children of their own. Other code of a target
+(its import, a comparison, a benchmark, a driver on a device that no forked child can use) can end the command's
+process. Then this process says so: without the last word of the command no exit code is a success. If the command took
+notes of an episode, this process saves its trace.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def _save_lost_trace(shared: _Shared, how: str) -> None:
 
 @contextlib.contextmanager
 def noting_for_parent(run: NotedRun) -> Iterator[EpisodeNotes | None]:
-    """In it the parent saves the trace of the episode in these notes, should the target end this process.
+    """Yields notes from which the parent saves the trace of the episode, if the target ends this process.
 
-    None if no parent waits, as under a debugger or when check() is called from Python.
+    Yields None if no parent waits, as under a debugger or when check() is called from Python.
     """
     if _shared is None:
         yield None
@@ -151,7 +151,7 @@ def _forwarding(child: int) -> set[int]:
 
 @contextlib.contextmanager
 def doing(kind: str, what: str) -> Iterator[None]:
-    """In it the parent knows what this process does, IMPORTING or RUNNING something, should it end there."""
+    """Tells the parent what this process does, IMPORTING or RUNNING something, in case it ends there."""
     activity = f"{kind} {what}"
     if _page is None:
         yield

@@ -1,6 +1,6 @@
-"""What the operating system offers, and what kvlockstep does without it.
+"""Features of the operating system, and what kvlockstep does without them.
 
-All else in the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
+The rest of the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
 
 | needed | for | without it |
 |---|---|---|
@@ -33,7 +33,7 @@ class NoFork:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UsageError(
-            "this needs processes that fork, which Linux and macOS have and this system has not: "
+            "this command needs processes that fork, which Linux and macOS have and this system does not: "
             "use check, explore or replay, which then run the target in their own process"
         )
 
@@ -43,7 +43,7 @@ FORK: Any = multiprocessing.get_context("fork") if CAN_FORK else NoFork()
 
 
 def unprotected() -> str:
-    """What a check on this system cannot do, in one sentence; empty where it can do everything."""
+    """Says in one sentence what a check on this system cannot do; "" if it can do everything."""
     lacks = []
     if not CAN_FORK:
         lacks.append("a target that exits or crashes ends the check without a trace")
@@ -52,16 +52,15 @@ def unprotected() -> str:
     return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
 
 
-# What a terminal, a shell or a CI job sends to end a command.
+# Signals by which a terminal, a shell or a CI job ends a command.
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Holds back the signals that end a command until the block is left. A process forked in it begins with them held.
+    """Holds back the signals that end a command until the block ends. A process forked in it starts with them held.
 
-    Around a fork: Python runs what modules have registered for it, and an interrupt that is raised in there is printed
-    and lost.
+    Around a fork Python runs the hooks that modules have registered, and an interrupt in a hook is printed and lost.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -74,7 +73,7 @@ def signals_held() -> Iterator[None]:
 
 
 def let_signals_in() -> None:
-    """Lets the signals through that a forked child begins with held."""
+    """Lets through the signals that a forked child starts with held."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 

@@ -38,7 +38,7 @@ def replay_saved(
                 target=target.name, original=trace.original, unfinished=trace.unfinished
             )
         elif reason := unapplied(trace, again):
-            note(f"NOT APPLICABLE {path.name}: {reason}; delete the file if that is as it should be")
+            note(f"NOT APPLICABLE {path.name}: {reason}; delete the file if that is intended")
         else:
             note(_held(path, trace))
             continue
@@ -55,6 +55,6 @@ def _held(path: Path, trace: Trace) -> str:
     if not trace.law:
         return f"HOLDS {path.name}"
     if not named_by_us(path):
-        return f"FIXED {path.name}: {trace.law} holds now; the file is kept, for its name is not one of ours"
+        return f"FIXED {path.name}: {trace.law} holds now; the file is kept, since kvlockstep did not name it"
     path.unlink()
     return f"FIXED {path.name}: {trace.law} holds now, the file is removed"

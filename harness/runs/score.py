@@ -1,7 +1,7 @@
-"""`score`: how much of what is wrong on purpose the suite catches, and whether it lets pass what is right.
+"""`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
-Every fault is explored, and runs under the random driver with each seed. Hypothesis helps out where they find nothing.
-With `every_driver` it also runs where others caught the fault, with a third of its examples. Known-good
+Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
+With `every_driver` it also runs on faults that the others caught, with a third of its examples. Known-good
 targets run under the random driver.
 """
 
@@ -101,7 +101,7 @@ class FaultScore:
 
 @dataclass(frozen=True)
 class Clean:
-    """A target that is right, and what the suite said of it."""
+    """A known-good target, with the verdict of the suite."""
 
     contract: str
     target: str
@@ -116,8 +116,8 @@ class Clean:
 class LawScore:
     """`first`: faults that this law reports; `sees`: faults that it would; `alone`: those that no other law sees.
 
-    `company` are the laws that see whatever this one sees. The laws of every contract (agreement with the reference,
-    errors, time) do not count as others. `reason`: why it need not be alone, where it is not.
+    `company` are the laws that see everything that this one sees. The laws of every contract (agreement with the
+    reference, errors, time) do not count as others. `reason` says why it need not be alone.
     """
 
     contract: str
@@ -131,7 +131,7 @@ class LawScore:
 
 @dataclass
 class Score:
-    """`whole`: not of chosen faults only, so that the median of the shortest traces says something."""
+    """The score. `whole`: of all faults and not only chosen ones, so that the median of the shortest traces counts."""
 
     faults: list[FaultScore] = field(default_factory=list)
     clean: list[Clean] = field(default_factory=list)

@@ -44,7 +44,7 @@ def engine_names() -> list[str]:
 
 
 def declared_by(modules: Iterable[ModuleType]) -> dict[str, dict[str, str]]:
-    """What TARGETS of these modules names, by contract. Raises ValueError for a contract that there is not."""
+    """Collects the TARGETS of these modules by contract. Raises ValueError for an unknown contract."""
     found: dict[str, dict[str, str]] = {contract: {} for contract in CONTRACTS}
     for module in modules:
         for contract, targets in module.TARGETS.items():
@@ -139,7 +139,7 @@ def validate(target: Target) -> Target:
 
 @dataclass(frozen=True)
 class KnownDivergence:
-    """Where an engine is known to break a law: `kind` is bug, misuse or policy, `reason` the argument."""
+    """A known violation of a law by an engine: `kind` is bug, misuse or policy, `reason` the argument."""
 
     id: str
     kind: str
@@ -171,7 +171,7 @@ def faults() -> dict[str, Any]:
 
 
 def known_faults(contract: str) -> dict[str, str]:
-    """The faults of a contract: id to the sentence that says what is wrong. Each is a target, `fault:ID`."""
+    """The faults of a contract: id to the sentence that describes it. Each is a target, `fault:ID`."""
     return {fault.id: fault.what for fault in faults().values() if fault.contract == contract}
 
 

@@ -11,11 +11,11 @@ from kvlockstep.properties.kv_manager.laws import serving
 
 
 class Occupancy:
-    """Which blocks live requests hold, by their tables as they were last followed.
+    """Blocks that live requests hold, by their tables as they were last read.
 
-    `held` are the blocks of those tables. `seen` were ever in a table. `idle` were, and nobody holds them now; they
-    stand in the order in which they became idle. `written` collects what steps have written since. The judge keeps
-    the blocks that the last operation `freed` here, and the number of blocks `evicted` so far.
+    `held` are the blocks of those tables. `seen` were ever in a table. `idle` are those of them that nobody holds
+    now, in the order in which they became idle. `written` collects the blocks that steps have written since. The
+    judge keeps the blocks that the last operation `freed` here, and the number of blocks `evicted` so far.
 
     `laws` is the module that declares the contract's laws. `total` counts slots; `most_blocks` is the longest table
     that a request of `max_length` tokens may have, None without a limit.
@@ -48,7 +48,7 @@ class Occupancy:
         return len(self.held) * self._block_size
 
     def blocks_for(self, tokens: int) -> int:
-        """Returns how many blocks so many tokens take."""
+        """Returns the number of blocks for that many tokens."""
         return -(-tokens // self._block_size)
 
     def blocks_of(self, entries: Iterable[int]) -> set[int]:
@@ -81,7 +81,7 @@ class Occupancy:
         self.held = held
 
     def given_back(self, before: set[int]) -> set[int]:
-        """Returns the blocks that somebody held or wrote, where `before` were held, and that nobody holds now."""
+        """Returns the blocks that nobody holds now, of those in `before` and those written since."""
         return (before | self.written) - self.held
 
     def evictions(self, before: set[int], free_before: int, free_now: int) -> int:

@@ -19,9 +19,9 @@ _UNDECLARED = object()
 
 @dataclass(frozen=True)
 class Kind:
-    """`take` answers a value as the judge uses it, or WRONG if it is none of those that `wanted` tells in words.
+    """Kind of the values of a trait. `take` returns a value as the judge uses it, or WRONG; `wanted` says which fit.
 
-    `exact` is the type that a value has which is meant for this trait; `needed`: the trait has no default.
+    `exact` is the type of a value that is meant for this trait; `needed`: the trait has no default.
     """
 
     wanted: str
