@@ -175,6 +175,55 @@ WHY = {
     "slot_mapping": (
         "The slot mapping says where a kernel writes. If one entry is wrong, a token's KV lands in another request."
     ),
+    "visible_when_written": (
+        "A chunk that is a hit before its bytes are there is loaded as whatever the unit held before. A key that lacks "
+        "what tells two contexts apart is a hit of bytes that were never its own."
+    ),
+    "failure_visible": (
+        "Copies fail: a host pool is full, a disk or a peer is gone. If nobody hears of it, the request that loads the "
+        "chunk later reads garbage, far from the cause."
+    ),
+    "evicted_exact": (
+        "The caller plans with what is there. A chunk that is gone without a word ends in a failed load in the middle "
+        "of a request; one that is a hit after its eviction is loaded from somebody else's unit."
+    ),
+    "eviction_bounded": (
+        "A tier that empties itself for one chunk never has a hit under load, which is when it is needed, and reports "
+        "nothing."
+    ),
+    "pinned": (
+        "A unit that is given away under a copy is read or written by two at once. The copy is right, the unit is "
+        "right, and the KV is another request's."
+    ),
+    "plan_exact": (
+        "A chunk that is left out of every store is a hole: all that lies behind it in the sequence can never be hit. "
+        "A chunk with two units keeps one of them for good."
+    ),
+    "refusal_honest": "Each store that is refused with room left is a prompt that is computed again.",
+    "backed": (
+        "The scheduler has promised the hit to a request, and has not scheduled its tokens. If the load is refused "
+        "then, the request has a prefix without KV."
+    ),
+    "tier_accounting": (
+        "A unit that nobody has is lost until a restart; host pools are large, so it takes days to notice. One that is "
+        "counted as free while it is held is given away."
+    ),
+    "quiescence": (
+        "References that outlive their plans pin a little more of the tier with each request. After some hours nothing "
+        "can be evicted, every store is refused, and the hit rate falls to nothing."
+    ),
+    "idempotent": (
+        "The finish path, the clean-up and an abort all release. If the second one drops somebody else's reference, "
+        "the chunk is evicted under its reader."
+    ),
+    "whole_or_none": (
+        "Storages lose, truncate and mix up. A load that hands out what it found, instead of a miss, turns a lost page "
+        "into a wrong answer."
+    ),
+    "crash_consistency": (
+        "A tier on disk outlives its process. A chunk that was half written at the crash is a hit of garbage for every "
+        "later process."
+    ),
     "reach": (
         "A run that never evicted proves nothing about eviction. Until every goal is met, a run without findings "
         "is inconclusive."

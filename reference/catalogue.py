@@ -21,6 +21,8 @@ from kvlockstep.reference.kv_scheduler.contract import (
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
+from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, TierTraits, bytes_target
+from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
 from kvlockstep.reference.slot_pool import SlotPoolTarget
@@ -98,6 +100,19 @@ CONTRACTS = {
             KVStreamsTarget,
             {"blocks": 4, "host_blocks": 2},
             "kvlockstep.reference.kv_streams.store:KVStreams",
+        ),
+        Contract(
+            "kv_tier",
+            "A store of chunks by key below any scheduler, as offload backends and host pools are: chunks are stored "
+            "and loaded by plans that end in any order, and evicted by a policy of its own. The judge owns the bytes, "
+            "unless the tier holds them.",
+            KVTierTarget,
+            {"units": 4},
+            "kvlockstep.reference.kv_tier.tier:KVTier",
+            TierTraits,
+            KVTierOptional,
+            bytes_target,
+            TIER_RULES,
         ),
         Contract(
             "kv_manager",

@@ -38,6 +38,7 @@ FAULTS = {
     "kv_store": "store-skips-values",
     "decode_graphs": "graph-table-by-value",
     "kv_streams": "streams-no-wait",
+    "kv_tier": "tier-evicts-pinned",
     "kv_manager": "kv-fork-no-copy",
     "kv_scheduler": "sched-preempt-keeps",
 }

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.bench.block_pool import bench_block_pool
+from kvlockstep.bench.kv_tier import bench_tiers
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
@@ -121,10 +122,21 @@ def _record() -> list[Speed]:
     return bench_record(targets)
 
 
+def _kv_tier() -> list[Speed]:
+    """Our tiers, beside vLLM's CPU tier if it is here."""
+    tiers = {name: resolve("kv_tier", name).factory for name in ("lru", "arc")}
+    peers = {}
+    for name, peer in (("lru", "vllm-cpu"), ("arc", "vllm-cpu-arc")):
+        with contextlib.suppress(UsageError):
+            peers[name] = resolve("kv_tier", peer).factory
+    return bench_tiers(tiers, peers)
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": _radix_cache,
     "kv_store": _kv_store,
+    "kv_tier": _kv_tier,
     "record": _record,
 }
 

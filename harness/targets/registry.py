@@ -177,18 +177,25 @@ def known_faults(contract: str) -> dict[str, str]:
 
 def known_good_targets(contract: str) -> list[str]:
     """Targets that are known to be right: the reference, our own implementations and the variants."""
-    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
+    return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in variants_of(contract)]
 
-    return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in VARIANTS if contract == "kv_manager"]
+
+def variants_of(contract: str) -> dict[str, Factory]:
+    """The variants of a contract's reference by name; none where no module of `impl.variants` has its name."""
+    from kvlockstep.impl import variants  # noqa: PLC0415
+
+    if contract not in (module.name for module in pkgutil.iter_modules(variants.__path__)):
+        return {}
+    found: dict[str, Factory] = importlib.import_module(f"{variants.__name__}.{contract}").VARIANTS
+    return found
 
 
 def _variant(contract: str, spec: str) -> Target:
-    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
-
-    manager = VARIANTS.get(spec.partition(":")[2])
-    if manager is None or contract != "kv_manager":
-        raise UsageError(f"unknown target {spec!r} for {contract}; known for kv_manager: {', '.join(VARIANTS)}")
-    return Target(contract, spec, manager)
+    known = variants_of(contract)
+    variant = known.get(spec.partition(":")[2])
+    if variant is None:
+        raise UsageError(f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'none'}")
+    return Target(contract, spec, variant)
 
 
 def _fault(contract: str, spec: str) -> Target:

@@ -25,7 +25,20 @@ MOST_SLOTS_OF = {"kv_manager": 2**22, "kv_scheduler": 2**22}
 MOST_BLOCKS = 2**20
 # What memory is made of: the product is bounded as well as each of them.
 SIZES = frozenset(
-    ("slots", "positions", "blocks", "block_size", "pages", "page_size", "layers", "heads", "head_dim", "rows", "width")
+    (
+        "slots",
+        "units",
+        "positions",
+        "blocks",
+        "block_size",
+        "pages",
+        "page_size",
+        "layers",
+        "heads",
+        "head_dim",
+        "rows",
+        "width",
+    )
 )
 NAMES = {
     int: "a whole number",
