@@ -18,7 +18,7 @@ from kvlockstep import impl
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
-from kvlockstep.impl import engines
+from kvlockstep.impl import engines, variants
 from kvlockstep.impl.engines import loading
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import MODELS
@@ -177,18 +177,22 @@ def known_faults(contract: str) -> dict[str, str]:
 
 def known_good_targets(contract: str) -> list[str]:
     """Targets that are known to be right: the reference, our own implementations and the variants."""
-    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
+    return [*OWN_TARGETS[contract], *(VARIANT_PREFIX + name for name in variants_of(contract))]
 
-    return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in VARIANTS if contract == "kv_manager"]
+
+def variants_of(contract: str) -> dict[str, Factory]:
+    """The variants of a contract by name; none unless impl/variants has a module of its name."""
+    if not any(module.name == contract for module in pkgutil.iter_modules(variants.__path__)):
+        return {}
+    return dict(importlib.import_module(f"{variants.__name__}.{contract}").VARIANTS)
 
 
 def _variant(contract: str, spec: str) -> Target:
-    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
-
-    manager = VARIANTS.get(spec.partition(":")[2])
-    if manager is None or contract != "kv_manager":
-        raise UsageError(f"unknown target {spec!r} for {contract}; known for kv_manager: {', '.join(VARIANTS)}")
-    return Target(contract, spec, manager)
+    known = variants_of(contract)
+    factory = known.get(spec.partition(":")[2])
+    if factory is None:
+        raise UsageError(f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'none'}")
+    return Target(contract, spec, factory)
 
 
 def _fault(contract: str, spec: str) -> Target:

@@ -57,8 +57,11 @@ class Heard:
     def take(self, message: Message) -> None:
         """Takes in an event without a number, as of a snapshot."""
         if isinstance(message.event, BlockStored):
+            # An index that does not know the parent of an event leaves out all of its blocks, also those that would
+            # stand behind one that is stored already.
+            stands = not self.gap and self._stands(message.prefixes[0])
             for prefix in message.prefixes:
-                self._store(prefix)
+                self._store(prefix, stands)
         elif isinstance(message.event, BlockRemoved):
             for prefix in message.prefixes:
                 self._remove(prefix)
@@ -77,9 +80,9 @@ class Heard:
         extra_key, tokens = prefix
         return len(tokens) == self._size or (extra_key, tokens[: -self._size]) in self.sure
 
-    def _store(self, prefix: Prefix) -> None:
+    def _store(self, prefix: Prefix, surely: bool) -> None:
         counting = self._traits.event_listener == "counting"
-        if not self.gap and self._stands(prefix):
+        if surely:
             self.sure[prefix] = self.sure[prefix] + 1 if counting else 1
         self.possible[prefix] = self.possible[prefix] + 1 if counting else 1
 
