@@ -126,8 +126,8 @@ CONTRACTS = {
         ),
         Contract(
             "kv_index",
-            "The index of a prefix-aware router: which worker has which blocks cached, by the KV events that the workers "
-            "send. Events may be lost or repeated, and workers come and go.",
+            "The index of a prefix-aware router: which worker has which blocks cached, by the KV events that the "
+            "workers send. Events may be lost or repeated, and workers come and go.",
             KVIndexTarget,
             {"block_size": 4},
             "kvlockstep.reference.kv_index.index:KVIndex",

@@ -126,7 +126,7 @@ class CopiesCountedInASet(Indexed):
             self.copies[prefix] += 1
 
 
-@fault("index-missing-key-stops", law="index_exact", seen=("dynamo#14652",))
+@fault("index-missing-key-stops", law="index_safe", seen=("dynamo#14652",))
 class MissingKeyStops(Indexed):
     """A removal stops at the first key that is not cached, and leaves the keys behind it."""
 
@@ -423,7 +423,7 @@ class AnswersRemembered(KVIndex):
         return dict(self._answers[question])
 
 
-@fault("index-part-of-a-block", law="index_exact", seen=("mutant",))
+@fault("index-part-of-a-block", law="index_safe", seen=("mutant",))
 class PartOfABlock(Indexed):
     """The last block of a lookup is counted also if it is not whole, by the block that begins like it."""
 

@@ -16,7 +16,7 @@ from kvlockstep.models.kv_index.worker import Worker
 from kvlockstep.models.requests.adapter import answered, make_adapter, read_traits
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_index import laws
-from kvlockstep.properties.kv_index.heard import Heard, Message
+from kvlockstep.properties.kv_index.heard import Heard
 from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
 from kvlockstep.reference.kv_index.contract import IndexTraits, WorkerSnapshot
 from kvlockstep.reference.kv_index.index import Prefix
@@ -93,7 +93,7 @@ class IndexJudge:
         cache, heard = self._worker(worker), self.heard[worker]
         require(0 <= number < len(cache.sent))
         if not heard.is_old(number):
-            return self._deliver(worker, number)
+            return self._deliver(worker, number)[0]
         require(self.traits.ignores_old)
         self.goals_met["old" if number in cache.arrived else "late"] += 1
         self._apply(worker, number)
@@ -148,14 +148,14 @@ class IndexJudge:
     def _sent(self, cache: Worker, tokens: Sequence[int], lost: bool | None) -> str:
         """The last event of a worker is lost, or arrives at once; then its sequence is asked for."""
         number = len(cache.sent) - 1
-        text = f"event {number} is lost" if lost else self._deliver(cache.name, number)
+        text, law = (f"event {number} is lost", None) if lost else self._deliver(cache.name, number)
         # New questions come last: what the event does to the answers so far says more.
         for key in self._extra_keys if len(tokens) >= self._size else ():
-            self._ask(tokens, key)
+            self._ask(tokens, key, cache.name, law)
         return text
 
-    def _deliver(self, worker: int, number: int) -> str:
-        """An event arrives that is not old."""
+    def _deliver(self, worker: int, number: int) -> tuple[str, Law[Any]]:
+        """An event arrives that is not old. Returns the text of it, and the law that judges what it did."""
         cache, heard = self.workers[worker], self.heard[worker]
         message, last = cache.sent[number], heard.last
         unknown_parent = isinstance(message.event, BlockStored) and not heard.knows_parent(message)
@@ -172,15 +172,17 @@ class IndexJudge:
             law = laws.clear_heard
         grown = self._ask_again(worker, law)
         self.goals_met["orphan_found"] += isinstance(message.event, BlockStored) and grown > len(message.prefixes)
-        return f"event {number}{', behind a gap' if missed else ''}"
+        return f"event {number}{', behind a gap' if missed else ''}", law
 
     def _apply(self, worker: int, number: int) -> Any:
         cache = self.workers[worker]
         cache.arrived.add(number)
         return answered(self.index.apply, worker, number, cache.sent[number].event)
 
-    def _ask(self, tokens: Sequence[int], extra_key: Any) -> dict[Any, int]:
-        answers = self.questions.ask(self.index, tuple(tokens), extra_key)
+    def _ask(
+        self, tokens: Sequence[int], extra_key: Any, of: int | None = None, law: Law[Any] | None = None
+    ) -> dict[Any, int]:
+        answers = self.questions.ask(self.index, tuple(tokens), extra_key, of, law)
         goals.notice_answers(self.goals_met, tokens, extra_key, answers, self.questions.answers, self._size)
         return answers
 

@@ -166,10 +166,10 @@ class KVIndexModel(Model[KVIndexScope]):
             bounds = tuple(tuple(sorted(c.items(), key=str)) for c in (heard.sure, heard.possible))
             # Numbers grow for ever; the state has how many events the index waits for, and what the last one was.
             behind = min(len(worker.sent) - 1 - (-1 if heard.last is None else heard.last), 2)
-            state.append(
-                (copies, tuple(sorted(worker.announced, key=str)), bounds, heard.gap, heard.last is None, behind)
-                + tuple(_told(message) for message in worker.sent[-1:] if self.scope.repeats)
-            )
+            last = worker.sent[-1:] if self.scope.repeats else []
+            arrived = heard.gap, heard.last is None, behind
+            announced = tuple(sorted(worker.announced, key=str))
+            state.append((copies, announced, bounds, arrived, *map(_told, last)))
         return tuple(state)
 
     def picture(self) -> Picture:

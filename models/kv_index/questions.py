@@ -41,12 +41,15 @@ class Questions:
         """The law on what the index knows of a worker, whatever happened."""
         return laws.index_safe if self._heard[worker].gap else laws.index_exact
 
-    def ask(self, index: Any, tokens: tuple[int, ...], extra_key: Any) -> Answers:
-        """Asks for a sequence that may be new, and remembers it."""
+    def ask(
+        self, index: Any, tokens: tuple[int, ...], extra_key: Any, of: int | None = None, law: Law[Any] | None = None
+    ) -> Answers:
+        """Asks for a sequence that may be new, and remembers it. What is known of worker `of` is judged by `law`."""
         question = tokens, extra_key
         answers = _known(index, question, len(self._heard), self._checks)
         for worker in range(len(self._heard)):
-            self._check(self.bounding(worker), worker, question, answers, answers)
+            judging = law if law is not None and worker == of else self.bounding(worker)
+            self._check(judging, worker, question, answers, answers)
         # Those of `always` stay in front; any other moves to the end, so that the oldest stands behind those.
         if question not in itertools.islice(self.answers, self._always):
             self.answers.pop(question, None)
