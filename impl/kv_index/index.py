@@ -109,7 +109,9 @@ class KVIndex:
 
     def snapshot(self) -> list[WorkerSnapshot]:
         """Returns every worker with its last number and the events that make its cache."""
-        return [WorkerSnapshot(worker, cache.last, list(self._events(cache))) for worker, cache in self._workers.items()]
+        return [
+            WorkerSnapshot(worker, cache.last, list(self._events(cache))) for worker, cache in self._workers.items()
+        ]
 
     # ---- events ----
 

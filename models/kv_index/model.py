@@ -225,9 +225,13 @@ class KVIndexModel(Model[KVIndexScope]):
         # Smaller blocks hold shorter sequences: one token of each block.
         for size in range(1, scope.block_size):
             yield replace(scope, block_size=size), [_thinned(op, scope.block_size, size) for op in ops]
-        if len(scope.keys) > 1:
-            used = tuple(key for key in scope.keys if any(op.args.get("extra_key") == key for op in ops))
-            yield replace(scope, keys=tuple(dict.fromkeys((None, *used)))), ops
+
+    @classmethod
+    def smaller_at_once(cls, scope: Any, ops: Sequence[Op]) -> Iterable[tuple[Scope, Sequence[Op]]]:
+        if scope.keys != (None,):
+            # A sequence is asked for under the keys of the scope, so that both have to lose theirs.
+            plain = [op.but(extra_key=None) if "extra_key" in op.args else op for op in ops]
+            yield replace(scope, keys=(None,)), plain
 
     @classmethod
     def merged(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
