@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.bench.block_pool import bench_block_pool
+from kvlockstep.bench.kv_index import bench_kv_index
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
@@ -121,11 +122,20 @@ def _record() -> list[Speed]:
     return bench_record(targets)
 
 
+def _kv_index() -> list[Speed]:
+    """Our index, and Dynamo's if it is here."""
+    dynamo = None
+    with contextlib.suppress(UsageError):
+        dynamo = resolve("kv_index", "dynamo").factory
+    return bench_kv_index(resolve("kv_index", "chain").factory, dynamo)
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": _radix_cache,
     "kv_store": _kv_store,
     "record": _record,
+    "kv_index": _kv_index,
 }
 
 

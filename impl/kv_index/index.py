@@ -1,20 +1,13 @@
-"""kv_index as one hash chain for all workers.
-
-A block is a node, found by the node before it and its own tokens: an exact key, so that no two prefixes can collide. A
-node has a bit for each worker that holds it. A lookup walks the chain once, whatever the number of workers, and notes
-where bits fall away. So its cost is one dictionary access per block that anybody has, and an event costs one per block.
-"""
+"""kv_index on chains of blocks that all workers share: a lookup walks them once, whatever the number of workers."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar, Literal
 
+from kvlockstep.impl.kv_index.chains import Chains, depths, packed
 from kvlockstep.reference.kv_index.contract import Worker, WorkerSnapshot
 from kvlockstep.reference.kv_manager.contract import BlockRemoved, BlockStored, Event
-
-Block = tuple[Hashable, ...]
-ROOT = -1
 
 
 class _Cache:
@@ -22,8 +15,8 @@ class _Cache:
 
     __slots__ = ("bit", "last", "nodes")
 
-    def __init__(self, bit: int, last: int) -> None:
-        self.bit, self.last = bit, last
+    def __init__(self, bit: int) -> None:
+        self.bit, self.last = bit, -1
         self.nodes: dict[Hashable, int] = {}
 
 
@@ -43,20 +36,13 @@ class KVIndex:
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
+        self._chains = Chains(block_size)
         self._workers: dict[Worker, _Cache] = {}
         self._by_bit: dict[int, Worker] = {}
-        # By node: the bits of its holders, how many nodes stand right behind it, and what it is found by. The root of
-        # an extra key is a node as well, behind node ROOT, with that key for its block.
-        self._holders: list[int] = []
-        self._behind: list[int] = []
-        self._link: list[tuple[int, Block]] = []
-        self._nodes: dict[tuple[int, Block], int] = {}
-        self._roots: dict[Hashable, int] = {}
-        self._unused: list[int] = []
 
     def __len__(self) -> int:
-        """The number of different blocks that are known, with those in front of orphans."""
-        return len(self._nodes)
+        """The number of different blocks that are known."""
+        return len(self._chains)
 
     def apply(self, worker: Worker, number: int, event: Event) -> bool:
         """Takes in an event. Returns whether events were missed before it; an old event changes nothing."""
@@ -70,26 +56,15 @@ class KVIndex:
 
     def known(self, tokens: Sequence[int], extra_key: int | None) -> dict[Worker, int]:
         """Returns the cached blocks at the head of the sequence for each worker that has any."""
-        node = self._roots.get(extra_key)
-        if node is None:
+        root = self._chains.find_root(extra_key)
+        if root is None:
             return {}
-        find, holders = self._nodes.get, self._holders
         found: dict[Worker, int] = {}
-        depth, holding = 0, -1
-        for block in zip(*[iter(tokens)] * self._size, strict=False):
-            node = find((node, block))
-            if node is None:
-                break
-            still = holders[node] & holding
-            if still != holding:
-                if depth:
-                    self._note(holding & ~still, depth, found)
-                if not still:
-                    return found
-                holding = still
-            depth += 1
-        if depth:
-            self._note(holding, depth, found)
+        for bits, depth in depths(self._chains.holders, self._runs(root, tokens)):
+            while bits:
+                bit = bits & -bits
+                found[self._by_bit[bit]] = depth
+                bits ^= bit
         return found
 
     def remove(self, worker: Worker) -> None:
@@ -109,18 +84,29 @@ class KVIndex:
 
     def snapshot(self) -> list[WorkerSnapshot]:
         """Returns every worker with its last number and the events that make its cache."""
-        return [
-            WorkerSnapshot(worker, cache.last, list(self._events(cache))) for worker, cache in self._workers.items()
-        ]
+        return [WorkerSnapshot(name, cache.last, list(self._events(cache))) for name, cache in self._workers.items()]
 
-    # ---- events ----
+    def _runs(self, node: int, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The runs of nodes of a sequence. Packing tokens costs most of a lookup, so it goes no further than need be."""
+        size, at, blocks = self._size, 0, 1
+        while at < len(tokens):
+            data = packed(tokens[at : at + blocks * size])
+            there = 0
+            for first, length in self._chains.walk(node, data):
+                yield first, length
+                node = first + length - 1
+                there += length
+            if there < blocks:
+                return
+            at += blocks * size
+            blocks *= 4
 
     def _new_cache(self, worker: Worker) -> _Cache:
         bit = 1
         while bit in self._by_bit:
             bit <<= 1
         self._by_bit[bit] = worker
-        self._workers[worker] = cache = _Cache(bit, -1)
+        self._workers[worker] = cache = _Cache(bit)
         return cache
 
     def _take(self, cache: _Cache, event: Event) -> None:
@@ -133,31 +119,35 @@ class KVIndex:
             self._clear(cache)
 
     def _store(self, cache: _Cache, event: BlockStored) -> None:
+        keys, chains, bit = event.keys, self._chains, cache.bit
         node = cache.nodes.get(event.parent)
-        if event.parent is None and event.keys:
-            node = self._root(event.extra_key)
+        if event.parent is None and keys:
+            node = chains.root(event.extra_key)
         if node is None:
             return
-        nodes, holders, bit = self._nodes, self._holders, cache.bit
-        for key, block in zip(event.keys, zip(*[iter(event.tokens)] * self._size, strict=False), strict=False):
-            before, node = node, nodes.get((node, block))
-            if node is None:
-                node = self._new_node(before, block)
-            if holders[node] & bit:
-                self._again(cache, node)
-            else:
-                holders[node] |= bit
-                cache.nodes[key] = node
+        data = packed(event.tokens)
+        holders, there = chains.holders, 0
+        for first, length in chains.walk(node, data):
+            for node in range(first, first + length):
+                if holders[node] & bit:
+                    self._again(cache, node)
+                else:
+                    holders[node] |= bit
+                    cache.nodes[keys[there]] = node
+                there += 1
+        new = chains.extend(node, data[there * chains.width :], bit)
+        cache.nodes.update(zip(keys[there:], new, strict=True))
 
     def _drop(self, cache: _Cache, key: Hashable) -> None:
         node = cache.nodes.get(key)
         if node is not None and self._is_last(cache, node):
             del cache.nodes[key]
-            self._let_go(cache.bit, node)
+            self._chains.let_go(cache.bit, node)
 
     def _clear(self, cache: _Cache) -> None:
-        for node in cache.nodes.values():
-            self._let_go(cache.bit, node)
+        # The last stored first: children before their parents, as they are removed.
+        for node in reversed(cache.nodes.values()):
+            self._chains.let_go(cache.bit, node)
         cache.nodes.clear()
 
     def _again(self, cache: _Cache, node: int) -> None:
@@ -167,82 +157,33 @@ class KVIndex:
         """Whether the worker has one copy of the block; else it has one fewer now."""
         return True
 
-    # ---- nodes ----
-
-    def _root(self, extra_key: int | None) -> int:
-        root = self._roots.get(extra_key)
-        if root is None:
-            root = self._roots[extra_key] = self._place((ROOT, (extra_key,)))
-        return root
-
-    def _new_node(self, before: int, block: Block) -> int:
-        link = before, block
-        node = self._nodes[link] = self._place(link)
-        self._behind[before] += 1
-        return node
-
-    def _place(self, link: tuple[int, Block]) -> int:
-        if self._unused:
-            node = self._unused.pop()
-            self._link[node] = link
-            return node
-        self._holders.append(0)
-        self._behind.append(0)
-        self._link.append(link)
-        return len(self._link) - 1
-
-    def _let_go(self, bit: int, node: int) -> None:
-        """A worker holds a node no more. Nodes that nobody holds, and nothing stands behind, are given back."""
-        holders, behind = self._holders, self._behind
-        holders[node] &= ~bit
-        while not holders[node] and not behind[node]:
-            link = before, block = self._link[node]
-            self._unused.append(node)
-            if before == ROOT:
-                del self._roots[block[0]]
-                return
-            del self._nodes[link]
-            behind[before] -= 1
-            node = before
-
-    # ---- answers ----
-
-    def _note(self, bits: int, depth: int, found: dict[Worker, int]) -> None:
-        """Notes that the workers of these bits have the first `depth` blocks."""
-        while bits:
-            bit = bits & -bits
-            found[self._by_bit[bit]] = depth
-            bits ^= bit
+    def _copies(self, cache: _Cache, node: int) -> int:
+        return 1
 
     def _events(self, cache: _Cache) -> Iterator[Event]:
         """Stores, with parents first, and the removal of parents that the worker does not hold itself."""
+        chains = self._chains
         keys: dict[int, Hashable] = {node: key for key, node in cache.nodes.items()}
-        roots = {*self._roots.values()}
-        told = set(roots)
+        told: set[int] = set()
         gone: list[Hashable] = []
-        for last in cache.nodes.values():
+        for node in cache.nodes.values():
             path = []
-            node = last
-            while node not in told:
+            while node not in told and not chains.is_root(node):
                 told.add(node)
                 path.append(node)
-                node = self._link[node][0]
+                node = chains.before(node)
             for node in reversed(path):
-                before, block = self._link[node]
                 if node not in keys:
                     # Its own key was forgotten with it. No worker has tuples of this kind for keys.
                     keys[node] = ("removed", node)
                     gone.append(keys[node])
-                parent = None if before in roots else keys[before]
-                extra_key = self._link[before][1][0] if before in roots else None
-                event = BlockStored((keys[node],), parent, block, self._size, extra_key)
+                parent = keys.get(chains.before(node))
+                extra_key = chains.extra_key(chains.before(node))
+                event = BlockStored((keys[node],), parent, chains.tokens(node), self._size, extra_key)
                 for _ in range(self._copies(cache, node)):
                     yield event
         if gone:
             yield BlockRemoved(tuple(gone))
-
-    def _copies(self, cache: _Cache, node: int) -> int:
-        return 1
 
 
 class CountingKVIndex(KVIndex):
@@ -263,10 +204,10 @@ class CountingKVIndex(KVIndex):
             self._further[cache.bit, node] = further - 1
         return not further
 
+    def _copies(self, cache: _Cache, node: int) -> int:
+        return 1 + self._further.get((cache.bit, node), 0)
+
     def _clear(self, cache: _Cache) -> None:
         for node in cache.nodes.values() if self._further else ():
             self._further.pop((cache.bit, node), None)
         super()._clear(cache)
-
-    def _copies(self, cache: _Cache, node: int) -> int:
-        return 1 + self._further.get((cache.bit, node), 0)
