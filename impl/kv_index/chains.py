@@ -1,8 +1,9 @@
 """All blocks that any worker has, as chains of numbered nodes in flat tables.
 
-Blocks that are stored one after the other get numbers one after the other, and their tokens lie side by side. So a run
-of blocks is compared with a prompt by one comparison of bytes, whatever its length. Only where a chain branches, or goes
-on with another number, is a dictionary asked. Keys are the tokens themselves: no two prefixes can collide.
+Blocks that are stored one after the other get numbers one after the other, and their tokens lie side by
+side. So a run of blocks is compared with a prompt by one comparison of bytes, whatever its length. Only where
+a chain branches, or goes on with another number, is a dictionary asked. Its keys are the tokens themselves:
+no two prefixes can collide.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class KVIndex:
         return [WorkerSnapshot(name, cache.last, list(self._events(cache))) for name, cache in self._workers.items()]
 
     def _runs(self, node: int, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The runs of nodes of a sequence. Packing tokens costs most of a lookup, so it goes no further than need be."""
+        """The runs of nodes of a sequence."""
+        # Packing the tokens costs most of a lookup, so a prompt that nobody knows is packed no further than it must.
         size, at, blocks = self._size, 0, 1
         while at < len(tokens):
             data = packed(tokens[at : at + blocks * size])

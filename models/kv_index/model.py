@@ -184,7 +184,7 @@ class KVIndexModel(Model[KVIndexScope]):
         caches = [
             (str(worker.name), numbers(tokens), str(key), str(copies))
             for worker in self.judge.workers
-            for (key, tokens), copies in sorted(worker.copies.items(), key=str)
+            for (key, tokens), copies in sorted(worker.copies.items(), key=lambda item: (str(item[0][0]), item[0][1]))
         ]
         return Picture(
             "block",
