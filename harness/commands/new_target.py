@@ -116,7 +116,7 @@ def adapter_source(module: str, contract: str) -> str:
 def _init(contract: Contract) -> list[str]:
     kinds = {name: _kind(value) for name, value in contract.probe.items()}
     lines = [f"def __init__(self, {', '.join(f'{name}: {kind}' for name, kind in kinds.items())}) -> None:"]
-    if contract.traits:
+    if "total" in contract.traits:
         return [*lines, "    self.block_size = block_size", "    self.total = blocks * block_size"]
     return [*lines, *(f"    self._{name} = {name}" for name in kinds)]
 

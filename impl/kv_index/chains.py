@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = -1
 # Tokens are kept as 64-bit numbers.
@@ -40,19 +40,19 @@ class Chains:
         self._tokens = bytearray()
         # The children that do not have the next number.
         self._branches: dict[tuple[int, bytes], int] = {}
-        self._roots: dict[Hashable, int] = {}
-        self._keys: dict[int, Hashable] = {}
+        self._roots: dict[int | None, int] = {}
+        self._keys: dict[int, int | None] = {}
         self._unused: list[int] = []
 
     def __len__(self) -> int:
         """The number of blocks that are known, with those in front of orphans."""
         return len(self.holders) - len(self._unused) - len(self._roots)
 
-    def find_root(self, extra_key: Hashable) -> int | None:
+    def find_root(self, extra_key: int | None) -> int | None:
         """The root of an extra key, if there is one."""
         return self._roots.get(extra_key)
 
-    def root(self, extra_key: Hashable) -> int:
+    def root(self, extra_key: int | None) -> int:
         """The root of an extra key, made if there is none."""
         root = self._roots.get(extra_key)
         if root is None:
@@ -64,7 +64,7 @@ class Chains:
         """Tells whether a node is a root."""
         return node in self._keys
 
-    def extra_key(self, node: int) -> Hashable:
+    def extra_key(self, node: int) -> int | None:
         """The extra key of a root; None for another node."""
         return self._keys.get(node)
 

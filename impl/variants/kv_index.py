@@ -100,7 +100,7 @@ class RemovesLazily(KVIndex):
     class Cache(WorkerCache):
         def drop(self, key: Hashable) -> None:
             prefix = self.named.get(key)
-            if prefix in self.copies:
+            if prefix is not None and prefix in self.copies:
                 self.copies[prefix] = 0
 
         def head(self, tokens: Sequence[int], extra_key: int | None) -> int:

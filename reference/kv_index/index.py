@@ -38,12 +38,11 @@ class WorkerCache:
 
     def store(self, event: BlockStored) -> None:
         """Adds the blocks of the event; none behind a parent that is not known, since their prefix is not either."""
-        if event.parent is None:
-            extra_key, tokens = event.extra_key, ()
-        elif event.parent in self.named:
-            extra_key, tokens = self.named[event.parent]
-        else:
+        root: Prefix = (event.extra_key, ())
+        parent = root if event.parent is None else self.named.get(event.parent)
+        if parent is None:
             return
+        extra_key, tokens = parent
         for i, key in enumerate(event.keys):
             tokens += tuple(event.tokens[i * self._size : (i + 1) * self._size])
             self.named[key] = (extra_key, tokens)
@@ -56,7 +55,7 @@ class WorkerCache:
     def drop(self, key: Hashable) -> None:
         """One copy fewer of the block that the key names."""
         prefix = self.named.get(key)
-        if prefix in self.copies:
+        if prefix is not None and prefix in self.copies:
             self.copies[prefix] -= 1
             if not self.copies[prefix]:
                 del self.copies[prefix]

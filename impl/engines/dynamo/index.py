@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from importlib.metadata import distributions
 from typing import Any
 
@@ -47,7 +47,7 @@ class DynamoIndex:
         self._size = block_size
         self._tree = _core.RadixTree()
         self._last: dict[int, int] = {}
-        self._extra_key: dict[tuple[int, int], int | None] = {}
+        self._extra_key: dict[tuple[int, Hashable], int | None] = {}
         self._tokens: dict[int, tuple[tuple[int, ...], int | None]] = {}
 
     def apply(self, worker: int, number: int, event: Event) -> None:
