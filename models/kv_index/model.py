@@ -25,7 +25,7 @@ from kvlockstep.reference.kv_index.index import Prefix
 MOST_REPEATED = 4
 MOST_REMEMBERED = 12
 # Commands that need a trait.
-NEEDED = {"repeat": "ignores_old", "resync": "can_resync", "reload": "can_snapshot"}
+NEEDED = {"resync": "can_resync", "reload": "can_snapshot"}
 
 
 class KVIndexModel(Model[KVIndexScope]):
@@ -45,7 +45,7 @@ class KVIndexModel(Model[KVIndexScope]):
 
     def propose(self, command: Command, pick: Pick) -> Op:
         trait = NEEDED.get(command.name)
-        require(trait is None or command.name == "repeat" or getattr(self.judge.traits, trait))
+        require(trait is None or getattr(self.judge.traits, trait))
         return super().propose(command, pick)
 
     @command(6)
@@ -87,6 +87,7 @@ class KVIndexModel(Model[KVIndexScope]):
         worker = self.judge.workers[self._some_worker(pick)]
         sent, most = len(worker.sent), 1 if self.scope.exhaustive else MOST_REPEATED
         number = pick(range(sent - 1, max(sent - 1 - most, -1), -1))
+        # An event that was lost may arrive late without the trait, as long as none behind it has arrived.
         require(self.judge.traits.ignores_old or not self.judge.heard[worker.name].is_old(number))
         return Op("repeat", worker=worker.name, number=number)
 
