@@ -78,7 +78,8 @@ class IndexTraits:
         False, "An event whose number is not above the last one changes nothing. Only then do old events arrive."
     )
     waits_for_resync: bool = trait(
-        False, "Behind a gap, removals may be ignored. The gap ends when the worker is resynchronised, clears or leaves."
+        False,
+        "Behind a gap, removals may be ignored. The gap ends when the worker is resynchronised, clears or leaves.",
     )
     can_resync: bool = trait(False, "There is `resync(worker, number, events)`.", method="resync")
     can_snapshot: bool = trait(False, "There is `snapshot()`. It is checked with `can_resync`.", method="snapshot")
