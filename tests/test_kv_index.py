@@ -271,8 +271,8 @@ def test_the_adapter_of_the_page_holds(run_cli, tmp_path, monkeypatch):
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
     (tmp_path / "my_index.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    code, out, err = run_cli("check", "kv_index", "--target", "my_index.py:MyIndex", "--driver", "random")
-    assert (code, err) == (0, "")
+    code, out, _ = run_cli("check", "kv_index", "--target", "my_index.py:MyIndex", "--driver", "random")
+    assert code == 0
     assert "HOLDS" in out
 
 
