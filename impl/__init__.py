@@ -43,4 +43,8 @@ TARGETS = {
     "kv_scheduler": {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
     },
+    "kv_index": {
+        "chain": "kvlockstep.impl.kv_index.index:KVIndex",
+        "counting": "kvlockstep.impl.kv_index.index:CountingKVIndex",
+    },
 }

@@ -111,6 +111,38 @@ WHY = {
         "it sends the request where everything is computed again, or to a cache that is long gone. Both show only "
         "as a hit rate."
     ),
+    "index_exact": (
+        "A router that believes in blocks that are gone sends requests where everything is computed again. One that "
+        "does not know what is cached spreads one user's requests over all workers. Both show only as a hit rate."
+    ),
+    "index_safe": (
+        "Events are lost whenever a queue overflows. What an index then makes up, or keeps although its removal was "
+        "heard, draws requests to a worker that has nothing of them."
+    ),
+    "clear_heard": (
+        "Workers clear their caches when weights change, and leave when they are scaled down. An index that goes on "
+        "believing in them sends a whole service's requests to the coldest worker, or to one that is not there."
+    ),
+    "parent_first": (
+        "Blocks whose parent was lost belong somewhere that the index cannot know. Put under the root or under "
+        "another worker's block, they are found by prompts that never had them."
+    ),
+    "duplicate_harmless": (
+        "Events are replayed after a reconnection, and the replay overlaps what was heard. A store that is applied "
+        "twice brings back what was removed in between; a removal takes what was stored again."
+    ),
+    "worker_isolated": (
+        "One worker's eviction or restart must not blind the router for the others. In a service of many workers one "
+        "of them restarts all the time."
+    ),
+    "snapshot_exact": (
+        "A new router starts from the snapshot of another. What the snapshot leaves out is computed again for every "
+        "user; what it adds misroutes them."
+    ),
+    "gap_once": (
+        "A router that does not notice a gap works with a wrong index for good. One that sees it again with every "
+        "event asks for whole caches again and again, and never catches up."
+    ),
     "hit_bounds": (
         "If a hit covers all tokens, nothing is computed and there is no logit to sample from. A negative or huge "
         "hit indexes outside the table."

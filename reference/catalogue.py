@@ -10,6 +10,8 @@ from kvlockstep.reference.block_stack import BlockStackTarget
 from kvlockstep.reference.contract import Contract
 from kvlockstep.reference.decode_graphs.contract import DecodeGraphsTarget
 from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_index.contract import IndexTraits, KVIndexOptional, KVIndexTarget
+from kvlockstep.reference.kv_index.rules import RULES as INDEX_RULES
 from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget, Traits
 from kvlockstep.reference.kv_manager.rules import RULES
 from kvlockstep.reference.kv_scheduler.contract import (
@@ -136,6 +138,17 @@ CONTRACTS = {
             KVSchedulerOptional,
             drafting_target,
             SCHEDULER_RULES,
+        ),
+        Contract(
+            "kv_index",
+            "The index of a prefix-aware router: which worker has which blocks cached, by the KV events that the "
+            "workers send. Events may be lost or repeated, and workers come and go.",
+            KVIndexTarget,
+            {"block_size": 4},
+            "kvlockstep.reference.kv_index.index:KVIndex",
+            IndexTraits,
+            KVIndexOptional,
+            rules=INDEX_RULES,
         ),
     )
 }

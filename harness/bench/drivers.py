@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.bench.block_pool import bench_block_pool
+from kvlockstep.bench.kv_index import bench_kv_index
 from kvlockstep.bench.kv_tier import bench_tiers
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
@@ -132,12 +133,21 @@ def _kv_tier() -> list[Speed]:
     return bench_tiers(tiers, peers)
 
 
+def _kv_index() -> list[Speed]:
+    """Our index, and Dynamo's if it is here."""
+    dynamo = None
+    with contextlib.suppress(UsageError):
+        dynamo = resolve("kv_index", "dynamo").factory
+    return bench_kv_index(resolve("kv_index", "chain").factory, dynamo)
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": _radix_cache,
     "kv_store": _kv_store,
     "kv_tier": _kv_tier,
     "record": _record,
+    "kv_index": _kv_index,
 }
 
 

@@ -18,7 +18,7 @@ from kvlockstep import impl
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
-from kvlockstep.impl import engines
+from kvlockstep.impl import engines, variants
 from kvlockstep.impl.engines import loading
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import MODELS
@@ -182,7 +182,6 @@ def known_good_targets(contract: str) -> list[str]:
 
 def variants_of(contract: str) -> dict[str, Factory]:
     """The variants of a contract's reference by name; none where no module of `impl.variants` has its name."""
-    from kvlockstep.impl import variants  # noqa: PLC0415
 
     if contract not in (module.name for module in pkgutil.iter_modules(variants.__path__)):
         return {}

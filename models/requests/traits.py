@@ -62,9 +62,11 @@ def as_number(value: Any) -> int | None:
 
 
 def _kind(trait: Trait, hint: Any) -> Kind:
-    plain = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    # The arguments of a Literal are values, those of a union are types.
+    kinds = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    plain = [kind for kind in kinds if kind is not type(None)]
     if get_origin(plain[0]) is Literal:
-        choices = (None, *get_args(plain[0]))
+        choices = (*((None,) if len(kinds) > len(plain) else ()), *get_args(plain[0]))
         return Kind(f"one of {choices}", partial(_choice, choices), str, trait.required)
     if plain == [bool]:
         return Kind("True or False", _flag, bool, trait.required)
@@ -95,4 +97,4 @@ def _text(value: Any) -> Any:
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:
-    return value if value is None or (isinstance(value, str) and value in choices) else WRONG
+    return value if (value is None or isinstance(value, str)) and value in choices else WRONG
