@@ -114,10 +114,11 @@ def adapter_source(module: str, contract: str) -> str:
 def _init(contract: Contract) -> list[str]:
     kinds = {name: _kind(value) for name, value in contract.probe.items()}
     lines = [f"def __init__(self, {', '.join(f'{name}: {kind}' for name, kind in kinds.items())}) -> None:"]
-    if contract.traits:
+    required = [trait.name for trait in contract.traits.values() if trait.required]
+    if required:
         sizes = " * ".join(name for name in ("blocks", "block_size", "units") if name in kinds)
         values = {"block_size": "block_size", "total": sizes}
-        return [*lines, *(f"    self.{t.name} = {values[t.name]}" for t in contract.traits.values() if t.required)]
+        return [*lines, *(f"    self.{name} = {values[name]}" for name in required)]
     return [*lines, *(f"    self._{name} = {name}" for name in kinds)]
 
 
