@@ -87,7 +87,7 @@ def test_a_narrow_terminal_shows_fewer_columns(run_cli, monkeypatch):
 def test_what_was_not_checked_is_said_once_for_all_targets(run_cli):
     targets = ("--target", "slots", "--target", "pool")
     _, out, _ = run_cli("check", "kv_manager", *targets, "--driver", "random")
-    assert len(re.findall(r"^not checked: \w+ of kv_manager on (?:slots|pool|slots, pool): ", out, re.MULTILINE)) >= 1
+    assert re.search(r"^not checked on every target \(-v says why\): \w+", out, re.MULTILINE)
 
 
 def test_help_shows_every_verb_whole(run_cli):

@@ -41,6 +41,7 @@ FAULTS = {
     "kv_tier": "tier-evicts-pinned",
     "kv_manager": "kv-fork-no-copy",
     "kv_scheduler": "sched-preempt-keeps",
+    "kv_index": "index-answers-remembered",
 }
 VOID = {"meta", "input", "line", "polyline", "br"}
 

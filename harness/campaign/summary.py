@@ -14,7 +14,6 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, gaps, law_verdicts
 from kvlockstep.targets import Target
 
-YARDSTICK_STEPS = 1_000_000_000
 YARDSTICK_HOURS = 6
 
 
@@ -107,8 +106,7 @@ def unique(states: int) -> int | None:
 def yardstick(rate: float) -> str:
     """Says how many steps a rate gives in a night."""
     steps = rate * YARDSTICK_HOURS * 3600
-    share = steps / YARDSTICK_STEPS
-    return f"{steps:,.0f} steps in {YARDSTICK_HOURS} hours, {share:.0%} of a billion"
+    return f"{steps:,.0f} steps in {YARDSTICK_HOURS} hours"
 
 
 def status_of(plan: dict[str, Any], ledger: Ledger) -> dict[str, Any]:

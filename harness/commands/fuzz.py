@@ -200,12 +200,16 @@ class _Shown:
     def __init__(self, show: NowAndThen, seconds: float) -> None:
         self._show = show
         self._seconds = seconds
-        self._late = False
+        self._late = self._began = self._interrupted = False
 
     def __call__(self, campaign: Campaign) -> None:
-        if not campaign.run_steps and campaign.ledger.done:
-            done, found = counted(len(campaign.ledger.done), "shard"), counted(len(campaign.findings), "finding")
+        if not self._began and campaign.ledger.done and not campaign.run_steps:
+            done, found = counted(len(campaign.ledger.done), "shard"), counted(len(campaign.ledger.findings), "finding")
             self._show.say(f"resuming after {counted(campaign.steps, 'step')} in {done}, with {found}")
+        self._began = True
+        if campaign.interrupted and not self._interrupted:
+            self._interrupted = True
+            self._show.say("interrupted: running shards finish; press Ctrl-C again to stop now")
         self._show(
             f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {len(campaign.ledger.done):,} shards, "
             f"{campaign.failures:,} failures, {len(campaign.findings)} findings"

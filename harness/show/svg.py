@@ -13,6 +13,8 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import Trace
 
 WIDEST = 110
+# Around the text, in the units of the picture.
+MARGIN = 12
 # Background, foreground, then black, red, green, yellow, blue, magenta, cyan and white, as terminals count them.
 LIGHT = TerminalTheme(
     (255, 255, 255),
@@ -31,7 +33,7 @@ DARK = TerminalTheme(
     ],
 )
 # {styles} are the classes of every colour; the media query replaces them where the reader's page is dark.
-FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {terminal_width} {terminal_height}" role="img">
+FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 WIDTH HEIGHT" role="img">
 <title>TITLE</title>
 <style>
 text {{ font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: {char_height}px; }}
@@ -42,8 +44,8 @@ DARK_STYLES
 }}
 </style>
 <defs>{lines}</defs>
-<rect class="back" x="0.5" y="0.5" width="{terminal_width}" height="{terminal_height}" rx="6"/>
-<g transform="translate(9, 9)">{backgrounds}<g>{matrix}</g></g>
+<rect class="back" width="100%" height="100%" rx="6"/>
+<g transform="translate(MARGIN, MARGIN)">{backgrounds}<g>{matrix}</g></g>
 </svg>
 """
 
@@ -56,14 +58,17 @@ def finding_svg(trace: Trace) -> str:
     text.highlight_regex(rf"(?m)^ +{len(trace.ops)}  .*$", "bold")
     text.highlight_words([trace.message], "red")
     text.highlight_regex(r"(?m)^law .*$", "magenta")
-    text.highlight_regex(r"(?m)(->| avail ).*$", "blue")
+    text.highlight_regex(r"(?m)^ +\d+  .*?(?P<blue>-> .*|avail \d+)$")
     console = Console(
         record=True, file=io.StringIO(), width=min(WIDEST, max(map(len, page.splitlines())) + 1), force_terminal=True
     )
     console.print(text)
     dark = console.export_svg(theme=DARK, clear=False, code_format="{styles}", unique_id="kv")
-    title = escape(page.partition("\n")[0])
-    form = FORMAT.replace("DARK_STYLES", _literal(dark)).replace("TITLE", _literal(title))
+    sizes = console.export_svg(clear=False, code_format="{terminal_width} {terminal_height}").split()
+    width, height = (f"{float(size) + 2 * MARGIN:.0f}" for size in sizes)
+    form = FORMAT.replace("WIDTH", width).replace("HEIGHT", height).replace("MARGIN", str(MARGIN))
+    form = form.replace("DARK_STYLES", _literal(dark))
+    form = form.replace("TITLE", _literal(escape(page.partition("\n")[0])))
     return console.export_svg(theme=LIGHT, code_format=form, unique_id="kv")
 
 

@@ -30,6 +30,8 @@ def misfits_of(contract: Contract, made: Any) -> list[str]:
     odd = [text for name, call in calls.items() if name not in missing and (text := _odd_call(made, name, call))]
     odd += [f"{name} is a method, but must be an attribute" for name in read if _is_method(made, name)]
     lacks = [f"{type(made).__name__} lacks for {contract.name}: {', '.join(missing)}"] if missing else []
+    if unfilled := [name for name in calls if name not in missing and _is_stub(made, name)]:
+        lacks.append(f"not filled in yet: {', '.join(unfilled)}")
     return [*lacks, *odd, *wrong, *_misspelt(contract, made, missing)]
 
 
@@ -89,6 +91,12 @@ def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
     if error is not None or attempt(signature.bind, *parameters).error is None:
         return ""
     return f"{name}({_shown(signature)}) is called as {name}({', '.join(parameters)}){at}"
+
+
+def _is_stub(made: Any, name: str) -> bool:
+    """Tells whether a method does nothing but raise NotImplementedError, as `new-target` writes it."""
+    code = getattr(getattr(type(made), name, None), "__code__", None)
+    return code is not None and code.co_names == ("NotImplementedError",)
 
 
 def _shown(signature: inspect.Signature) -> str:
