@@ -121,18 +121,24 @@ def no_double_free(free: Sequence[int], block_size: int) -> str | None:
 
 
 @law("kv_manager", answers=("xllm#829", "sglang#25805", "TensorRT-LLM#12834"))
-def accounting(avail: int, held: int, total: int) -> str | None:
-    """Rule 8: available slots and the slots of held blocks add up to the total."""
-    if avail + held == total:
+def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0) -> str | None:
+    """Rule 8: available slots and the slots of held blocks add up to the total, but for slots in limbo."""
+    # Those in limbo may be counted as available or not; of these the `reserved` ones may not.
+    least, most = total - limbo, total - reserved
+    if least <= avail + held <= most:
         return None
-    kind = "lost" if avail + held < total else "counted twice"
-    return f"avail={avail} + held={held} is not total={total}: {counted(abs(total - avail - held), 'slot')} {kind}"
+    sums = f"avail={avail} + held={held}"
+    if avail + held > most:
+        kept = f" - {reserved} that transfers write" if reserved else ""
+        return f"{sums} is not total={total}{kept}: {counted(avail + held - most, 'slot')} counted twice"
+    kept = f" - limbo={limbo}" if limbo else ""
+    return f"{sums} is not total={total}{kept}: {counted(least - avail - held, 'slot')} lost"
 
 
 @law("kv_manager", answers=("sglang#13826", "sglang#10871", "sglang#37295", "LMCache#3884"))
-def leak_freedom(avail: int, held: int, total: int, live: Sequence[str]) -> str | None:
-    """When no live request holds a slot, everything is available again."""
-    if held or avail == total:
+def leak_freedom(avail: int, held: int, total: int, live: Sequence[str], limbo: int = 0) -> str | None:
+    """When no live request holds a slot, everything is available again, but for slots in limbo."""
+    if held or total - limbo <= avail <= total:
         return None
     who = "no request is live"
     if live:
