@@ -38,5 +38,6 @@ TARGETS = {
     "kv_scheduler": {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
+        "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
     },
 }

@@ -20,6 +20,7 @@ from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
 from kvlockstep.impl import engines
 from kvlockstep.impl.engines import loading
+from kvlockstep.impl.variants import variants_of
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -177,18 +178,15 @@ def known_faults(contract: str) -> dict[str, str]:
 
 def known_good_targets(contract: str) -> list[str]:
     """Targets that are known to be right: the reference, our own implementations and the variants."""
-    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
-
-    return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in VARIANTS if contract == "kv_manager"]
+    return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in variants_of(contract)]
 
 
 def _variant(contract: str, spec: str) -> Target:
-    from kvlockstep.impl.variants.kv_manager import VARIANTS  # noqa: PLC0415
-
-    manager = VARIANTS.get(spec.partition(":")[2])
-    if manager is None or contract != "kv_manager":
-        raise UsageError(f"unknown target {spec!r} for {contract}; known for kv_manager: {', '.join(VARIANTS)}")
-    return Target(contract, spec, manager)
+    known = variants_of(contract)
+    made = known.get(spec.partition(":")[2])
+    if made is None:
+        raise UsageError(f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'no variant'}")
+    return Target(contract, spec, made)
 
 
 def _fault(contract: str, spec: str) -> Target:

@@ -180,7 +180,10 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     def not_checked(self) -> dict[str, str]:
         known = {law.id for law in self.laws if self.judge.transfers is not None or "tiers" not in law.needs}
-        return {law: why for law, why in super().not_checked().items() if law in known}
+        found = {law: why for law, why in super().not_checked().items() if law in known}
+        if self.judge.transfers is not None and self.judge.traits.ordered:
+            found["stream_order"] = "the target declares ordered"
+        return found
 
     def sketch(self) -> Any:
         live = self.judge.live.values()

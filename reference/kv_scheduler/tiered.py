@@ -39,13 +39,14 @@ class Load(NamedTuple):
 class TieredScheduler(KVScheduler):
     """Meets kv_scheduler.contract.KVSchedulerTarget with transfers. The tier is as large as the pool."""
 
+    tier_type = Tier
     fails = "any"
     late_release = True
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
         self.tiers = {HOST: blocks}
-        self._tier = Tier(self.tiers[HOST])
+        self._tier = self.tier_type(self.tiers[HOST])
         self._stores: dict[Hashable, Store] = {}
         self._loads: dict[Hashable, Load] = {}
         self._submitted: list[Transfer] = []
@@ -76,7 +77,7 @@ class TieredScheduler(KVScheduler):
 
     def reset(self) -> None:
         super().reset()
-        self._tier = Tier(self.tiers[HOST])
+        self._tier = self.tier_type(self.tiers[HOST])
 
     def tier(self, name: str) -> TierUnits:
         return self._tier.units()

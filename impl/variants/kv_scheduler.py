@@ -1,0 +1,95 @@
+"""kv_schedulers that are right and do something unusual: what the suite must not blame."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.reference.kv_manager.manager import Key, KVManager
+from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
+
+
+class DropsEveryThirdStore(TieredScheduler):
+    """A tier that has no time for every third store."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._offered = 0
+
+    def _store(self, key: Key, block: int) -> None:
+        self._offered += 1
+        if self._offered % 3:
+            super()._store(key, block)
+
+
+class HearsAtOnce(TieredScheduler):
+    """Takes in the end of a transfer when it is told, and waits for no poll."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        super().complete(id, ok)
+        self.poll()
+
+
+class NotesEvictions(KVManager):
+    """A manager that remembers what it has evicted."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.evicted: list[tuple[Key, int]] = []
+
+    def _evict(self, block: int) -> None:
+        self.evicted.append((self._key_of[block], block))
+        super()._evict(block)
+
+
+class WritesBack(TieredScheduler):
+    """Stores a block when it is evicted, in front of the batch that writes it, and waits for the store."""
+
+    fails = "loads"
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._kv: NotesEvictions = NotesEvictions(blocks, block_size)
+        self._fence: list[Hashable] = []
+
+    def schedule(self) -> Batch:
+        batch = super().schedule()
+        self._fence = []
+        for key, block in self._kv.evicted:
+            unit = None if self._tier.knows(key) else self._tier.begin_store(key)
+            if unit is not None:
+                id = self._submit("store", [(block, unit)], before=True)
+                self._stores[id] = Store(key, block)
+                self._fence.append(id)
+        self._kv.evicted.clear()
+        return batch
+
+    def waits(self) -> Collection[Hashable]:
+        return self._fence
+
+    def _pinned(self) -> set[int]:
+        return {block for load in self._loads.values() for block in (*load.hit, *load.blocks)}
+
+    def _store(self, key: Key, block: int) -> None:
+        pass
+
+    def _end_store(self, store: Store, ok: bool) -> None:
+        self._tier.end_store(store.key, ok)
+
+
+class OverlapsWithTier(TieredScheduler, OverlapScheduler):
+    """A tier under a scheduler with a batch in flight; the device orders loads behind it."""
+
+    ordered = True
+
+    def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
+        return OverlapScheduler.schedule(self, accepted)
+
+
+VARIANTS = {
+    "drops-stores": DropsEveryThirdStore,
+    "hears-at-once": HearsAtOnce,
+    "writes-back": WritesBack,
+    "overlaps-with-tier": OverlapsWithTier,
+}
