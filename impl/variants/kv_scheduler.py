@@ -8,6 +8,7 @@ from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits
 
 
 class DropsEveryThirdStore(TieredScheduler):
@@ -78,6 +79,56 @@ class WritesBack(TieredScheduler):
         self._tier.end_store(store.key, ok)
 
 
+class ResetsInFlight(TieredScheduler):
+    """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
+
+    reset_in_flight = True
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        # Of each transfer from before a reset the blocks and the units that it uses.
+        self._forgotten: dict[Hashable, tuple[list[int], list[int]]] = {}
+
+    def reset(self) -> None:
+        for id, store in self._stores.items():
+            self._forgotten[id] = [store.block], [self._tier._storing[store.key]]
+        for id, load in self._loads.items():
+            self._forgotten[id] = load.blocks, load.units
+        self._stores.clear()
+        self._loads.clear()
+        super().reset()
+        for blocks, units in self._forgotten.values():
+            self._withhold(blocks)
+            self._tier._free = [unit for unit in self._tier._free if unit not in units]
+
+    def poll(self) -> None:
+        for id in [id for id, _ in self._completed if id in self._forgotten]:
+            self._end_forgotten(*self._forgotten.pop(id))
+            self._completed = [done for done in self._completed if done[0] != id]
+        super().poll()
+
+    def tier(self, name: str) -> TierUnits:
+        units = super().tier(name)
+        return units._replace(storing=[*units.storing, *self._withheld_units()])
+
+    def _pinned(self) -> set[int]:
+        return super()._pinned().union(*(blocks for blocks, _ in self._forgotten.values()))
+
+    def _withheld_units(self) -> set[int]:
+        """The units of forgotten transfers; several loads may read the same one."""
+        return {unit for _, units in self._forgotten.values() for unit in units}
+
+    def _withhold(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self._kv._free.remove(block)
+            self._kv._refs[block] = 1
+
+    def _end_forgotten(self, blocks: list[int], units: list[int]) -> None:
+        for block in blocks:
+            self._kv._drop(block)
+        self._tier._free += [unit for unit in units if unit not in self._withheld_units()]
+
+
 class OverlapsWithTier(TieredScheduler, OverlapScheduler):
     """A tier under a scheduler with a batch in flight; the device orders loads behind it."""
 
@@ -92,4 +143,5 @@ VARIANTS = {
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,
     "overlaps-with-tier": OverlapsWithTier,
+    "resets-in-flight": ResetsInFlight,
 }

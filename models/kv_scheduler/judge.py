@@ -159,7 +159,8 @@ class SchedulerJudge(SchedulerSession):
         self._batches_without_token = 0
         avail = number(self.adapter.avail)
         free = len(self.tables.free()) if self.tables.shows_free else avail
-        self._check(laws.reset_complete, avail, free, self.traits.total)
+        limbo = self.transfers.limbo(set()) if self.transfers else 0
+        self._check(laws.reset_complete, avail, free, self.traits.total, limbo)
         slots = self.occupancy.all_slots()
         if self.transfers:
             slots = self.transfers.unpoisoned(slots)

@@ -167,6 +167,13 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         require(moving.may_fail(self.judge.traits.fails) and moving.transfer.kind == "load")
         return Op("tear", transfer=n, written=pick(range(1, len(moving.targets))))
 
+    @command(1, when=lambda self, _: not self.scope.exhaustive, needs="tiers")
+    def abort_loading(self, pick: Pick) -> Op:
+        """A request is aborted that waits for a load."""
+        require(self.judge.allows("abort") and self.judge.transfers is not None)
+        loading = self.judge.transfers.loading() if self.judge.transfers else set()
+        return Op("abort", request=pick([n for n, job in self.judge.live.items() if n in loading and not job.aborted]))
+
     @command(3, needs="tiers")
     def poll(self, pick: Pick) -> Op:
         """The scheduler takes in what has ended."""

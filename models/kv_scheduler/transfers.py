@@ -41,8 +41,8 @@ class Moving:
     """A transfer whose end the scheduler has not heard of.
 
     `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the scheduler can hear of its end, which it does at the next poll or update. `batches` counts those scheduled
-    since.
+    when the scheduler can hear of its end, which it does at the next poll or update. It is `stale` if a reset came
+    since its start. `batches` counts those scheduled since.
     """
 
     transfer: Transfer
@@ -51,6 +51,7 @@ class Moving:
     contents: list[list[int]] = field(default_factory=list)
     landed: bool = False
     told: bool = False
+    stale: bool = False
     batches: int = 0
 
     def __str__(self) -> str:
@@ -162,11 +163,8 @@ class Transfers:
         """
         size = self._traits.block_size
         free_blocks = {slot // size for slot in free}
-        unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
         reserved = {p.unit for m in self.unended for p in m.targets if p.tier is None} - held
-        limbo = len(unheard - held) * size
-        if self._traits.late_release:
-            limbo = number(self._adapter.limbo)
+        limbo = self.limbo(held)
         views = {name: self._view(name) for name in self._sizes}
         for moving in self.unended:
             for place in moving.targets:
@@ -181,15 +179,25 @@ class Transfers:
             self._checks.check(laws.quiescence, pinned, limbo)
         return limbo, len(reserved) * size
 
+    def limbo(self, held: set[int]) -> int:
+        """Returns how many slots nobody holds that are not available yet: as the scheduler says, or at most so many."""
+        if self._traits.late_release:
+            return number(self._adapter.limbo)
+        unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
+        return len(unheard - held) * self._traits.block_size
+
     def reset(self) -> None:
         """Nothing that a tier holds is right any more."""
         self._goals_met["reset_in_flight"] += bool(self.unended)
-        self._stored = {place: [POISON] * len(stamps) for place, stamps in self._stored.items()}
+        read = {place for moving in self.moving.values() if not moving.landed for place in moving.sources}
+        self._stored.update({p: [POISON] * len(stamps) for p, stamps in self._stored.items() if p not in read})
+        for moving in self.moving.values():
+            moving.stale = True
         self._loads.clear()
 
     def state(self) -> Any:
         """What the fingerprint of a state has of them."""
-        kinds = [(m.transfer.kind, *m.sources, *m.targets, m.landed, m.told) for m in self.moving.values()]
+        kinds = [(m.transfer.kind, *m.sources, *m.targets, m.landed, m.told, m.stale) for m in self.moving.values()]
         stored = [(place, *map(self._memory.history, stamps)) for place, stamps in sorted(self._stored.items())]
         return tuple(kinds), tuple(stored), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
 
@@ -227,7 +235,14 @@ class Transfers:
         for n, (place, stamps) in enumerate(zip(moving.sources, moving.contents, strict=True)):
             changed = "is overwritten" if self._read(place) != stamps else ""
             self._checks.check(laws.source_stable, str(moving), str(place), changed and f"it {changed}")
-            self._write(moving.targets[n], stamps if n < written else [LOST] * len(stamps))
+            # Of a reset in the meantime nobody may see what was stored before it, not even what was kept for a load.
+            if moving.stale and place.tier is not None and not self._is_read(place):
+                self._write(place, [POISON] * len(stamps))
+            arrives = [POISON] * len(stamps) if moving.stale else stamps
+            self._write(moving.targets[n], arrives if n < written else [LOST] * len(stamps))
+
+    def _is_read(self, place: Place) -> bool:
+        return any(place in moving.sources and not moving.landed for moving in self.moving.values())
 
     def _lacking(self, place: Place, stamps: list[int]) -> str:
         """What is wrong with a unit as the source of a load."""

@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class TieredScheduler(KVScheduler):
-    """Meets kv_scheduler.contract.KVSchedulerTarget with transfers. The tier is as large as the pool."""
+    """Meets kv_scheduler.contract.KVSchedulerTarget with transfers. The tier is twice as large as the pool."""
 
     tier_type = Tier
     fails = "any"
@@ -45,7 +45,7 @@ class TieredScheduler(KVScheduler):
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
-        self.tiers = {HOST: blocks}
+        self.tiers = {HOST: self._tier_size(blocks)}
         self._tier = self.tier_type(self.tiers[HOST])
         self._stores: dict[Hashable, Store] = {}
         self._loads: dict[Hashable, Load] = {}
@@ -85,6 +85,9 @@ class TieredScheduler(KVScheduler):
     def limbo(self) -> int:
         held = {block for request in self._kv._live.values() for block in request.table}
         return len(self._pinned() - held) * self.block_size
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2 * blocks
 
     def _pinned(self) -> set[int]:
         """The blocks that transfers in flight keep."""

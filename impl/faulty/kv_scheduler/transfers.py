@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants.kv_scheduler import ResetsInFlight
 from kvlockstep.reference.kv_manager.manager import Key
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
@@ -96,43 +97,71 @@ class AbortMissesEnd(TieredScheduler):
         super().abort(rid)
 
 
+class OneUnit(TieredScheduler):
+    """A tier of one unit, for which transfers compete."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 1
+
+
+class CachesInTier(OneUnit):
+    """The pool keeps nothing that no request holds, so that what is hit comes from the tier."""
+
+    def poll(self) -> None:
+        self._kv.evict_all()
+        super().poll()
+
+
+class UnpinnedTier(Tier):
+    """Units that loads read are evicted like others."""
+
+    def begin_load(self, key: Key) -> None:
+        pass
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        if not ok and self._cached.get(key) == unit:
+            self._free.append(self._cached.pop(key))
+
+
 @fault("sched-hit-not-pinned", law="backed", seen=("vllm#42289",))
-class HitNotPinned(TieredScheduler):
-    """A load is submitted one step after its hit was found, and nothing keeps the units meanwhile."""
+class HitNotPinned(CachesInTier):
+    """The hit that is found when a request arrives is loaded when it starts, whatever is in those units by then."""
 
     class tier_type(Tier):
-        def begin_load(self, key: Key) -> None:
-            pass
-
         def end_load(self, key: Key, unit: int, ok: bool) -> None:
+            self._readers[unit] -= 1
             if not ok and self._cached.get(key) == unit:
                 self._free.append(self._cached.pop(key))
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
-        self._promised: list[Transfer] = []
+        self._promised: dict[str, dict[Key, int]] = {}
 
-    def transfers(self) -> Sequence[Transfer]:
-        due, self._promised = self._promised, [t for t in self._submitted if t.kind == "load"]
-        self._submitted = [t for t in self._submitted if t.kind == "store"]
-        return [*super().transfers(), *due]
+    def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
+        super().add(rid, tokens, extra_key, max_tokens, priority)
+        self._promised[rid] = dict(self._tier._cached)
+
+    def reset(self) -> None:
+        super().reset()
+        self._promised.clear()
+
+    def _load(self, job: Job) -> bool:
+        cached = self._tier._cached
+        self._tier._cached = {**cached, **self._promised.get(job.rid, {})}
+        loading = super()._load(job)
+        self._tier._cached = cached
+        return loading
 
 
 @fault("sched-load-unpinned", law="source_stable", seen=("sglang#28468",))
-class LoadUnpinned(TieredScheduler):
+class LoadUnpinned(CachesInTier):
     """A unit is evicted and stored to while a load still reads it."""
 
-    class tier_type(Tier):
-        def begin_load(self, key: Key) -> None:
-            pass
-
-        def end_load(self, key: Key, unit: int, ok: bool) -> None:
-            if not ok and self._cached.get(key) == unit:
-                self._free.append(self._cached.pop(key))
+    tier_type = UnpinnedTier
 
 
 @fault("sched-store-takes-target", law="target_owned", seen=("sglang#28468",))
-class StoreTakesTarget(TieredScheduler):
+class StoreTakesTarget(OneUnit):
     """A store that finds no unit takes the one that another store is writing."""
 
     class tier_type(Tier):
@@ -177,7 +206,7 @@ class LoadNeverDone(TieredScheduler):
         super().poll()
 
 
-@fault("sched-store-never-done", law="quiescence", seen=("LMCache#3884",))
+@fault("sched-store-never-done", law="progress", seen=("LMCache#3884",))
 class StoreNeverDone(TieredScheduler):
     """The end of a store is only noticed while a request runs; of the others the blocks stay pinned."""
 
@@ -232,6 +261,8 @@ class LoadOnOtherStream(TieredScheduler, OverlapScheduler):
 class LoadBelowHit(TieredScheduler):
     """A load begins at the start of the prompt and overwrites the blocks that were hit in the pool."""
 
+    ordered = True
+
     def _submit(self, kind: str, pairs: list[tuple[int, int]], *rids: str, before: bool = False) -> Hashable:
         if kind == "load":
             job = self._waiting[0]
@@ -265,23 +296,36 @@ class LoadSkipsExactMultiple(TieredScheduler):
         return super()._submit(kind, pairs, *rids, before=before)
 
 
-@fault("sched-hit-before-load", law="load_before_read", seen=("LMCache-Ascend#270",))
-class HitBeforeLoad(TieredScheduler):
-    """Blocks can be hit as soon as their load is submitted."""
+class PublishesEarly(TieredScheduler):
+    """Publishes the blocks of a load when it is submitted."""
 
     def _load(self, job: Job) -> bool:
-        if not super()._load(job):
-            return False
-        load = next(reversed(self._loads.values()))
-        for key, block in zip(load.keys, load.blocks, strict=True):
-            if key not in self._kv._cached:
-                self._kv._cached[key] = block
-                self._kv._key_of[block] = key
-        return False
+        loading = super()._load(job)
+        for load in self._loads.values() if loading else ():
+            for key, block in zip(load.keys, load.blocks, strict=True):
+                if key not in self._kv._cached:
+                    self._kv._cached[key] = block
+                    self._kv._key_of[block] = key
+        return loading
+
+
+@fault("sched-mask-without-copy", law="prefix_soundness", seen=("LMCache-Ascend#270",))
+class MaskWithoutCopy(PublishesEarly):
+    """A request starts on what is in the tier before any of it is copied."""
 
     def _start(self, job: Job, left: int) -> int | None:
         self._load(job)
         return self._kv.admit(job.rid, job.tokens, job.extra_key, left)
+
+
+@fault("sched-hit-before-load", law="load_before_read", seen=("shape: publish too early",))
+class HitBeforeLoad(PublishesEarly):
+    """A request starts one step after its load was submitted, whether it has landed or not."""
+
+    def _start(self, job: Job, left: int) -> int | None:
+        if any(load.rid == job.rid for load in self._loads.values()):
+            return self._kv.admit(job.rid, job.tokens, job.extra_key, left)
+        return super()._start(job, left)
 
 
 @fault("sched-load-negative-need", law="error_contract", seen=("vllm-ascend#14283",))
@@ -318,8 +362,9 @@ class ResetKeepsTier(TieredScheduler):
         self._tier = tier
 
 
-class ResetsInFlight(TieredScheduler):
-    """Takes a reset with transfers in flight, and forgets them."""
+@fault("sched-reset-reuses-target", law="target_owned", seen=("mutant",))
+class ResetReusesTarget(TieredScheduler):
+    """After a reset the units of stores that are still running are handed out again."""
 
     reset_in_flight = True
 
@@ -327,7 +372,6 @@ class ResetsInFlight(TieredScheduler):
         super().reset()
         self._stores.clear()
         self._loads.clear()
-        self._completed.clear()
 
     def poll(self) -> None:
         known = {*self._stores, *self._loads}
@@ -335,31 +379,20 @@ class ResetsInFlight(TieredScheduler):
         super().poll()
 
 
-@fault("sched-reset-reuses-target", law="target_owned", seen=("mutant",))
-class ResetReusesTarget(ResetsInFlight):
-    """After a reset the units of stores that are still running are handed out again."""
-
-
 @fault("sched-reset-frees-again", law="no_double_free", seen=("sglang#26009",))
-class ResetFreesAgain(TieredScheduler):
+class ResetFreesAgain(ResetsInFlight):
     """A block that waits for its store at a reset is freed by the reset, and again when the store has ended."""
 
-    reset_in_flight = True
+    def _withhold(self, blocks: list[int]) -> None:
+        super()._withhold([block for block in blocks if block not in self._sources])
 
     def reset(self) -> None:
+        self._sources = {store.block for store in self._stores.values()}
         super().reset()
-        self._loads.clear()
 
-    def poll(self) -> None:
-        completed, self._completed = self._completed, []
-        for id, ok in completed:
-            store = self._stores.pop(id, None)
-            if store is not None and store.key in self._tier._storing:
-                self._end_store(store, ok)
-            elif store is not None:
-                self._kv._free.append(store.block)
-            elif id in self._loads:
-                self._end_load(self._loads.pop(id), ok)
+    def _end_forgotten(self, blocks: list[int], units: list[int]) -> None:
+        super()._end_forgotten([block for block in blocks if block not in self._sources], units)
+        self._kv._free += [block for block in blocks if block in self._sources]
 
 
 @fault("sched-failed-load-runs", law="one_queue", seen=("xinfer#405",))
@@ -405,7 +438,7 @@ class EndedStoreLeaks(TieredScheduler):
             self._tier.end_store(store.key, ok)
 
 
-@fault("sched-ends-swapped", law="prefix_soundness", seen=("shape: order of completion",))
+@fault("sched-ends-swapped", law="target_owned", seen=("shape: order of completion",))
 class EndsSwapped(TieredScheduler):
     """Ends of stores are taken for those of the oldest stores, whichever have ended."""
 
