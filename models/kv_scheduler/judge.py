@@ -122,7 +122,6 @@ class SchedulerJudge(SchedulerSession):
         self._let_go()
         if self.transfers:
             self.transfers.returned()
-            self.transfers.heard()
         self._check(laws.ending, [], [name for name, gained in flight.gained.items() if gained and self._lingers(name)])
         self._settle()
         return Answer(text=f"ended {','.join(expected)}") if expected else DONE

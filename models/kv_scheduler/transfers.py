@@ -41,7 +41,7 @@ class Moving:
     """A transfer whose end the scheduler has not heard of.
 
     `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the scheduler can hear of its end, which it does at the next poll or update. It is `stale` if a reset came
+    when the scheduler can hear of its end; after the next poll it has heard. It is `stale` if a reset came
     since its start. `batches` counts those scheduled since.
     """
 

@@ -112,7 +112,7 @@ class KVSchedulerOptional(Protocol):
         """The ids of transfers that the worker waits for before the batch that `schedule` just decided writes."""
 
     def complete(self, id: Hashable, ok: bool) -> None:
-        """The transfer has ended; if not `ok`, its targets hold garbage. Taken in by the next `poll` or `update`."""
+        """The transfer has ended; if not `ok`, its targets hold garbage. Taken in by the next `poll` at the latest."""
 
     def poll(self) -> None:
         """Takes in what has completed and submits what is due, with nothing to compute."""
