@@ -1,7 +1,7 @@
 """Laws of the transfers of kv_scheduler: what is copied between the pool and the tiers, and when.
 
-Each looks at plain values; models/kv_scheduler/transfers.py calls it where a transfer starts, lands or is waited for, and
-between the operations. `Source` is what a transfer is about to read, as `Cell` is what a request reads.
+Each looks at plain values; models/kv_scheduler/transfers.py calls it where a transfer starts, lands or is waited for,
+and between the operations. `Source` is what a transfer is about to read, as `Cell` is what a request reads.
 """
 
 from __future__ import annotations

@@ -168,6 +168,39 @@ WHY = {
         "A request that ends too early is cut off; one that goes on past its end burns its budget, and answers "
         "what nobody asked."
     ),
+    "source_stable": (
+        "A copy that reads while somebody writes stores bytes of two requests under one key. Nothing fails; the wrong "
+        "text comes later, when that key is hit."
+    ),
+    "transfer_isolation": (
+        "A block that is freed while it is still being copied is the next request's. Without a fence the copy takes "
+        "along what that request writes, or overwrites it."
+    ),
+    "target_owned": (
+        "A load that is still running writes into its target whoever has it by then. An abort that frees the target "
+        "early corrupts the next request that gets it."
+    ),
+    "load_before_read": "A hit that is used before its bytes have arrived is computed from what stood there before.",
+    "failure_visible": (
+        "Copies fail: a full disk, a lost peer, a time-out. Taken for a success, a failure is served as a hit from "
+        "then on."
+    ),
+    "backed": (
+        "Between the promise of a hit and its load the tier goes on evicting. What is not pinned is gone, and the "
+        "load reads another request's page."
+    ),
+    "tier_accounting": (
+        "A tier that loses a unit with every failure is empty after a day. One that frees a unit twice gives it to two "
+        "blocks."
+    ),
+    "transfer_progress": (
+        "Requests that are promoted again and again, and never run, keep the tier busy at full bandwidth while "
+        "nothing is served."
+    ),
+    "quiescence": (
+        "What is pinned when everything has ended stays pinned for good. A server that looks healthy has a little less "
+        "memory after each failure."
+    ),
     "every_request_ends": "A request that never ends holds its slots, and its connection, for good.",
     "answers_match": (
         "The tokens that a request gets must not depend on what else is in the batch, on hits or on preemption."

@@ -185,7 +185,9 @@ def _variant(contract: str, spec: str) -> Target:
     known = variants_of(contract)
     made = known.get(spec.partition(":")[2])
     if made is None:
-        raise UsageError(f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'no variant'}")
+        raise UsageError(
+            f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'no variant'}"
+        )
     return Target(contract, spec, made)
 
 

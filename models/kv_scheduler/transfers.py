@@ -153,7 +153,9 @@ class Transfers:
 
     def unpoisoned(self, free: list[int]) -> list[int]:
         """Returns the free slots without those that a transfer still reads: a scheduler may fence what it has freed."""
-        read = {place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier}
+        read = {
+            place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier
+        }
         return [slot for slot in free if slot // self._traits.block_size not in read] if read else free
 
     def settle(self, free: Sequence[int], held: set[int], idle: bool) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from kvlockstep.properties.kv_manager.laws import Cell
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, KVMemory, Provenance
 from kvlockstep.reference.kv_manager.contract import Traits
 
-
 LEFT_BY_TRANSFERS = {IN_FLIGHT: transfers.NOT_LANDED, LOST: transfers.LOST}
 
 

@@ -73,7 +73,7 @@ def _kind(trait: Trait, hint: Any) -> Kind:
         return Kind(f"a number from {trait.least} on", number, int, trait.required)
     if plain == [str]:
         return Kind("a text", _text, str, trait.required)
-    if plain == [dict[str, int]]:
+    if plain == [Mapping[str, int]]:
         sizes = partial(_sizes, trait.least)
         return Kind(f"None or {{name: a number from {trait.least} on}}", sizes, dict, trait.required)
     raise TypeError(f"the trait {trait.name} has a type that no rule here knows: {hint}")

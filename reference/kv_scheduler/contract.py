@@ -104,7 +104,6 @@ class KVSchedulerOptional(Protocol):
     def draft(self, rid: str, tokens: list[int]) -> None:
         """Guesses behind the last token of a request, for its next batch."""
 
-
     def transfers(self) -> Sequence[Transfer]:
         """The transfers that were submitted since the last call. Asked after every operation."""
 
@@ -186,7 +185,7 @@ class SchedulerTraits:
     preempted_last: bool = trait(
         False, "A preempted request waits behind all others of its priority. For `policy` it has arrived again."
     )
-    tiers: dict[str, int] | None = trait(
+    tiers: Mapping[str, int] | None = trait(
         None,
         "{name: units} of the places outside of the pool that KV is stored to and loaded from, None without any. A "
         "unit holds one block.",

@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
 
 
 class TierUnits(NamedTuple):
-    """The units of one tier, each in one list: `free`, `cached` (a hit may find it), or `storing` (a target of a store).
+    """The units of one tier, each in one list: `free`, `cached` (a hit may find it) or `storing` (a target of a store).
 
     `pinned` are those of the `cached` that are not evicted now.
     """

@@ -13,7 +13,36 @@ from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 from kvlockstep.reference.kv_scheduler.tier import Tier
 from kvlockstep.reference.kv_scheduler.tiered import Load, Store, TieredScheduler
-from kvlockstep.reference.kv_scheduler.transfers import Transfer
+
+
+class OneUnit(TieredScheduler):
+    """A tier of one unit, for which transfers compete."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 1
+
+
+class CachesInTier(TieredScheduler):
+    """The pool keeps nothing that no request holds, so that what is hit comes from the tier."""
+
+    def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
+        self._kv.evict_all()
+        super().add(rid, tokens, extra_key, max_tokens, priority)
+
+    def poll(self) -> None:
+        self._kv.evict_all()
+        super().poll()
+
+
+class UnpinnedTier(Tier):
+    """Units that loads read are evicted like others."""
+
+    def begin_load(self, key: Key) -> None:
+        pass
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        if not ok and self._cached.get(key) == unit:
+            self._free.append(self._cached.pop(key))
 
 
 @fault("sched-store-unfenced", law="transfer_isolation", seen=("ATOM#2146",))
@@ -73,7 +102,7 @@ class FencesByKey(FencedScheduler):
 
 
 @fault("sched-abort-frees-target", law="target_owned", seen=("vllm#32255",))
-class AbortFreesTarget(TieredScheduler):
+class AbortFreesTarget(CachesInTier):
     """An abort frees the blocks that a running load still writes."""
 
     def abort(self, rid: str) -> None:
@@ -88,8 +117,8 @@ class AbortFreesTarget(TieredScheduler):
         super().poll()
 
 
-@fault("sched-abort-misses-end", law="quiescence", seen=("vllm#32255",))
-class AbortMissesEnd(TieredScheduler):
+@fault("sched-abort-misses-end", law="progress", seen=("vllm#32255",))
+class AbortMissesEnd(CachesInTier):
     """An abort waits for the end of a load that has already ended, and its blocks are never released."""
 
     def abort(self, rid: str) -> None:
@@ -97,34 +126,8 @@ class AbortMissesEnd(TieredScheduler):
         super().abort(rid)
 
 
-class OneUnit(TieredScheduler):
-    """A tier of one unit, for which transfers compete."""
-
-    def _tier_size(self, blocks: int) -> int:
-        return 1
-
-
-class CachesInTier(OneUnit):
-    """The pool keeps nothing that no request holds, so that what is hit comes from the tier."""
-
-    def poll(self) -> None:
-        self._kv.evict_all()
-        super().poll()
-
-
-class UnpinnedTier(Tier):
-    """Units that loads read are evicted like others."""
-
-    def begin_load(self, key: Key) -> None:
-        pass
-
-    def end_load(self, key: Key, unit: int, ok: bool) -> None:
-        if not ok and self._cached.get(key) == unit:
-            self._free.append(self._cached.pop(key))
-
-
 @fault("sched-hit-not-pinned", law="backed", seen=("vllm#42289",))
-class HitNotPinned(CachesInTier):
+class HitNotPinned(CachesInTier, OneUnit):
     """The hit that is found when a request arrives is loaded when it starts, whatever is in those units by then."""
 
     class tier_type(Tier):
@@ -154,7 +157,7 @@ class HitNotPinned(CachesInTier):
 
 
 @fault("sched-load-unpinned", law="source_stable", seen=("sglang#28468",))
-class LoadUnpinned(CachesInTier):
+class LoadUnpinned(CachesInTier, OneUnit):
     """A unit is evicted and stored to while a load still reads it."""
 
     tier_type = UnpinnedTier
@@ -180,7 +183,7 @@ class StoreTakesTarget(OneUnit):
 
 
 @fault("sched-failed-store-cached", law="failure_visible", seen=("sglang#27108",))
-class FailedStoreCached(TieredScheduler):
+class FailedStoreCached(CachesInTier):
     """A store that failed counts as done."""
 
     def _end_store(self, store: Store, ok: bool) -> None:
@@ -188,7 +191,7 @@ class FailedStoreCached(TieredScheduler):
 
 
 @fault("sched-torn-load-cached", law="failure_visible", seen=("vllm#7577",))
-class TornLoadCached(TieredScheduler):
+class TornLoadCached(CachesInTier):
     """A load that failed on its way counts in full."""
 
     def _end_load(self, load: Load, ok: bool) -> None:
@@ -229,7 +232,7 @@ class UnitFreedTwice(TieredScheduler):
 
 
 @fault("sched-unit-lost", law="tier_accounting", seen=("sglang#13501",))
-class UnitLost(TieredScheduler):
+class UnitLost(CachesInTier):
     """The unit of a page that could not be loaded is forgotten with its key, and is never free again."""
 
     class tier_type(Tier):
@@ -240,7 +243,7 @@ class UnitLost(TieredScheduler):
 
 
 @fault("sched-reader-left", law="quiescence", seen=("shape: refcount-leak",))
-class ReaderLeft(TieredScheduler):
+class ReaderLeft(CachesInTier):
     """A load that failed stays a reader of its units, which are never evicted again."""
 
     class tier_type(Tier):
@@ -250,7 +253,7 @@ class ReaderLeft(TieredScheduler):
 
 
 @fault("sched-load-other-stream", law="stream_order", seen=("TensorRT-LLM#10060",))
-class LoadOnOtherStream(TieredScheduler, OverlapScheduler):
+class LoadOnOtherStream(CachesInTier, OverlapScheduler):
     """Loads run on a stream of their own and do not wait for the batch in flight."""
 
     def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
@@ -396,7 +399,7 @@ class ResetFreesAgain(ResetsInFlight):
 
 
 @fault("sched-failed-load-runs", law="one_queue", seen=("xinfer#405",))
-class FailedLoadRuns(TieredScheduler):
+class FailedLoadRuns(CachesInTier):
     """A request whose load failed is listed as running although it waits."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
