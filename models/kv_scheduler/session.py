@@ -23,9 +23,9 @@ from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 class SchedulerSession:
     """What the judge of a scheduler knows. `budget` tokens and `running` requests are the most that a batch may have.
 
-    Raises Divergence if the adapter's traits cannot be read. `live` has the requests, `flights` the batches that
-    were scheduled and not updated, the oldest first. `transfers` are those of a target with tiers, else None. `goals_met` and
-    `evaluated` count goals and laws.
+    Raises Divergence if the adapter's traits cannot be read. `live` has the requests, `flights` the batches that were
+    scheduled and not updated, the oldest first. `transfers` are those of a target with tiers, else None. `goals_met`
+    and `evaluated` count goals and laws.
     """
 
     _call = staticmethod(answered)
