@@ -254,7 +254,8 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
     def _transfer(self, pick: Pick) -> int:
         """A transfer in flight: any, more often the oldest or the last one."""
         n = len(self._unended())
-        return pick(range(n) if self.scope.exhaustive else [0, n - 1, *range(n)] if n else [])
+        numbers = [*range(n)] if self.scope.exhaustive or not n else [0, n - 1, *range(n)]
+        return int(pick(numbers))
 
     def _patient(self, pick: Pick) -> bool:
         """Decides whether a transfer may end: now and then none does for a while, which is where things race."""

@@ -130,9 +130,8 @@ class Transfers:
 
     def end(self, moving: Moving, written: int | None = None) -> None:
         """A transfer has ended; if it failed, the first `written` of its blocks are there."""
-        ok = written is None
         self._goals_met["reordered"] += moving is not self.unended[0]
-        if ok:
+        if written is None:
             self._goals_met[moving.transfer.kind] += 1
         else:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
@@ -141,7 +140,7 @@ class Transfers:
             self._loads.clear()
         self._land(moving, len(moving.targets) if written is None else written)
         moving.told = True
-        answered(self._adapter.complete, moving.transfer.id, ok)
+        answered(self._adapter.complete, moving.transfer.id, written is None)
 
     def heard(self) -> None:
         """The scheduler has had the chance to hear of everything that it was told."""

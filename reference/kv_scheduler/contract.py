@@ -187,8 +187,8 @@ class SchedulerTraits:
     )
     tiers: Mapping[str, int] | None = trait(
         None,
-        "{name: units} of the places outside of the pool that KV is stored to and loaded from, None without any. A "
-        "unit holds one block.",
+        "{name: units} of the tiers that KV is stored to and loaded from. None without transfers. A unit holds one "
+        "block.",
         least=1,
         method=("transfers", "waits", "complete", "poll", "tier"),
     )
