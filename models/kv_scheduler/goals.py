@@ -52,6 +52,9 @@ GOALS = (
     Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
 )
 
+# What a goal depends on that only targets with tiers can reach.
+TIER_GOALS = frozenset(("tiers", "aborts_loading", "stores_fail", "loads_fail", "resets_in_flight"))
+
 
 def notice_start(met: Counter[str], job: Job, item: Item) -> None:
     """Counts the first item of a request, or the first one after a preemption."""
