@@ -43,7 +43,7 @@ NOT_ALONE = (
     "So no trace is saved, and Hypothesis's own steps follow."
 )
 
-# Set while a TestCase runs: whoever calls run_state_machine_as_test directly gets what Hypothesis makes of a failure.
+# Set while a TestCase runs: a direct call of run_state_machine_as_test gets the failure as Hypothesis reports it.
 _hands_over = ContextVar("_hands_over", default=False)
 
 
@@ -88,7 +88,7 @@ class CheckedMachine(LockstepMachine):
 
 
 def _adds_rules(machine_type: type[LockstepMachine]) -> bool:
-    """Whether a subclass or a mixin brings rules or invariants besides those that `machine` makes."""
+    """True if a subclass or a mixin brings rules or invariants besides those that `machine` makes."""
     others = (cls for cls in machine_type.__mro__ if "model_type" not in vars(cls))
     return any(hasattr(member, marker) for cls in others for member in vars(cls).values() for marker in MARKERS)
 
@@ -147,7 +147,7 @@ def _first_failure(machine_type: type[LockstepMachine], settings: Settings) -> T
 
 
 def _slow_for_once(target: Target, trace: Trace, profile: Profile) -> bool:
-    """Whether a call was cut off that returns when it is repeated, as happens on a busy machine."""
+    """True if a call that was cut off returns when it is repeated, as happens on a busy machine."""
     return trace.law == TERMINATION.id and replay_trace(target, trace, profile) is None
 
 

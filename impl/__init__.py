@@ -28,6 +28,11 @@ TARGETS = {
     "kv_streams": {
         "streams": "kvlockstep.impl.kv_streams.store:KVStreams",
     },
+    "kv_tier": {
+        "lru": "kvlockstep.impl.kv_tier.tier:lru",
+        "arc": "kvlockstep.impl.kv_tier.tier:arc",
+        "directory": "kvlockstep.impl.kv_tier.directory:DirectoryTier",
+    },
     "kv_manager": {
         "blocks": "kvlockstep.impl.kv_manager.blocks:BlockManager",
         "slots": "kvlockstep.impl.kv_manager.slots:SlotManager",
@@ -39,5 +44,9 @@ TARGETS = {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
         "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
+    },
+    "kv_index": {
+        "chain": "kvlockstep.impl.kv_index.index:KVIndex",
+        "counting": "kvlockstep.impl.kv_index.index:CountingKVIndex",
     },
 }

@@ -16,7 +16,7 @@ from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld,
 
 
 class _Issued(NamedTuple):
-    """What stands in a tensor that acquire returned while its counter says `version`; `alive` ends with the tensor."""
+    """Content of a tensor that acquire returned, valid while its counter is `version`; `alive` ends with the tensor."""
 
     alive: weakref.ref[torch.Tensor]
     version: int
@@ -173,7 +173,7 @@ class BlockStack:
 def _acquire_on_cpu(
     stack: torch.Tensor, top: torch.Tensor, wanted: torch.Tensor, taken: torch.Tensor, status: torch.Tensor
 ) -> None:
-    """What the kernel does, on a CPU: the blocks are taken, and nothing else, when this runs."""
+    """Does the work of the kernel on a CPU: it takes the blocks when it runs, and does nothing else."""
     most = taken.shape[1]
     asked = torch.where((wanted < 0) | (wanted > most), 0, wanted)
     after = asked.cumsum(0)

@@ -245,7 +245,7 @@ def stamp_fill(kv: Rows, layers: int, slots: torch.Tensor, stamps: torch.Tensor)
 
 
 def stamp_verify(kv: Rows, layers: int, slots: torch.Tensor, stamps: torch.Tensor) -> torch.Tensor:
-    """How many words of slots[i] are not those of stamps[i]: int32 [slot], on the device."""
+    """Counts the words of slots[i] that are not those of stamps[i]: int32 [slot], on the device."""
     wrong = torch.zeros(len(slots), dtype=torch.int32, device=slots.device)
     _stamp_rows(kv, layers, slots, stamps, wrong, verify=True)
     return wrong

@@ -79,12 +79,12 @@ class SlotPool:
             self._emptied(index)
 
     def is_free(self, slot: int) -> bool:
-        """Whether the slot is free. Raises UnknownSlot."""
+        """True if the slot is free. Raises UnknownSlot."""
         self._check(slot)
         return bool(self._words[slot >> _SHIFT] & _BIT[slot & _MASK])
 
     def version(self, slot: int) -> int:
-        """How often the slot was allocated. Raises UnknownSlot."""
+        """Counts the allocations of the slot. Raises UnknownSlot."""
         self._check(slot)
         return self._versions[slot]
 
@@ -93,7 +93,7 @@ class SlotPool:
             raise UnknownSlot(f"slot={slot} is not one of 0..{self._slots - 1}")
 
     def _emptied(self, index: int) -> None:
-        """Word `index` has no free slot left: clears its summary bits and finds the lowest word anew."""
+        """Word `index` has no free slot left: clears its summary bits and finds the lowest word again."""
         was_lowest = index == self._lowest
         for level in self._summaries:
             index, bit = index >> _SHIFT, _BIT[index & _MASK]

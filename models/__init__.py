@@ -1,1 +1,1 @@
-"""What can happen: one list of commands per contract, run in lockstep on the reference and on a target."""
+"""Models: the commands of each contract, run in lockstep on the reference and on a target."""

@@ -1,4 +1,4 @@
-"""What can happen to a block_stack."""
+"""Model of block_stack."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         Goal("negative", "a negative number of blocks is asked for"),
         Goal("double_free", "a free block is released"),
         Goal("repeated", "a held block is given twice in one release"),
-        Goal("foreign", "a block that is not of the stack is released"),
-        Goal("partly_bad", "a release has a block that is held before one that is not"),
+        Goal("foreign", "a block that is not in the stack is released"),
+        Goal("partly_bad", "a release names a held block before one that is not held"),
         Goal("in_capture", "an acquire or a release is tried during a capture"),
-        Goal("capture_in_capture", "a capture is begun during a capture"),
-        Goal("no_capture", "a capture is ended that was not begun"),
+        Goal("capture_in_capture", "begin_capture is called during a capture"),
+        Goal("no_capture", "end_capture is called outside of a capture"),
     )
 
     def factory_arguments(self, scope: BlockStackScope) -> dict[str, Any]:
@@ -125,25 +125,25 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         return held._replace(capturing=op.name == "begin_capture")
 
     def notice(self, step: Step[View, Held]) -> None:
-        reach, name = self.goals_met, step.op.name
+        met, name = self.goals_met, step.op.name
         match step.outcome:
             case Refused("CaptureActive"):
-                reach["capture_in_capture" if name == "begin_capture" else "in_capture"] += 1
+                met["capture_in_capture" if name == "begin_capture" else "in_capture"] += 1
             case Refused("OutOfSlots"):
-                reach["exhausted"] += 1
+                met["exhausted"] += 1
             case Refused("InvalidArgument"):
-                reach["negative" if name == "acquire" else "no_capture"] += 1
+                met["negative" if name == "acquire" else "no_capture"] += 1
             case Refused():
                 self._notice_bad_release(step)
             case list(taken) if name == "acquire":
-                reach["nothing"] += not taken
-                reach["several"] += len(taken) > 1
-                reach["all_taken"] += bool(taken) and not step.after.free
-                reach["physical_reuse"] += not step.held_before.returned.isdisjoint(taken)
+                met["nothing"] += not taken
+                met["several"] += len(taken) > 1
+                met["all_taken"] += bool(taken) and not step.after.free
+                met["physical_reuse"] += not step.held_before.returned.isdisjoint(taken)
             case _ if name == "release":
                 blocks = step.op.args["blocks"]
-                reach["nothing"] += not blocks
-                reach["shuffled"] += blocks != sorted(blocks)
+                met["nothing"] += not blocks
+                met["shuffled"] += blocks != sorted(blocks)
 
     def _notice_bad_release(self, step: Step[View, Held]) -> None:
         blocks, held = step.op.args["blocks"], step.held_before.blocks

@@ -1,4 +1,4 @@
-"""What can happen to decode_graphs: rows come and go, the table moves, graphs are captured and replayed."""
+"""Model of decode_graphs: rows come and go, the table moves, graphs are captured and replayed."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         Goal("admitted", "a row is filled"),
         Goal("no_room", "an admission is refused for lack of blocks"),
         Goal("row_taken", "an admission is refused because the row is taken"),
-        Goal("released", "a row gives blocks back that a replay took"),
+        Goal("released", "a row gives back blocks that a replay took"),
         Goal("replayed", "a graph is replayed"),
         Goal("took_block", "a replay takes a block"),
         Goal("took_several", "several lanes of a replay take a block"),
         Goal("refused_lane", "a lane finds no block"),
-        Goal("some_refused", "the last block goes to one lane and another is refused"),
+        Goal("some_refused", "one lane gets the last block and another is refused"),
         Goal("full_lane", "a lane finds its table full"),
         Goal("padded", "a replay has padded lanes"),
         Goal("only_padding", "a replay has nothing but padded lanes"),
         Goal("shuffled", "the rows of a replay are not in order"),
-        Goal("other_tables", "a graph is replayed after a table changed that it was captured with"),
+        Goal("other_tables", "a graph is replayed after its tables changed since the capture"),
         Goal("recaptured", "a size is captured again after the table moved"),
-        Goal("stale", "a graph is replayed that was captured before the table moved"),
+        Goal("stale", "a graph that was captured before the table moved is replayed"),
         Goal("not_captured", "a size is replayed that was never captured"),
-        Goal("in_capture", "something is tried during a capture"),
-        Goal("admitted_before_collect", "a row is filled between a replay that takes a block and its answers"),
-        Goal("released_before_collect", "a row is released between its replay and the answers"),
+        Goal("in_capture", "a call is tried during a capture"),
+        Goal("admitted_before_collect", "a row is filled between a replay that took a block and its collect"),
+        Goal("released_before_collect", "a row is released between its replay and the collect"),
         Goal("malformed", "an argument is out of range or repeated"),
     )
 
@@ -126,7 +126,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
 
     @command(4)
     def collect(self, pick: Pick) -> Op:
-        """The answers of the last replay are read."""
+        """Reads the results of the last replay."""
         return Op("collect")
 
     @command(1)
@@ -160,7 +160,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         return None if answer is None else [Lane(int(status), _numbers(context)) for status, context in answer]
 
     def _capture(self, system: Any, lanes: int, tried: list[str]) -> list[str]:
-        """Captures, and answers what became of the calls tried meanwhile: no look at the device is allowed there."""
+        """Captures, and returns the outcome of each call tried meanwhile. The device cannot be read during that."""
         system.begin_capture(lanes)
         calls = {"admit": (0, [1]), "release": (0,), "widen": (WIDEST,), "begin_capture": (1,), "replay": (1, [], [])}
         answers = []
@@ -227,57 +227,57 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         return held
 
     def notice(self, step: Step[View, Held]) -> None:
-        reach, op = self.goals_met, step.op
+        met, op = self.goals_met, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
-                reach["no_room"] += 1
+                met["no_room"] += 1
             case Refused("NotFree"):
-                reach["row_taken"] += 1
+                met["row_taken"] += 1
             case Refused("StaleGraph"):
-                reach["stale"] += 1
+                met["stale"] += 1
             case Refused("NotCaptured"):
-                reach["not_captured"] += 1
+                met["not_captured"] += 1
             case Refused():
-                reach["malformed"] += 1
+                met["malformed"] += 1
             case _ if op.name == "replay":
                 self._notice_replay(step)
             case _:
                 self._notice_other(step)
 
     def _notice_replay(self, step: Step[View, Held]) -> None:
-        reach, args = self.goals_met, step.op.args
+        met, args = self.goals_met, step.op.args
         rows, lanes = args["rows"], args["lanes"]
         took = len(step.before.free) - len(step.after.free)
         statuses = [status for status, _ in step.held.lanes]
-        reach["replayed"] += bool(rows)
-        reach["took_block"] += took > 0
-        reach["took_several"] += took > 1
-        reach["refused_lane"] += REFUSED in statuses
-        reach["some_refused"] += REFUSED in statuses and took > 0
-        reach["full_lane"] += FULL in statuses
-        reach["padded"] += 0 < len(rows) < lanes
-        reach["only_padding"] += not rows
-        reach["shuffled"] += rows != sorted(rows)
-        reach["other_tables"] += bool(rows) and self._captured_with.get(lanes, step.before.tables) != step.before.tables
+        met["replayed"] += bool(rows)
+        met["took_block"] += took > 0
+        met["took_several"] += took > 1
+        met["refused_lane"] += REFUSED in statuses
+        met["some_refused"] += REFUSED in statuses and took > 0
+        met["full_lane"] += FULL in statuses
+        met["padded"] += 0 < len(rows) < lanes
+        met["only_padding"] += not rows
+        met["shuffled"] += rows != sorted(rows)
+        met["other_tables"] += bool(rows) and self._captured_with.get(lanes, step.before.tables) != step.before.tables
         self._since_replay = (set(rows), took > 0)
         self._took |= {row for row in rows if step.before.tables[row] != step.after.tables[row]}
 
     def _notice_other(self, step: Step[View, Held]) -> None:
-        reach, args = self.goals_met, step.op.args
+        met, args = self.goals_met, step.op.args
         rows, took = self._since_replay
         match step.op.name:
             case "admit":
-                reach["admitted"] += 1
-                reach["admitted_before_collect"] += took
+                met["admitted"] += 1
+                met["admitted_before_collect"] += took
                 self._took.discard(args["row"])
             case "release":
-                reach["released"] += args["row"] in self._took
-                reach["released_before_collect"] += args["row"] in rows
+                met["released"] += args["row"] in self._took
+                met["released_before_collect"] += args["row"] in rows
             case "collect":
                 self._since_replay = (set(), False)
             case "capture":
-                reach["in_capture"] += bool(args["tried"])
-                reach["recaptured"] += args["lanes"] in step.held_before.stale
+                met["in_capture"] += bool(args["tried"])
+                met["recaptured"] += args["lanes"] in step.held_before.stale
                 self._captured_with[args["lanes"]] = step.before.tables
 
     def fingerprint(self) -> Any:

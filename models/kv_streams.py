@@ -1,4 +1,4 @@
-"""What can happen to kv_streams: work on four streams, any of which may be held up at any time."""
+"""Model of kv_streams: work on four streams, any of which may be held up at any time."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
     scopes = tuple(KVStreamsScope(*sizes) for sizes in ((1, 1), (2, 1), (3, 2), (4, 2), (6, 3), (3, 0)))
     small_scopes = (KVStreamsScope(1, 1, exhaustive=3), KVStreamsScope(2, 1, exhaustive=2))
     goals = (
-        Goal("behind_a_gate", "work is given to a stream that is held"),
-        Goal("read_after_write", "a block is read that a held-up copy or swap fills"),
-        Goal("write_after_read", "a block is filled that held-up work still reads"),
-        Goal("write_after_write", "a block is filled that held-up work also fills"),
+        Goal("behind_a_gate", "work is given to a stream that is held up"),
+        Goal("read_after_write", "a read follows a held-up copy or swap into its block"),
+        Goal("write_after_read", "a write follows held-up work that still reads its block"),
+        Goal("write_after_write", "a write follows held-up work that also writes its block"),
         Goal("host_order", "a host block is swapped in while it is being swapped out"),
-        Goal("reused_in_flight", "a block is handed out whose last user is held up"),
+        Goal("reused_in_flight", "a block is handed out while its last user is held up"),
         Goal("overtaking", "work on another stream runs past a gate"),
-        Goal("two_gates", "two streams are held at once"),
+        Goal("two_gates", "two streams are held up at once"),
         Goal("many_pairs", "several blocks are copied or swapped in one call"),
         Goal("let_go", "a gate is opened with work behind it"),
-        Goal("synchronized", "everything is waited for, with reads to answer"),
+        Goal("synchronized", "synchronize returns reads"),
         Goal("out_of_blocks", "no block is free"),
-        Goal("out_of_reads", "more is read than can wait for an answer"),
+        Goal("out_of_reads", "more reads wait than synchronize can return"),
         Goal("not_held", "a free block is used"),
-        Goal("unknown", "a block that is not there is used"),
-        Goal("malformed", "an argument is out of range, or a target comes twice"),
+        Goal("unknown", "a block that does not exist is used"),
+        Goal("malformed", "an argument is out of range, or a target is repeated"),
     )
 
     def __init__(self, scope: KVStreamsScope, factory: Any) -> None:
@@ -219,43 +219,43 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         return held._replace(gates=frozenset(), reads=(), pending=())
 
     def notice(self, step: Step[View, Held]) -> None:
-        reach, op = self.goals_met, step.op
+        met, op = self.goals_met, step.op
         match step.outcome:
             case Refused("OutOfSlots"):
-                reach["out_of_blocks" if op.name == "alloc" else "out_of_reads"] += 1
+                met["out_of_blocks" if op.name == "alloc" else "out_of_reads"] += 1
             case Refused("NotHeld"):
-                reach["not_held"] += 1
+                met["not_held"] += 1
             case Refused("UnknownSlot"):
-                reach["unknown"] += 1
+                met["unknown"] += 1
             case Refused(InvalidArgument.__name__):
-                reach["malformed"] += 1
+                met["malformed"] += 1
             case _ if op.name == "synchronize":
-                reach["synchronized"] += bool(step.outcome)
+                met["synchronized"] += bool(step.outcome)
                 self._users.clear()
             case _ if op.name == "alloc":
                 users = self._users.get(("device", step.outcome), ())
-                reach["reused_in_flight"] += any(stream in step.held.gates for stream, _ in users)
+                met["reused_in_flight"] += any(stream in step.held.gates for stream, _ in users)
             case _ if op.name == "hold":
-                reach["two_gates"] += len(step.held.gates) > 1
+                met["two_gates"] += len(step.held.gates) > 1
             case _ if op.name == "let_go":
                 stream = op.args["stream"]
-                reach["let_go"] += any((stream, how) in users for users in self._users.values() for how in "rw")
+                met["let_go"] += any((stream, how) in users for users in self._users.values() for how in "rw")
             case _ if op.name != "free":
                 self._notice_work(step)
 
     def _notice_work(self, step: Step[View, Held]) -> None:
-        reach, gates = self.goals_met, step.held.gates
+        met, gates = self.goals_met, step.held.gates
         stream, reads, writes = places_of(step.op)
-        reach["behind_a_gate"] += stream in gates
-        reach["overtaking"] += bool(gates) and stream not in gates
-        reach["many_pairs"] += len(writes) > 1
+        met["behind_a_gate"] += stream in gates
+        met["overtaking"] += bool(gates) and stream not in gates
+        met["many_pairs"] += len(writes) > 1
         for place, how in [(place, "r") for place in reads] + [(place, "w") for place in writes]:
             for other, before in self._users.get(place, ()):
                 if other != stream and other in gates and "w" in (how, before):
-                    reach[
+                    met[
                         {"rw": "read_after_write", "wr": "write_after_read", "ww": "write_after_write"}[how + before]
                     ] += 1
-                    reach["host_order"] += place[0] == "host"
+                    met["host_order"] += place[0] == "host"
         for place, how in [(place, "r") for place in reads] + [(place, "w") for place in writes]:
             self._users.setdefault(place, set()).add((stream, how))
 

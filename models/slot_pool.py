@@ -1,4 +1,4 @@
-"""What can happen to a slot_pool."""
+"""Model of slot_pool."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
     scopes = (*(SlotPoolScope(n) for n in (1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8) * 6), SlotPoolScope(66))
     small_scopes = tuple(SlotPoolScope(n) for n in range(5))
     goals = (
-        Goal("exhausted", "an allocation is refused since every slot is held"),
+        Goal("exhausted", "an allocation is refused, since every slot is held"),
         Goal("physical_reuse", "a slot is allocated again after a free"),
-        Goal("occupied", "a free slot is occupied by name, its version kept"),
+        Goal("occupied", "occupy takes a free slot and keeps its version"),
         Goal("double_free", "a free slot is freed"),
-        Goal("occupy_held", "a held slot is asked for by name"),
-        Goal("foreign", "a slot that is not of the pool is named"),
+        Goal("occupy_held", "occupy asks for a held slot"),
+        Goal("foreign", "a call names a slot that is not in the pool"),
         Goal("hole", "a slot below a held one is allocated"),
     )
 
@@ -78,7 +78,7 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
             )
             for slot, free in enumerate(view.free)
         }
-        counters = (("free_count", str(view.free_count)), ("held by the answers", numbers(sorted(self.held))))
+        counters = (("free_count", str(view.free_count)), ("held by the results", numbers(sorted(self.held))))
         return Picture("slot", cells, (Table("counters", ("counter", "value"), counters),))
 
     def nothing_held(self) -> Held:
@@ -92,17 +92,17 @@ class SlotPoolModel(LockstepModel[SlotPoolScope]):
         return held | {outcome if op.name == "alloc" else op.args["slot"]}
 
     def notice(self, step: Step[View, Held]) -> None:
-        name, outcome, reach = step.op.name, step.outcome, self.goals_met
+        name, outcome, met = step.op.name, step.outcome, self.goals_met
         if isinstance(outcome, Refused):
             kind = {"alloc": "exhausted", "free": "double_free", "occupy": "occupy_held"}[name]
-            reach["foreign" if outcome.error == "UnknownSlot" else kind] += 1
+            met["foreign" if outcome.error == "UnknownSlot" else kind] += 1
         elif name == "alloc":
             if step.before.versions[outcome]:
-                reach["physical_reuse"] += 1
+                met["physical_reuse"] += 1
             if outcome < max(step.held_before, default=-1):
-                reach["hole"] += 1
+                met["hole"] += 1
         elif name == "occupy":
-            reach["occupied"] += 1
+            met["occupied"] += 1
 
     def fingerprint(self) -> Any:
         # Versions only grow; two classes, never and once or more allocated, keep the state space finite.

@@ -1,1 +1,1 @@
-"""What always holds: laws, small pure functions over what is observed."""
+"""Laws: small pure functions over observations, which must always hold."""

@@ -1,4 +1,4 @@
-"""Laws of block_pool, over what the pool shows (`View`) and what its answers so far imply (`Held`)."""
+"""Laws of block_pool, over the state that the pool shows (`View`) and what its results so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
-    """`holders` counts who holds each block, `cached` has the prefix each was given since it was handed out last.
+    """`holders` counts the holders of each block; `cached` has the prefix that each was given since it was handed out.
 
     No mapping is ever changed.
     """
@@ -33,23 +33,23 @@ class Held(NamedTuple):
 
 
 def prefix_of(tokens: list[int], extra_keys: list[ExtraKey], blocks: int, block_size: int) -> Prefix:
-    """What the first `blocks` blocks of a request stand for."""
+    """Returns the prefix that the first `blocks` blocks of a request stand for."""
     keys = tuple(extra_keys[:blocks])
     return Prefix(keys + (None,) * (blocks - len(keys)), tuple(tokens[: blocks * block_size]))
 
 
 def prefix_in(step: Step[View, Held], blocks: int) -> Prefix:
-    """The same of the request that the operation is about."""
+    """Returns the prefix of the first `blocks` blocks of the operation's request."""
     return prefix_of(step.op.args["tokens"], step.op.args["extra_keys"], blocks, step.held.block_size)
 
 
 def accepted(step: Step[View, Held], *names: str) -> bool:
-    """Whether the operation is one of these and was not refused."""
+    """True if the operation is one of these and was not refused."""
     return step.op.name in names and not isinstance(step.outcome, Refused)
 
 
 def _queue_expected(step: Step[View, Held]) -> list[int]:
-    """The queue after the operation, by the queue before it and what is cached."""
+    """Computes the queue after the operation from the queue before it and the cached blocks."""
     before: list[int] = step.before.queue
     holders = step.held.holders
     if isinstance(step.outcome, Refused):
@@ -84,7 +84,7 @@ def no_double_free(step: Step[View, Held]) -> str | None:
 
 @law("block_pool", answers=("Megatron-LM#6091", "vllm#11562"))
 def atomicity(step: Step[View, Held]) -> str | None:
-    """A refused operation changes nothing, nor does a lookup."""
+    """A refused operation changes nothing, and neither does a lookup."""
     if (isinstance(step.outcome, Refused) or step.op.name == "find_longest_prefix") and step.before != step.after:
         return f"{step.op.name} changed {step.changed}"
     return None
@@ -92,7 +92,7 @@ def atomicity(step: Step[View, Held]) -> str | None:
 
 @law("block_pool", answers=("dynamo#13398", "unified-cache-management#1053", "sglang#13501"))
 def conservation(step: Step[View, Held]) -> str | None:
-    """The free queue has every block that nobody holds, once, and no other."""
+    """The free queue has exactly the blocks that nobody holds, each once."""
     queue, holders = step.after.queue, step.held.holders
     if len(set(queue)) < len(queue):
         return f"the free queue {queue} has a block twice"
@@ -108,35 +108,35 @@ def refcount_exact(step: Step[View, Held]) -> str | None:
     """The reference count of a block is the number of its holders."""
     for block, count in enumerate(step.after.refs):
         if count != (holders := step.held.holders.get(block, 0)):
-            return f"block {block} has {holders} holders, its count is {count}"
+            return f"block {block} has {holders} holders, but its count is {count}"
     return None
 
 
 @law("block_pool", answers=("vllm#42571", "vllm#10507", "TensorRT-LLM#12648"))
 def no_aliasing(step: Step[View, Held]) -> str | None:
-    """allocate hands out as many blocks as were asked for, none twice and none that is held."""
+    """allocate hands out exactly as many blocks as asked for, all different and all free."""
     if not accepted(step, "allocate"):
         return None
     taken, n = step.outcome, step.op.args["n"]
     if len(taken) != n or len(set(taken)) != n:
-        return f"{n} blocks were asked for, allocate handed out {taken}"
+        return f"{n} blocks were asked for, but allocate handed out {taken}"
     held = [block for block in taken if step.held_before.holders.get(block)]
     return f"allocate handed out block {held[0]}, which is held" if held else None
 
 
 @law("block_pool", answers=("nano-vllm#163", "kvcached#362", "vllm#49125", "mini-sglang#142"))
 def content_equality(step: Step[View, Held]) -> str | None:
-    """A block is found under no prefix but the one it was cached as since it was handed out last."""
+    """A block is found only under the prefix that it was cached as since it was last handed out."""
     for prefix, blocks in step.after.entries.items():
         for block in blocks:
             if step.held.cached.get(block) != prefix:
-                return f"block {block} is cached as {show(prefix)}, it was given {show(step.held.cached.get(block))}"
+                return f"block {block} is cached as {show(prefix)}, not as {show(step.held.cached.get(block))}"
     return None
 
 
 @law("block_pool", answers=("kvcached#401", "vllm#55092", "mini-sglang#52"))
 def eviction_safety(step: Step[View, Held]) -> str | None:
-    """A block stays cached until it is handed out anew, whoever holds it and whatever becomes of its twins."""
+    """A cached block stays cached until it is handed out again, whatever happens to its twins."""
     for block, prefix in step.held.cached.items():
         if block not in step.after.entries.get(prefix, ()):
             return f"block {block} was cached as {show(prefix)} and is not any more"
@@ -145,19 +145,19 @@ def eviction_safety(step: Step[View, Held]) -> str | None:
 
 @law("block_pool", answers=("Megatron-LM#5822", "sglang#38000", "sglang#31643", "seed 002: the tail goes first"))
 def eviction_order(step: Step[View, Held]) -> str | None:
-    """allocate takes the head of the queue; free puts what is cached at its tail and the rest at its head, last first.
+    """allocate takes from the head of the queue; free puts cached blocks at its tail, others at its head, last first.
 
-    Nothing else is moved.
+    No other block moves.
     """
     if accepted(step, "allocate") and step.outcome != step.before.queue[: step.op.args["n"]]:
-        return f"allocate handed out {step.outcome}, the queue began with {step.before.queue[: step.op.args['n']]}"
+        return f"allocate handed out {step.outcome}, but the queue began with {step.before.queue[: step.op.args['n']]}"
     expected = _queue_expected(step)
-    return None if step.after.queue == expected else f"the free queue is {step.after.queue}, should be {expected}"
+    return None if step.after.queue == expected else f"the free queue is {step.after.queue}, not {expected}"
 
 
 @law("block_pool", answers=("vllm#12621", "vllm#12603", "vllm#54727", "seed 002: hash(-1) == hash(-2)"))
 def prefix_soundness(step: Step[View, Held]) -> str | None:
-    """A hit caches the request up to its end: tokens, parents and extra keys; and there are no more than asked for."""
+    """Each hit caches the request up to its end: tokens, parents and extra keys. A lookup respects its limit."""
     if not accepted(step, "find_longest_prefix"):
         return None
     for i, block in enumerate(step.outcome):
@@ -165,12 +165,12 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
         if block not in step.before.entries.get(wanted, ()):
             return f"hit {i} is block {block}, which caches {show(step.held.cached.get(block))}, not {show(wanted)}"
     most = _most(step)
-    return f"{len(step.outcome)} hits, at most {most} were asked for" if len(step.outcome) > most else None
+    return f"{len(step.outcome)} hits, but at most {most} were asked for" if len(step.outcome) > most else None
 
 
 @law("block_pool", answers=("vllm#11186", "sglang#12092", "vllm#47235"))
 def prefix_completeness(step: Step[View, Held]) -> str | None:
-    """find_longest_prefix goes on as long as the next block of the request is cached."""
+    """find_longest_prefix stops only where the next block of the request is not cached, or at its limit."""
     if not accepted(step, "find_longest_prefix"):
         return None
     found = len(step.outcome)
@@ -181,9 +181,9 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
 
 @law("block_pool", answers=("llama.cpp#10873", "vllm#11565"))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """allocate is refused only if fewer blocks are free, reset only if one is held."""
+    """allocate is refused only if fewer blocks are free than asked for, reset only if a block is held."""
     if step.outcome == Refused("OutOfSlots") and 0 <= (n := step.op.args["n"]) <= len(step.before.queue):
-        return f"{n} blocks were refused, {len(step.before.queue)} are free"
+        return f"{n} blocks were refused, but {len(step.before.queue)} are free"
     if step.outcome == Refused("InUse") and not any(step.held_before.holders.values()):
         return "reset was refused, though no block is held"
     return None
@@ -191,7 +191,7 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
 
 @law("block_pool", answers=("imp#1115", "xllm#829", "seed 002: remove lowers num_free_blocks whatever it is given"))
 def accounting(step: Step[View, Held]) -> str | None:
-    """num_free, num_evictable and usage are what a recount gives."""
+    """num_free, num_evictable and usage equal a recount."""
     view, blocks = step.after, step.held.blocks
     evictable = sum(block in step.held.cached for block in view.queue)
     usage = 1 - len(view.queue) / blocks if blocks else 0.0
@@ -201,7 +201,7 @@ def accounting(step: Step[View, Held]) -> str | None:
         ("usage", view.usage, usage),
     ):
         if shown != counted:
-            return f"{name} is {shown}, a recount gives {counted}"
+            return f"{name} is {shown}, but a recount gives {counted}"
     return None
 
 
@@ -222,7 +222,7 @@ def _most(step: Step[View, Held]) -> int:
 
 
 def show(prefix: Any) -> str:
-    """A prefix as it stands in a message."""
+    """Formats a prefix for a message."""
     if prefix is None:
         return "nothing"
     extra = f" under {list(prefix.extra_keys)}" if any(key is not None for key in prefix.extra_keys) else ""

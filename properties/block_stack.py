@@ -1,4 +1,4 @@
-"""Laws of block_stack, over what the stack shows (`View`) and what its answers so far imply (`Held`)."""
+"""Laws of block_stack, over the state that the stack shows (`View`) and what its results so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
-    """By the answers so far: the blocks that are out, those that came back ever, whether a capture is active."""
+    """By the results so far: the blocks that are held, those ever returned, and True during a capture."""
 
     blocks: frozenset[int]
     returned: frozenset[int]
@@ -56,7 +56,7 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
 
 @law("block_stack", answers=("seed 003: a negative acquire raises the free count", "xllm#829"))
 def accounting(step: Step[View, Held]) -> str | None:
-    """num_free is the number of free blocks; acquire(n) hands out n of them, release gives back what it is given."""
+    """num_free is the number of free blocks; acquire(n) lowers it by n, release raises it by the blocks given."""
     view, before = step.after, step.before
     if view.num_free != len(view.free):
         return f"num_free={view.num_free}, but {len(view.free)} blocks are on the stack"
@@ -89,7 +89,7 @@ def conservation(step: Step[View, Held]) -> str | None:
 
 @law("block_stack", answers=("seed 003",))
 def structure(step: Step[View, Held]) -> str | None:
-    """The last released block is the first acquired: acquire takes the top of the stack, release pushes in order."""
+    """acquire takes the top of the stack and release pushes in order: the last released block goes first."""
     before, after = step.before.free, step.after.free
     wanted = before
     if not isinstance(step.outcome, Refused):
@@ -97,7 +97,7 @@ def structure(step: Step[View, Held]) -> str | None:
             case "acquire":
                 rest = len(before) - len(step.outcome)
                 if list(step.outcome) != before[rest:]:
-                    return f"acquire handed out {step.outcome}, the top of the stack was {before[rest:]}"
+                    return f"acquire handed out {step.outcome}, but the top of the stack was {before[rest:]}"
                 wanted = before[:rest]
             case "release":
                 wanted = [*before, *step.op.args["blocks"]]
@@ -106,7 +106,7 @@ def structure(step: Step[View, Held]) -> str | None:
 
 @law("block_stack", answers=("llama.cpp#10873",))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """acquire is refused for lack of blocks only if fewer are free than were asked for."""
+    """acquire is refused for lack of blocks only if fewer blocks are free than it asks for."""
     if step.op.name == "acquire" and step.outcome == Refused("OutOfSlots"):
         n = step.op.args["n"]
         if n <= len(step.before.free):
@@ -116,7 +116,7 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
 
 @law("block_stack", answers=("seed 003: acquire and release between captures", "ik_llama.cpp#2136"))
 def graph_contract(step: Step[View, Held]) -> str | None:
-    """During a capture, and only then, acquire, release and a second begin_capture are refused as CaptureActive."""
+    """acquire, release and a second begin_capture are refused as CaptureActive during a capture, and only then."""
     capturing = step.held_before.capturing
     active = step.outcome == Refused("CaptureActive")
     if step.op.name in ("acquire", "release", "begin_capture") and active != capturing:

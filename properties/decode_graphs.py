@@ -1,4 +1,4 @@
-"""Laws of decode_graphs. `before` and `after` are views of the device, `held` what the calls so far amount to."""
+"""Laws of decode_graphs, over views of the device (`View`) and what the calls so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvlockstep.reference.decode_graphs.contract import DONE, FULL, NO_BLOCK, RE
 
 
 class View(NamedTuple):
-    """`tables` with NO_BLOCK where a row has no block; `free`, bottom of the stack first; a stamp per slot."""
+    """`tables` has NO_BLOCK where a row has no block; `free` is bottom first; `memory` has a stamp for each slot."""
 
     tables: list[list[int]]
     lengths: list[int]
@@ -20,7 +20,7 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
-    """`fresh`: the sizes captured since the table moved, `stale` those before; `lanes`: what collect owes."""
+    """`fresh`: sizes captured since the table moved; `stale`: those before; `lanes`: what collect must return."""
 
     block_size: int
     fresh: frozenset[int]
@@ -37,7 +37,7 @@ def slots_of(view: View, row: int, block_size: int) -> list[int]:
 def decoded(
     view: View, rows: Sequence[int], stamps: Sequence[int], block_size: int
 ) -> tuple[View, tuple[tuple[int, tuple[int, ...]], ...]]:
-    """The view after a decode step of these rows by the tables as they are, and each lane's status and context."""
+    """Returns the view after a decode step of these rows by the current tables, and each lane's status and context."""
     tables, lengths = [list(blocks) for blocks in view.tables], list(view.lengths)
     free, memory, statuses = list(view.free), list(view.memory), []
     for row, stamp in zip(rows, stamps, strict=True):
@@ -64,13 +64,13 @@ def capture_refuses(step: Step[View, Held]) -> str | None:
     if step.op.name == "capture" and not isinstance(step.outcome, Refused):
         for call, answer in zip(step.op.args["tried"], step.outcome, strict=True):
             if answer != "CaptureActive":
-                return f"during a capture {call} answered {answer}"
+                return f"during a capture {call} returned {answer}"
     return None
 
 
 @law("decode_graphs", answers=("Megatron-LM#6091",))
 def atomicity(step: Step[View, Held]) -> str | None:
-    """A refused operation changes nothing; nor does a capture, or reading the answers of a replay."""
+    """A refused operation changes nothing; neither does capture or collect."""
     quiet = isinstance(step.outcome, Refused) or step.op.name in ("capture", "collect")
     if quiet and step.before != step.after:
         return f"{step.op.name} should have changed nothing"
@@ -79,7 +79,7 @@ def atomicity(step: Step[View, Held]) -> str | None:
 
 @law("decode_graphs", answers=("vllm#42571", "seed 003: a block is handed out twice"))
 def no_aliasing(step: Step[View, Held]) -> str | None:
-    """No block stands in two places: of tables, of the free stack, or of one of each."""
+    """No block is twice in the tables, twice on the free stack, or both free and in a table."""
     seen: set[int] = set()
     for block in (*step.after.free, *(b for blocks in step.after.tables for b in blocks if b != NO_BLOCK)):
         if block in seen:
@@ -90,7 +90,7 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
 
 @law("decode_graphs", answers=("kvcached#401", "dynamo#6536"))
 def conservation(step: Step[View, Held]) -> str | None:
-    """Every block is free or in a table, whatever a replay took or was refused."""
+    """Every block is free or in a table, whatever a replay took."""
     there = {*step.after.free, *(b for blocks in step.after.tables for b in blocks if b != NO_BLOCK)}
     blocks = len(step.after.memory) // step.held.block_size
     lost = sorted(set(range(blocks)) - there)
@@ -102,14 +102,14 @@ def conservation(step: Step[View, Held]) -> str | None:
 
 @law("decode_graphs", answers=("vllm#43810", "sglang#26292", "TensorRT-LLM#13278"))
 def padding_isolation(step: Step[View, Held]) -> str | None:
-    """A replay writes the slots of its rows' new tokens and no other: padded lanes touch nothing that is live."""
+    """A replay writes only the slots of its rows' new tokens; padded lanes change nothing."""
     if step.op.name != "replay" or isinstance(step.outcome, Refused):
         return None
     size, rows = step.held.block_size, step.op.args["rows"]
     new = {slot for row in rows for slot in slots_of(step.after, row, size)[len(slots_of(step.before, row, size)) :]}
     for slot, (old, now) in enumerate(zip(step.before.memory, step.after.memory, strict=True)):
         if old != now and slot not in new:
-            return f"replay changed slot {slot} from {old} to {now}, which is no new token of rows {rows}"
+            return f"replay changed slot {slot} from {old} to {now}, which is not a new token of rows {rows}"
     for row, (was, length) in enumerate(zip(step.before.lengths, step.after.lengths, strict=True)):
         if was != length and row not in rows:
             return f"replay took row {row}, which it was not given, from {was} tokens to {length}"
@@ -118,25 +118,25 @@ def padding_isolation(step: Step[View, Held]) -> str | None:
 
 @law("decode_graphs", answers=("seed 003: tables are read inside of captured graphs", "Megatron-LM#6852"))
 def graph_contract(step: Step[View, Held]) -> str | None:
-    """A replay does what the same step would do now, eagerly: it reads the tables and lengths of today."""
+    """A replay does what an eager step would do now: it reads the current tables and lengths."""
     if step.op.name != "replay" or isinstance(step.outcome, Refused):
         return None
     wanted, _ = decoded(step.before, step.op.args["rows"], step.op.args["stamps"], step.held.block_size)
     for name in ("tables", "lengths", "memory", "free"):
         if getattr(step.after, name) != getattr(wanted, name):
-            return f"replay left {name} {getattr(step.after, name)}, an eager step {getattr(wanted, name)}"
+            return f"replay left {name} {getattr(step.after, name)}, but an eager step leaves {getattr(wanted, name)}"
     return None
 
 
 @law("decode_graphs", answers=("imp#1648", "Megatron-LM#6852"))
 def no_stale_graph(step: Step[View, Held]) -> str | None:
-    """A replay is accepted if its size was captured since the table last moved, and not otherwise."""
+    """A replay is accepted if and only if its size was captured since the table last moved."""
     if step.op.name != "replay":
         return None
     lanes = step.op.args["lanes"]
     fresh = lanes in step.held_before.fresh
     if not isinstance(step.outcome, Refused) and not fresh:
-        return f"a graph of {lanes} lanes was replayed, which was not captured since the table moved"
+        return f"a graph of {lanes} lanes was replayed, but not captured since the table moved"
     if step.outcome in (Refused("StaleGraph"), Refused("NotCaptured")) and fresh:
         return f"a graph of {lanes} lanes was refused as {step.outcome.error}, though it was captured"
     return None
@@ -144,18 +144,18 @@ def no_stale_graph(step: Step[View, Held]) -> str | None:
 
 @law("decode_graphs", answers=("sglang#26292",))
 def content_equality(step: Step[View, Held]) -> str | None:
-    """collect answers for each lane of the last replay what became of it, and the stamps in its row's slots then."""
+    """collect returns each lane's status in the last replay, and the stamps that its row's slots had then."""
     if step.op.name != "collect" or isinstance(step.outcome, Refused):
         return None
     for lane, (got, owed) in enumerate(zip(step.outcome, step.held_before.lanes, strict=True)):
         if (got[0], tuple(got[1])) != owed:
-            return f"lane {lane} answered {got}, not {owed}"
+            return f"lane {lane} returned {got}, not {owed}"
     return None
 
 
 @law("decode_graphs", answers=("seed 003: the host mirrors the count of the device",))
 def accounting(step: Step[View, Held]) -> str | None:
-    """The host's num_free is the number of blocks on the device's stack, also after a replay that took some."""
+    """The host's num_free is the number of blocks on the device's stack, even after a replay took some."""
     if step.after.num_free != len(step.after.free):
         return f"num_free={step.after.num_free}, but {len(step.after.free)} blocks are on the stack"
     return None
@@ -163,7 +163,7 @@ def accounting(step: Step[View, Held]) -> str | None:
 
 @law("decode_graphs", answers=("llama.cpp#10873",))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """admit is refused for lack of blocks only if there are too few."""
+    """admit is refused for lack of blocks only if too few are free."""
     if step.op.name == "admit" and step.outcome == Refused("OutOfSlots"):
         needed = -(-len(step.op.args["stamps"]) // step.held.block_size)
         if needed <= len(step.before.free):

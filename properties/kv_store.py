@@ -1,4 +1,4 @@
-"""Laws of kv_store, over what stands in it (`View`) and its geometry (`Held`, which never changes)."""
+"""Laws of kv_store, over its content (`View`) and its geometry (`Held`, which never changes)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
 
 def row_of(stamp: int, layer: int, plane: int, shape: KVShape) -> Row:
-    """The row of a stamp, different in every plane; every third one is of NaNs, zeros and denormals.
+    """Returns the row of a stamp, different in every plane; every third one has NaNs, zeros and denormals.
 
     A negative stamp is a malformed row.
     """
@@ -70,7 +70,7 @@ def pairs_of(step: Step[View, Held]) -> list[tuple[Place, Place]]:
 
 
 def written(step: Step[View, Held]) -> dict[tuple[str, int, int, int], Row]:
-    """What an accepted operation puts where: by side, layer, plane and slot."""
+    """Rows that an accepted operation writes, by side, layer, plane and slot."""
     op, shape = step.op, step.held.shape
     if isinstance(step.outcome, Refused):
         return {}
@@ -140,7 +140,7 @@ def _at(view: View, place: tuple[str, int, int, int]) -> Row:
 
 @law("kv_store", answers=("vllm#42571", "design.md: duplicate destinations have no defined result"))
 def no_aliasing(step: Step[View, Held]) -> str | None:
-    """An operation that names a target twice, a place that is not there, or a row that does not fit is refused."""
+    """A repeated target, an unknown place or a row that does not fit is refused."""
     error = ill_formed(step.op, step.held)
     if error is not None and not isinstance(step.outcome, Refused):
         return f"{step.op.name} was accepted, though its arguments call for {error}"
@@ -158,7 +158,7 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
     ),
 )
 def content_equality(step: Step[View, Held]) -> str | None:
-    """Every target holds, bit by bit in all planes, what its source held before; a write what it was given."""
+    """Every target holds, bit for bit in all planes, what its source held before or the write was given."""
     for place, row in written(step).items():
         if _at(step.after, place) != row:
             side, layer, plane, slot = place
@@ -169,7 +169,7 @@ def content_equality(step: Step[View, Held]) -> str | None:
 
 @law("kv_store", answers=("LMCache#2206", "vllm#43810", "atlas#692", "flashinfer#527"))
 def write_isolation(step: Step[View, Held]) -> str | None:
-    """Nothing changes but the targets: no other slot, layer or plane, nothing behind a prefix, nothing for padding."""
+    """Only the targets change: no other slot, layer or plane, nothing behind a prefix, nothing for padding."""
     if isinstance(step.outcome, Refused) or step.before == step.after:
         return None
     targets = written(step)
@@ -184,20 +184,20 @@ def write_isolation(step: Step[View, Held]) -> str | None:
 
 @law("kv_store", answers=("TensorRT-LLM#2699", "FastDeploy#5544", "sglang#26817"))
 def gather_exact(step: Step[View, Held]) -> str | None:
-    """gather and gather_host answer the bits that stand in the slots, in the order asked for."""
+    """gather and gather_host return the bits of the slots, in the order asked for."""
     if step.op.name not in ("gather", "gather_host") or isinstance(step.outcome, Refused):
         return None
     side = step.before.device if step.op.name == "gather" else step.before.host
     for plane, rows in enumerate(step.outcome):
         for slot, row in zip(step.op.args["slots"], rows, strict=True):
             if row != side[step.op.args["layer"]][plane][slot]:
-                return f"{step.op.name} answered {row} for the {'KV'[plane]} of slot {slot}"
+                return f"{step.op.name} returned {row} for the {'KV'[plane]} of slot {slot}"
     return None
 
 
 @law("kv_store", answers=("vllm#7577", "sglang#27108"))
 def atomicity(step: Step[View, Held]) -> str | None:
-    """A refused operation changes nothing; nor does one that only reads."""
+    """A refused operation changes nothing; neither does one that only reads."""
     reads = step.op.name in ("gather", "gather_host", "blocks_within")
     if (reads or isinstance(step.outcome, Refused)) and step.before != step.after:
         return f"{step.op.name} {'only reads' if reads else 'was refused'}, but the store changed"
@@ -206,23 +206,23 @@ def atomicity(step: Step[View, Held]) -> str | None:
 
 @law("kv_store", answers=("llama.cpp#10873", "sglang#28544"))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """A well-formed operation is carried out: chains, cycles, padding and copies onto themselves are well-formed."""
+    """A well-formed operation succeeds; chains, cycles, padding and copies of a block onto itself are well-formed."""
     if isinstance(step.outcome, Refused) and ill_formed(step.op, step.held) is None:
-        return f"{step.op.name} was refused as {step.outcome.error}, though its arguments are in order"
+        return f"{step.op.name} was refused as {step.outcome.error}, though its arguments are well-formed"
     return None
 
 
 @law("kv_store", answers=("seed 001: pages are counted in floats", "seed 004: every dtype has two bytes"))
 def accounting(step: Step[View, Held]) -> str | None:
-    """memory_bytes is blocks x block_size x bytes of a token; blocks_within is the most that a budget pays for."""
+    """memory_bytes is blocks x block_size x bytes per token; blocks_within is the most that fits a budget."""
     held = step.held
     block_bytes = held.block_size * held.shape.token_bytes
     if step.after.memory_bytes != held.blocks * block_bytes:
-        return f"memory_bytes={step.after.memory_bytes}, {held.blocks} blocks have {held.blocks * block_bytes}"
+        return f"memory_bytes={step.after.memory_bytes}, but {held.blocks} blocks have {held.blocks * block_bytes}"
     if step.op.name == "blocks_within" and not isinstance(step.outcome, Refused):
         budget = step.op.args["budget"]
         if not step.outcome * block_bytes <= budget < (step.outcome + 1) * block_bytes:
-            return f"{step.outcome} blocks of {block_bytes} bytes for {budget} bytes"
+            return f"blocks_within returned {step.outcome} blocks of {block_bytes} bytes for {budget} bytes"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Laws of kv_streams, over what it shows (`View`) and what the calls so far amount to in program order (`Held`)."""
+"""Laws of kv_streams, over the state it shows (`View`) and the calls so far in program order (`Held`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
-    """By program order: who holds what and what stands where. `pending` is what was asked for since the last
-    synchronize, of which the reads owe `reads`; `gates` are the streams held."""
+    """By program order: the held blocks and the content of each block.
+
+    `pending` are the calls since the last synchronize; `reads` are the values that their reads must return; `gates`
+    are the streams that are held up.
+    """
 
     blocks: frozenset[int]
     device: tuple[int, ...]
@@ -38,12 +41,12 @@ def moved(origin: Sequence[int], goal: Sequence[int], pairs: Sequence[tuple[int,
 
 @law("kv_streams", answers=("TensorRT-LLM#10060", "vllm#45704", "sglang-jax#1008", "ATOM#2146"))
 def stream_order(step: Step[View, Held]) -> str | None:
-    """Whatever streams do at once, each read answers what the calls one after the other would have left there."""
+    """Each read returns what the calls would have left there in program order, however the streams overlap."""
     if step.op.name != "synchronize" or isinstance(step.outcome, Refused):
         return None
     owed = list(step.held_before.reads)
     if list(step.outcome) != owed:
-        return f"the reads since the last synchronize answered {list(step.outcome)}, in program order {owed}"
+        return f"the reads since the last synchronize returned {list(step.outcome)}, but in program order {owed}"
     return None
 
 
@@ -54,7 +57,7 @@ def content_equality(step: Step[View, Held]) -> str | None:
         return None
     for block, (stamp, owed) in enumerate(zip(step.after.memory, step.held_before.device, strict=True)):
         if stamp != owed:
-            return f"block {block} holds {stamp}, in program order {owed}"
+            return f"block {block} holds {stamp}, but in program order {owed}"
     return None
 
 
@@ -68,7 +71,7 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
 
 @law("kv_streams", answers=("Megatron-LM#6091",))
 def atomicity(step: Step[View, Held]) -> str | None:
-    """A refused operation changes nothing, and no operation but alloc and free changes who holds what."""
+    """A refused operation changes nothing; only alloc and free change which blocks are free."""
     if isinstance(step.outcome, Refused) and step.before != step.after:
         return f"{step.op.name} was refused, but the view changed"
     if step.op.name not in ("alloc", "free") and step.before.free != step.after.free:
@@ -78,7 +81,7 @@ def atomicity(step: Step[View, Held]) -> str | None:
 
 @law("kv_streams", answers=("vllm#32255", "sglang#28468"))
 def conservation(step: Step[View, Held]) -> str | None:
-    """Every block is held or free, also while something in flight still reads or writes it."""
+    """Every block is either held or free, even while work in flight still reads or writes it."""
     free, held = step.after.free, step.held.blocks
     for block in range(step.held.total):
         if free.count(block) + (block in held) != 1:
@@ -88,7 +91,7 @@ def conservation(step: Step[View, Held]) -> str | None:
 
 @law("kv_streams", answers=("llama.cpp#10873",))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """alloc is refused only if no block is free; gates and work in flight are no reason."""
+    """alloc is refused only if no block is free, whatever gates and work in flight there are."""
     if step.op.name == "alloc" and step.outcome == Refused("OutOfSlots") and step.before.free:
         return f"alloc was refused with {step.before.free} free"
     return None

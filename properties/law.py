@@ -41,8 +41,8 @@ Held = TypeVar("Held")
 class Step(NamedTuple, Generic[View, Held]):
     """One operation of a deterministic contract with its outcome and the states around it, which laws look at.
 
-    `before` and `after` are what the target shows, as the View of the contract. `held_before` and `held` are what the
-    answers given so far imply, as the Held of the contract. `outcome` is the target's answer as plain values, or
+    `before` and `after` are the states that the target shows, as the View of the contract. `held_before` and `held`
+    follow from the results so far, as the Held of the contract. `outcome` is the target's result as plain values, or
     Refused.
     """
 
@@ -68,14 +68,17 @@ class LawError(Exception):
 
 
 def law_error(law: Law[Any], error: Exception) -> LawError:
-    """The error of a law as one sentence, with the place in the law behind it."""
+    """Returns the error of a law as one sentence, followed by the place in the law."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{place.filename}:{place.lineno}"
     return LawError(f"law {law.id} of {law.contract} raised {type(error).__name__}: {error} ({where})")
 
 
 def verdict(law: Law[Any], *observed: Any) -> str | None:
-    """Evaluates the law; returns None, or what is wrong in one sentence. Raises LawError if the law cannot judge."""
+    """Evaluates the law; returns None, or one sentence that says what is wrong.
+
+    Raises LawError if the law cannot judge.
+    """
     try:
         return law.check(*observed)
     except Exception as error:
@@ -90,7 +93,8 @@ def counted(n: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Law(Generic[P]):
-    """A law of one contract. Called with what it observes, it returns None, or what is wrong in one sentence.
+    """A law of one contract. Called with what it observes, it returns None, or one
+    sentence that says what is wrong.
 
     `needs` names what a target must expose beyond its contract's required methods: traits, or `free_slots`. `answers`
     names the seeds and bug reports behind the law. Raises ValueError for a need that the contract does not have: such a
@@ -133,7 +137,7 @@ def law(
 
 @contextmanager
 def checked_by(law: Law[Any], check: Callable[..., str | None]) -> Iterator[None]:
-    """In it the law looks with another check, wherever it is used."""
+    """Replaces the check of the law, wherever the law is used, until the context ends."""
     own = law.check
     object.__setattr__(law, "check", check)
     try:
@@ -144,7 +148,7 @@ def checked_by(law: Law[Any], check: Callable[..., str | None]) -> Iterator[None
 
 @contextmanager
 def muted(laws: Iterable[Law[Any]]) -> Iterator[None]:
-    """In it these laws find nothing wrong, which shows what the others see."""
+    """Silences these laws until the context ends, which shows what the others find."""
     with ExitStack() as stack:
         for law in laws:
             stack.enter_context(checked_by(law, _nothing_wrong))
@@ -161,7 +165,10 @@ def laws_of(namespace: dict[str, Any]) -> tuple[Law[Any], ...]:
 
 
 AGREEMENT = Law[[Any]](
-    "agreement", "*", "The target answers every operation, and looks afterwards, as the reference does.", lambda _: None
+    "agreement",
+    "*",
+    "After each operation the target's result and visible state equal the reference's.",
+    lambda _: None,
 )
 ERROR_CONTRACT = Law[[Any]](
     "error_contract", "*", "A call raises only the errors that its contract names.", lambda _: None

@@ -60,6 +60,15 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
     ("decode_graphs", "padding_isolation"): Shadow(
         ("graph_contract",), "an eager step states the whole memory; this one says that no row asked for the write"
     ),
+    ("kv_tier", "quiescence"): Shadow(
+        ("tier_accounting",), "it is the same sum with nothing held; this one says that nobody can free the rest"
+    ),
+    ("kv_tier", "idempotent"): Shadow(
+        ("tier_accounting",), "the sum is wrong in any case; this one says that there was nothing to do"
+    ),
+    ("kv_tier", "crash_consistency"): Shadow(
+        ("tier_accounting",), "the units are wrong in any case; this one says that a crash made them so"
+    ),
     ("kv_manager", "prefix_soundness"): Shadow(
         ("content_equality",), "the content is wrong in any case; this one says that it came with a hit"
     ),

@@ -1,4 +1,4 @@
-"""What must hold of the small pure functions that everything else rests on, for all inputs within stated bounds.
+"""Proofs about the small pure functions that everything else rests on, for all inputs within stated bounds.
 
 Each proof is a function: the asserts at its top are its assumptions, the ones below them its claims. CrossHair runs it
 on symbolic values (`kvlockstep prove`); it is proved when every path was taken, and not exhausted otherwise.
@@ -37,7 +37,7 @@ def lowest_bit_search(word: int) -> None:
 
 
 def common_prefix_length(size_a: int, bits_a: int, size_b: int, bits_b: int) -> None:
-    """common_length answers a common prefix, and there is no longer one."""
+    """common_length is the length of the longest common prefix."""
     assert 0 <= size_a <= 2
     assert 0 <= size_b <= 3
     assert 0 <= bits_a < 4
@@ -49,7 +49,7 @@ def common_prefix_length(size_a: int, bits_a: int, size_b: int, bits_b: int) -> 
 
 
 def ceil_division(tokens: int, block_size: int) -> None:
-    """The blocks for a length hold it, and one block less does not."""
+    """blocks_for returns enough blocks for a length, and one block less is too few."""
     assert 0 <= tokens < 1000
     assert 1 <= block_size <= 16
     blocks = blocks_for(tokens, block_size)
@@ -88,7 +88,7 @@ def provenance_injective(bits_a: int, bits_b: int, keys: int) -> None:
 
 
 def lru_victim(first: int, second: int, again: int) -> None:
-    """Of two cached sequences the one used less recently is evicted."""
+    """The least recently used of two cached sequences is evicted."""
     assert 0 <= first <= 1
     assert 2 <= second <= 3
     assert 0 <= again <= 1
@@ -122,7 +122,7 @@ def slot_pool_transitions(steps: tuple[int, ...]) -> None:
 
 
 def block_stack_transitions(first: int, second: int) -> None:
-    """acquire hands out as many blocks as it is asked for, all different, or none; a release brings them back."""
+    """acquire hands out as many different blocks as it is asked for, or none; release returns them."""
     assert -1 <= first <= 4
     assert -1 <= second <= 4
     stack = BlockStack(3)
@@ -142,7 +142,7 @@ def block_stack_transitions(first: int, second: int) -> None:
 
 
 def reference_counts(forks: int, drops: int) -> None:
-    """A block is free again when, and only when, the last of its holders is gone."""
+    """A block is free again if and only if its last holder is gone."""
     assert 0 <= forks <= 2
     assert 0 <= drops <= forks + 1
     manager = KVManager(2, 2)

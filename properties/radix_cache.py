@@ -1,4 +1,4 @@
-"""Laws of radix_cache, over what the cache shows (`View`) and what its answers so far imply (`Held`)."""
+"""Laws of radix_cache, over the state that the cache shows (`View`) and what its results so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class View(NamedTuple):
     """`entries`: prefix to (slots of its last page, locks).
 
     `free`: slots in the order of allocation; `order`: evictable slots in the order of eviction.
-    `answers`: the last allocations as their answers read now.
+    `answers`: the slots that the last allocations returned, as the returned objects read now.
     """
 
     entries: dict[Prefix, tuple[tuple[int, ...], int]]
@@ -28,9 +28,9 @@ class View(NamedTuple):
 
 
 class Grip(NamedTuple):
-    """A handle that the caller has: the match it came with, the locks on it, when its last page was cached.
+    """A handle that the caller has: its match, its locks, and when its last page was cached (`born`).
 
-    `epoch`: after how many resets.
+    `epoch`: the number of resets before the match.
     """
 
     prefix: Prefix
@@ -41,8 +41,11 @@ class Grip(NamedTuple):
 
 
 class Held(NamedTuple):
-    """`slots`: what the caller holds, whole pages. `born` and `used`: when a prefix was cached, and used last; what is
-    evicted stays in them. `stamps`: what the caller wrote into each slot. `resets` counts. No mapping is ever changed.
+    """State that follows from the results so far.
+
+    `slots`: those that the caller holds, whole pages. `born` and `used`: when a prefix was cached and last used; they
+    keep evicted prefixes. `stamps`: what the caller wrote into each slot. `resets`: their number. No mapping is ever
+    changed.
     """
 
     page_size: int
@@ -57,7 +60,7 @@ class Held(NamedTuple):
 
 
 def is_live(grip: Grip, entries: Mapping[Prefix, object], held: Held) -> bool:
-    """Whether all that the grip's handle names is cached as it was when it was matched."""
+    """True if everything that the handle names is still cached as it was when it was matched."""
     if not grip.prefix or grip.epoch != held.resets:
         return grip.epoch == held.resets
     return grip.prefix in entries and held.born[grip.prefix] == grip.born
@@ -69,12 +72,12 @@ def path(prefix: Prefix, page_size: int) -> list[Prefix]:
 
 
 def evicted(step: Step[View, Held]) -> list[Prefix]:
-    """The entries that an operation other than reset has removed."""
+    """Lists the entries that an operation other than reset has removed."""
     return [] if step.op.name == "reset" else [p for p in step.before.entries if p not in step.after.entries]
 
 
 def answers_match(step: Step[View, Held]) -> bool:
-    """Whether the outcome is (length, slots) of a match."""
+    """True if the outcome is (length, slots) of a match."""
     matches = ("match_prefix", "match_request", "cache_unfinished")
     return step.op.name in matches and not isinstance(step.outcome, Refused)
 
@@ -85,7 +88,7 @@ def _asked(step: Step[View, Held]) -> Prefix:
 
 
 def _distinct(slots: Iterable[int]) -> int | None:
-    """A slot that occurs twice."""
+    """Returns a slot that occurs twice, or None."""
     return next((slot for slot, count in Counter(slots).items() if count > 1), None)
 
 
@@ -110,7 +113,7 @@ def reset_complete(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("sglang#28692", "sglang#10637", "Megatron-LM#5822"))
 def structure(step: Step[View, Held]) -> str | None:
-    """Every entry is a number of whole pages, and so is every prefix of it."""
+    """Every entry is made of whole pages, and each shorter prefix of whole pages is an entry."""
     size = step.held.page_size
     for prefix, (slots, _) in step.after.entries.items():
         apart = any(s != slots[0] + i for i, s in enumerate(slots))
@@ -119,7 +122,7 @@ def structure(step: Step[View, Held]) -> str | None:
         if slots[0] % size:
             return f"{list(prefix)} is cached in {list(slots)}, which lies across pages of {size}"
         if len(prefix) > size and prefix[:-size] not in step.after.entries:
-            return f"{list(prefix)} is cached, its prefix {list(prefix[:-size])} is not"
+            return f"{list(prefix)} is cached, but its prefix {list(prefix[:-size])} is not"
     return None
 
 
@@ -133,7 +136,7 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("seed 001: duplicates may be freed twice", "vllm#42571", "sglang#13826"))
 def conservation(step: Step[View, Held]) -> str | None:
-    """Every slot is free, cached or held, only once; evict frees, and allocate gives, the fewest pages that suffice."""
+    """Every slot is exactly one of free, cached or held; evict and allocate take the fewest pages that suffice."""
     cached = [slot for slots, _ in step.after.entries.values() for slot in slots]
     slots = [*step.after.free, *cached, *step.held.slots]
     if (twice := _distinct(slots)) is not None:
@@ -146,13 +149,13 @@ def conservation(step: Step[View, Held]) -> str | None:
         asked = -(-step.op.args["n"] // size)
         gone = asked if step.op.name == "evict" else max(0, asked - len(step.before.free) // size)
         if len(step.outcome) != asked * size or len(evicted(step)) != gone:
-            return f"{step.op} answered {len(step.outcome)} slots and evicted {len(evicted(step))} pages, not {gone}"
+            return f"{step.op} returned {len(step.outcome)} slots and evicted {len(evicted(step))} pages, not {gone}"
     return None
 
 
 @law("radix_cache", answers=("bytedance-iaas/sglang#508", "mini-sglang#52", "sglang#27147"))
 def refcount_exact(step: Step[View, Held]) -> str | None:
-    """An entry has as many locks as there are out on handles whose path it is on."""
+    """The lock count of an entry is the number of locks on handles whose path contains it."""
     locks: Counter[Prefix] = Counter()
     for grip in step.held.grips.values():
         if grip.locks:
@@ -160,13 +163,13 @@ def refcount_exact(step: Step[View, Held]) -> str | None:
                 locks[prefix] += grip.locks
     for prefix, (_, shown) in step.after.entries.items():
         if shown != locks[prefix]:
-            return f"{list(prefix)} has {shown} locks, {locks[prefix]} are out"
+            return f"{list(prefix)} shows {shown} locks, but its handles have {locks[prefix]}"
     return None
 
 
 @law("radix_cache", answers=("seed 001: unlock asserts at best", "LMCache#2559", "vllm#42571"))
 def no_double_free(step: Step[View, Held]) -> str | None:
-    """Only what is still there can be locked, and only a lock that is out can be taken back."""
+    """Only a handle that is not stale can be locked, and only a locked handle can be unlocked."""
     locks = ("lock", "unlock", "cache_finished", "cache_unfinished")
     if step.op.name not in locks or isinstance(step.outcome, Refused):
         return None
@@ -178,7 +181,7 @@ def no_double_free(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("mini-sglang#52", "vllm#10507", "TensorRT-LLM#17926"))
 def eviction_safety(step: Step[View, Held]) -> str | None:
-    """What a locked handle names stays cached, in the slots that came with it."""
+    """The pages of a locked handle stay cached, in the slots that came with it."""
     if step.op.name == "reset":
         return None
     size = step.held.page_size
@@ -188,18 +191,20 @@ def eviction_safety(step: Step[View, Held]) -> str | None:
         for i, prefix in enumerate(path(grip.prefix, size)):
             found = step.after.entries.get(prefix)
             if found is None or found[0] != grip.slots[i * size : (i + 1) * size]:
-                return f"{name} is locked, its page {list(prefix)} is {'gone' if found is None else 'in other slots'}"
+                return (
+                    f"{name} is locked, but its page {list(prefix)} is {'gone' if found is None else 'in other slots'}"
+                )
     return None
 
 
 @law("radix_cache", answers=("seed 001: a match inside a node", "sglang#31643", "sglang#38000", "Megatron-LM#5822"))
 def eviction_order(step: Step[View, Held]) -> str | None:
-    """Pages without locks go in the order of their last use, the end of a path before its beginning."""
+    """Unlocked pages are evicted in the order of their last use, the end of a path before its beginning."""
     used, entries = step.held.used, step.after.entries
     unlocked = [p for p, (_, locks) in entries.items() if not locks]
     wanted = [slot for p in sorted(unlocked, key=lambda p: (used.get(p, 0), -len(p))) for slot in entries[p][0]]
     if step.after.order != wanted:
-        return f"the next to go are {step.after.order}, by last use {wanted}"
+        return f"the eviction order is {step.after.order}, but by last use {wanted}"
     if step.op.name in ("evict", "allocate") and not isinstance(step.outcome, Refused):
         gone = [slot for p in evicted(step) for slot in step.before.entries[p][0]]
         if set(gone) != set(step.before.order[: len(gone)]):
@@ -211,7 +216,7 @@ def eviction_order(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("seed 001: match_prefix walks a global", "nano-vllm#163", "sglang#10637"))
 def prefix_soundness(step: Step[View, Held]) -> str | None:
-    """A match is a number of whole pages, in the slots of the entries on its path."""
+    """A match has whole pages, in the slots of the entries on its path."""
     if not answers_match(step):
         return None
     length, slots = step.outcome
@@ -223,12 +228,14 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
     if None in found:
         return f"matched {list(asked[:length])}, which is not cached"
     wanted = [slot for entry in found if entry for slot in entry[0]]
-    return None if list(slots) == wanted else f"matched {list(asked[:length])} in {list(slots)}, it is in {wanted}"
+    if list(slots) == wanted:
+        return None
+    return f"matched {list(asked[:length])} in {list(slots)}, but it is in {wanted}"
 
 
 @law("radix_cache", answers=("sglang#12092", "TensorRT-LLM#15655", "vllm#57610"))
 def prefix_completeness(step: Step[View, Held]) -> str | None:
-    """A match is the longest there is; insert and the like count all that was there."""
+    """A match is the longest possible; insert_prefix and cache_finished count all cached tokens."""
     answered: int
     if answers_match(step):
         answered = step.outcome[0]
@@ -241,7 +248,7 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
         if len(prefix) <= answered:
             break
         if prefix in entries:
-            return f"answered {answered} tokens, {list(prefix)} is cached"
+            return f"returned {answered} tokens, but {list(prefix)} is cached"
     return None
 
 
@@ -257,9 +264,9 @@ def content_equality(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("sglang#28692", "seed 001: match_prefix splits"))
 def write_isolation(step: Step[View, Held]) -> str | None:
-    """A match changes only the order of eviction, a lock no entry or free slot; entries that stay keep their slots.
+    """A match changes only the eviction order; a lock changes no entry and no free slot; entries keep their slots.
 
-    What was answered does not change either.
+    Slots that an allocation returned never change afterwards.
     """
     name, before, after = step.op.name, step.before, step.after
     if name in ("match_prefix", "match_request") and before._replace(order=after.order) != after:
@@ -268,7 +275,7 @@ def write_isolation(step: Step[View, Held]) -> str | None:
         return f"{name} moved slots"
     kept = after.answers[:-1] if name == "allocate" and not isinstance(step.outcome, Refused) else after.answers
     if kept != before.answers[len(before.answers) - len(kept) :]:
-        return f"{name} changed what an allocation had answered"
+        return f"{name} changed what an allocation had returned"
     if name == "reset":
         return None
     for prefix, (slots, _) in after.entries.items():
@@ -279,7 +286,7 @@ def write_isolation(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("sglang#10637", "sglang#34823", "TensorRT-LLM#12834"))
 def accounting(step: Step[View, Held]) -> str | None:
-    """The sizes are those of the free slots, of the entries without locks and of those with."""
+    """sizes counts the slots that are free, the unlocked cached ones and the locked cached ones."""
     size = step.held.page_size
     locked = sum(locks > 0 for _, locks in step.after.entries.values())
     wanted = (len(step.after.free), (len(step.after.entries) - locked) * size, locked * size)
@@ -288,7 +295,7 @@ def accounting(step: Step[View, Held]) -> str | None:
 
 @law("radix_cache", answers=("vllm#11565", "sglang#36770", "xllm#55"))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """OutOfSlots is answered only if it does not fit, StaleHandle and NotLocked only if it is so."""
+    """OutOfSlots is raised only if the request does not fit, StaleHandle and NotLocked only if they are true."""
     if not isinstance(step.outcome, Refused):
         return None
     args = step.op.args

@@ -1,4 +1,4 @@
-"""Laws of slot_pool, over what the pool shows (`View`) and what its answers so far imply (`Held`)."""
+"""Laws of slot_pool, over the state that the pool shows (`View`) and what its results so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
 
 
 class View(NamedTuple):
-    """`free`: of each slot whether it is free; `versions`: the version of each slot."""
+    """`free`: for each slot, True if it is free; `versions`: the version of each slot."""
 
     free: list[bool]
     versions: list[int]
@@ -57,7 +57,7 @@ def conservation(step: Step[View, Held]) -> str | None:
 
 @law("slot_pool", answers=("xllm#829", "vllm#42571"))
 def accounting(step: Step[View, Held]) -> str | None:
-    """free_count is the number of slots that are free."""
+    """free_count is the number of free slots."""
     count = sum(step.after.free)
     return None if step.after.free_count == count else f"free_count={step.after.free_count}, but {count} slots are free"
 

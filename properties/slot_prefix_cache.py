@@ -1,4 +1,4 @@
-"""Laws of slot_prefix_cache, over what the cache shows (`View`) and what its answers so far imply (`Held`)."""
+"""Laws of slot_prefix_cache, over the state that it shows (`View`) and what its results so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ class View(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The sequence that was inserted into a slot, less what was overwritten and evicted since."""
+    """The part of the sequence inserted into a slot that was neither overwritten nor evicted since."""
 
     tokens: Prefix
     version: int
 
 
 class Held(NamedTuple):
-    """What the answers so far imply. `rows` by slot, the latest insertion last, and `held`, every prefix of them with
-    the (slot, version) of the latest: both before this step's evictions. `used` is the last use of every prefix.
+    """State that follows from the results so far.
 
-    `written` are the tokens whose KV the harness put into each slot, from position 0 on. No mapping is ever changed.
+    `rows` is by slot, the latest insertion last. `held` maps every prefix of them to the (slot, version) of the
+    latest. Both are before this step's evictions. `used` is the last use of every prefix. `written` has the tokens
+    whose KV the harness put into each slot, from position 0. No mapping is ever changed.
     """
 
     capacity: int
@@ -68,7 +69,7 @@ def overwritten(rows: Mapping[int, Row], name: str, args: Mapping[str, Any]) -> 
 
 
 def trimmed(rows: Mapping[int, Row], entries: Mapping[Prefix, Any]) -> dict[int, Row]:
-    """The rows less what was evicted from them: a row reaches as far as there are entries."""
+    """Returns the rows without their evicted ends: a row extends as far as there are entries."""
     kept = {}
     for slot, row in rows.items():
         length = len(row.tokens)
@@ -80,18 +81,18 @@ def trimmed(rows: Mapping[int, Row], entries: Mapping[Prefix, Any]) -> dict[int,
 
 
 def prefixes(rows: Mapping[int, Row]) -> dict[Prefix, tuple[int, int]]:
-    """Every prefix of the rows, with the slot and version of the latest that has it."""
+    """Maps every prefix of the rows to the slot and version of the latest row that has it."""
     return {row.tokens[:n]: (slot, row.version) for slot, row in rows.items() for n in range(1, len(row.tokens) + 1)}
 
 
 def open_leaves(entries: Iterable[Prefix], pins: Mapping[Prefix, int]) -> list[Prefix]:
-    """The entries that may be evicted: no other extends them, and no pin is on them."""
+    """Lists the entries that may be evicted: no other entry extends them, and they have no pin."""
     inner = {p[:-1] for p in entries}
     return [p for p in entries if p not in inner and p not in pins]
 
 
 def evicted(step: Step[View, Held]) -> list[Prefix]:
-    """The prefixes that the rows still had before this step's evictions, and the cache does not show."""
+    """Lists the prefixes that this step evicted: the rows had them, and the cache does not show them."""
     after = step.after.entries
     return [p for p in step.held.held if p not in after]
 
@@ -115,14 +116,14 @@ def structure(step: Step[View, Held]) -> str | None:
 
 @law("slot_prefix_cache", answers=("seed 000: eviction cuts pinned descendants off", "mini-sglang#52", "LMCache#987"))
 def eviction_safety(step: Step[View, Held]) -> str | None:
-    """A pinned entry stays an entry, whatever is inserted, overwritten or evicted."""
+    """A pinned entry stays cached, whatever is inserted, overwritten or evicted."""
     lost = [list(p) for p in step.held.pins if p not in step.after.entries]
     return f"the pinned entry {lost[0]} is gone" if lost else None
 
 
 @law("slot_prefix_cache", answers=("atlas#692", "mlx-lm#1547"))
 def write_isolation(step: Step[View, Held]) -> str | None:
-    """An operation changes the KV of no slot but the one it writes to, and copy_kv only what it copies."""
+    """An operation changes KV only in the slot that it writes to; copy_kv changes only the positions it copies."""
     if step.before.kv == step.after.kv:
         return None
     target = step.op.args.get("target", step.op.args.get("slot"))
@@ -136,7 +137,7 @@ def write_isolation(step: Step[View, Held]) -> str | None:
 
 @law("slot_prefix_cache", answers=("seed 000: in-place reuse leaves longer entries", "nano-vllm#163", "mlx-lm#1547"))
 def content_equality(step: Step[View, Held]) -> str | None:
-    """The slot of an entry holds the KV of exactly that prefix, in all positions; so does the target of a copy."""
+    """The slot of an entry, and the target of a copy, holds the KV of exactly that prefix in all positions."""
     kv = step.after.kv
     for prefix, (slot, _) in step.after.entries.items():
         if not 0 <= slot < len(kv) or kv[slot][: len(prefix)] != stamps(prefix):
@@ -151,7 +152,7 @@ def content_equality(step: Step[View, Held]) -> str | None:
 
 @law("slot_prefix_cache", answers=("seed 000: an evicted entry is still walked into", "vllm#17305"))
 def prefix_soundness(step: Step[View, Held]) -> str | None:
-    """find answers an entry that is a prefix of the tokens asked for, with its slot and version, or a miss."""
+    """find returns an entry that is a prefix of the given tokens, with its slot and version, or a miss."""
     if step.op.name != "find" or isinstance(step.outcome, Refused):
         return None
     length, slot, version = step.outcome
@@ -159,26 +160,28 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
     if length == 0:
         return None if (slot, version) == (-1, 0) else f"a miss names slot {slot}, version {version}"
     if not 0 < length <= len(asked):
-        return f"find answered {length} tokens of {len(asked)}"
+        return f"find returned {length} tokens of {len(asked)}"
     entry = step.before.entries.get(tuple(asked[:length]))
-    return None if entry == (slot, version) else f"find answered {asked[:length]} in slot {slot}, the entry is {entry}"
+    if entry == (slot, version):
+        return None
+    return f"find returned {asked[:length]} in slot {slot}, but the entry is {entry}"
 
 
 @law("slot_prefix_cache", answers=("sglang#12092", "vllm#47235"))
 def prefix_completeness(step: Step[View, Held]) -> str | None:
-    """find answers the longest entry."""
+    """find returns the longest entry."""
     if step.op.name != "find" or isinstance(step.outcome, Refused):
         return None
     asked = tuple(step.op.args["tokens"])
     for length in range(len(asked), step.outcome[0], -1):
         if asked[:length] in step.before.entries:
-            return f"find answered {step.outcome[0]} tokens, {list(asked[:length])} is cached"
+            return f"find returned {step.outcome[0]} tokens, but {list(asked[:length])} is cached"
     return None
 
 
 @law("slot_prefix_cache", answers=("seed 000: release ignores what was never pinned", "LMCache#2559"))
 def no_double_free(step: Step[View, Held]) -> str | None:
-    """Only a pin that is out can be released."""
+    """Only an entry with a pin can be released."""
     if step.op.name == "release" and not isinstance(step.outcome, Refused):
         prefix = tuple(step.op.args["tokens"])
         if prefix not in step.held_before.pins:
@@ -188,17 +191,17 @@ def no_double_free(step: Step[View, Held]) -> str | None:
 
 @law("slot_prefix_cache", answers=("seed 000: a slot's version tells whether its KV is current", "Megatron-LM#6218"))
 def version_current(step: Step[View, Held]) -> str | None:
-    """An entry names, of the slots that hold it, the one inserted last, with the version given then."""
+    """An entry has the slot it was last inserted into, of those that still hold it, and the version given then."""
     held = step.held.held
     for prefix, answer in step.after.entries.items():
         if held.get(prefix, answer) != answer:
-            return f"{list(prefix)} is in slot, version {answer}, the latest insertion was {held[prefix]}"
+            return f"{list(prefix)} is in slot, version {answer}, but the latest insertion was {held[prefix]}"
     return None
 
 
 @law("slot_prefix_cache", answers=("ik_llama.cpp#2320", "seed 000: loops when everything is pinned"))
 def accounting(step: Step[View, Held]) -> str | None:
-    """After an insert or a release the cache is within its capacity, unless every leaf is pinned."""
+    """After insert or release the cache is within its capacity, unless every leaf is pinned."""
     if step.op.name not in ("insert", "release") or isinstance(step.outcome, Refused):
         return None
     count = len(step.after.entries)
@@ -209,7 +212,7 @@ def accounting(step: Step[View, Held]) -> str | None:
 
 @law("slot_prefix_cache", answers=("sglang#4987", "dynamo#6536"))
 def conservation(step: Step[View, Held]) -> str | None:
-    """Entries are what the slots hold, less what is evicted; only insert and release evict, no more than needed."""
+    """Every entry is held by a slot; only insert and release evict, and no more entries than needed."""
     held, after = step.held.held, step.after.entries
     ghosts = [list(p) for p in after if p not in held]
     if ghosts:
@@ -219,12 +222,12 @@ def conservation(step: Step[View, Held]) -> str | None:
         return None
     evicts = step.op.name in ("insert", "release") and not isinstance(step.outcome, Refused)
     allowed = max(0, len(held) - step.held.capacity) if evicts else 0
-    return f"{step.op.name} lost {gone} entries, {allowed} had to go" if gone > allowed else None
+    return f"{step.op.name} lost {gone} entries, but only {allowed} had to go" if gone > allowed else None
 
 
 @law("slot_prefix_cache", answers=("sglang#31643", "sglang#38000", "sglang-omni#1724", "Megatron-LM#5822"))
 def eviction_order(step: Step[View, Held]) -> str | None:
-    """No entry is evicted while a leaf without a pin, used less recently, stays."""
+    """No entry is evicted while an unpinned leaf that was used less recently stays."""
     gone = evicted(step)
     if not gone:
         return None
@@ -232,13 +235,13 @@ def eviction_order(step: Step[View, Held]) -> str | None:
     newest = max(gone, key=lambda p: used.get(p, 0))
     for leaf in open_leaves(step.after.entries, step.held.pins):
         if used.get(leaf, 0) < used.get(newest, 0):
-            return f"{list(newest)} was evicted, {list(leaf)} was used less recently"
+            return f"{list(newest)} was evicted, but {list(leaf)} was used less recently"
     return None
 
 
 @law("slot_prefix_cache", answers=("llama.cpp#10873", "vllm#17305"))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """Pinned is answered only if a pinned entry would be lost, NotCached and NotPinned only if it is so."""
+    """Pinned is raised only if a pinned entry would be lost, NotCached and NotPinned only if they are true."""
     if not isinstance(step.outcome, Refused):
         return None
     name, args = step.op.name, step.op.args

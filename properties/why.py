@@ -1,12 +1,12 @@
-"""Why each law matters: what a user of an engine sees when it does not hold."""
+"""Reasons why each law matters: what a user of an engine sees when it does not hold."""
 
 from __future__ import annotations
 
 WHY = {
     "no_double_free": (
         "A slot that is freed twice is handed out twice. Two requests then write into one another's KV, and both "
-        "go on with text that looks plausible and is wrong. A counter that is decremented twice also frees what "
-        "is held."
+        "continue with text that looks plausible and is wrong. A counter that is decremented twice also frees "
+        "slots that are held."
     ),
     "no_aliasing": (
         "The second holder overwrites the first one's KV. Nothing crashes; one user's answer is computed from "
@@ -37,101 +37,133 @@ WHY = {
         "fails later, in the middle of a batch."
     ),
     "agreement": (
-        "Where a contract leaves no choice, any difference from the reference is a defect, whether or not another "
-        "law has a name for it."
+        "A deterministic contract leaves no choice, so any difference from the reference is a defect, even if no "
+        "other law names it."
     ),
     "error_contract": (
         "An engine can handle the errors that it expects. Anything else ends the scheduler's loop, and with it "
         "every request in flight."
     ),
     "termination": (
-        "An eviction loop that finds nothing to evict, a retry that changes nothing: the engine hangs without an "
-        "error, and every request waits."
+        "An eviction loop may find nothing to evict, or a retry may change nothing. Then the engine hangs without "
+        "an error, and every request waits."
     ),
     "structure": (
         "A lookup walks from the shortest prefix on. An entry whose shorter prefixes are missing is never found, "
         "and never evicted: it holds its memory for good."
     ),
     "eviction_safety": (
-        "Evicting what a request still reads gives its KV to somebody else. The request goes on over memory that "
-        "is being rewritten."
+        "If a block is evicted while a request still reads it, another request gets it. The first request "
+        "continues over memory that is being rewritten."
     ),
     "eviction_order": (
-        "Evicting what was just used and keeping what is cold turns a prefix cache into overhead; hit rates fall, "
-        "and nothing reports an error."
+        "A prefix cache that evicts hot blocks and keeps cold ones is pure overhead. Hit rates fall, and nothing "
+        "reports an error."
     ),
     "write_isolation": (
         "Shared blocks are the point of a prefix cache and of forks. A write into a block that another request "
         "reads, without a copy first, changes the other one's context."
     ),
     "content_equality": (
-        "A request that reads KV which a cold run would not have written continues another text than its own. "
-        "This is what every other law protects in the end."
+        "A request that reads other KV than a cold run would have written continues another text than its own. "
+        "In the end every other law protects this one."
     ),
     "gather_exact": (
         "Attention reads what gather hands it. A wrong slot, layer or order is a wrong answer, even though "
         "everything was stored right."
     ),
     "prefix_soundness": (
-        "A hit on a prefix that is not the request's own, for want of a parent, an adapter or a salt in the key, "
-        "serves one user the context of another. Keys that collide do the same."
+        "If a key lacks the parent, the adapter or the salt, a request hits a prefix that is not its own, and one "
+        "user gets the context of another. Keys that collide do the same."
     ),
     "prefix_completeness": (
-        "What is cached and not found is computed again. That costs exactly what the cache was built to save, and "
-        "shows only as a hit rate that nobody questions."
+        "A cached prefix that is not found is computed again. That costs exactly what the cache was built to save, "
+        "and shows only as a hit rate that nobody questions."
     ),
     "refcount_exact": (
-        "One reference too few, and a block is evicted or freed under its reader; one too many, and it is never "
-        "freed. Counts that are off by one surface hours later, somewhere else."
+        "With one reference too few, a block is evicted or freed under its reader. With one too many, it is never "
+        "freed. A wrong count surfaces hours later, somewhere else."
     ),
     "reset_complete": (
-        "Weights are reloaded, sessions end, and the cache is reset. What survives belongs to another model or to "
-        "another user."
+        "The cache is reset when weights are reloaded or sessions end. An entry that survives belongs to another "
+        "model or to another user."
     ),
     "graph_contract": (
-        "A captured graph replays fixed addresses. An allocation inside a capture is made once and repeated "
-        "never; a graph that reads what was there at capture time computes on yesterday's tables."
+        "A captured graph replays fixed addresses. An allocation inside a capture happens once and is never "
+        "repeated. A graph that reads the tables of its capture computes on yesterday's tables."
     ),
     "no_stale_graph": (
         "A graph that was captured over a table that has moved reads freed memory, with no error from the device."
     ),
     "capture_refuses": (
-        "What happens on the host during a capture is not part of the graph. If it is accepted, host and device "
-        "disagree from then on."
+        "A host operation during a capture is not part of the graph. If it is accepted, host and device disagree "
+        "from then on."
     ),
     "padding_isolation": (
-        "Graphs come in fixed sizes, and the lanes that are left over run too. If they write, they write into "
-        "somebody's KV."
+        "Graphs come in fixed sizes, and the unused lanes run too. If they write, they write into some request's KV."
     ),
     "stream_order": (
         "Memory that one stream frees while another still reads it is reused too early. It depends on timing, so "
         "tests on an idle machine pass."
     ),
     "event_consistency": (
-        "Routers send a request to the engine that has its prefix, by the events they hear. One that misses an event "
-        "sends it where everything is computed again, or keeps sending to a cache that is long gone; both show only "
+        "A router follows the events and sends a request to the engine that has its prefix. If an event is missing, "
+        "it sends the request where everything is computed again, or to a cache that is long gone. Both show only "
         "as a hit rate."
     ),
+    "index_exact": (
+        "A router that believes in blocks that are gone sends requests where everything is computed again. One that "
+        "does not know what is cached spreads one user's requests over all workers. Both show only as a hit rate."
+    ),
+    "index_safe": (
+        "Events are lost whenever a queue overflows. What an index then makes up, or keeps although its removal was "
+        "heard, draws requests to a worker that has nothing of them."
+    ),
+    "clear_heard": (
+        "Workers clear their caches when weights change, and leave when they are scaled down. An index that goes on "
+        "believing in them sends a whole service's requests to the coldest worker, or to one that is not there."
+    ),
+    "parent_first": (
+        "Blocks whose parent was lost belong somewhere that the index cannot know. Put under the root or under "
+        "another worker's block, they are found by prompts that never had them."
+    ),
+    "duplicate_harmless": (
+        "Events are replayed after a reconnection, and the replay overlaps what was heard. A store that is applied "
+        "twice brings back what was removed in between; a removal takes what was stored again."
+    ),
+    "worker_isolated": (
+        "One worker's eviction or restart must not blind the router for the others. In a service of many workers one "
+        "of them restarts all the time."
+    ),
+    "snapshot_exact": (
+        "A new router starts from the snapshot of another. What the snapshot leaves out is computed again for every "
+        "user; what it adds misroutes them."
+    ),
+    "gap_once": (
+        "A router that does not notice a gap works with a wrong index for good. One that sees it again with every "
+        "event asks for whole caches again and again, and never catches up."
+    ),
     "hit_bounds": (
-        "If everything is said to be cached, nothing is computed and there is no logit to sample from; a negative "
-        "or huge hit indexes outside the table."
+        "If a hit covers all tokens, nothing is computed and there is no logit to sample from. A negative or huge "
+        "hit indexes outside the table."
     ),
     "leak_freedom": (
         "An idle engine that has less memory than at its start has less every hour. It ends in refusals, or in a "
         "restart at night."
     ),
     "free_count": (
-        "More free than available means that a counter is wrong; whoever trusts it takes blocks that are not there."
+        "More free than available slots mean that a counter is wrong. An allocator that trusts it takes blocks that "
+        "are not there."
     ),
-    "eviction_complete": "What an emptied cache keeps back is held by nobody and can be used by nobody.",
+    "eviction_complete": "Slots that an emptied cache keeps back are held by nobody, and nobody can use them.",
     "table_limit": (
         "A worker keeps a row for each request, as long as the longest one needs. A block beyond it is written past "
         "the end of the row, into the next one's, or ends the engine with an index error."
     ),
-    "coverage": "An accepted request without a slot for every position writes into whatever its table happens to say.",
+    "coverage": "An accepted request without a slot for every position writes wherever its table happens to point.",
     "purity": (
-        "Metrics and schedulers ask at any time. A question that does work makes behaviour depend on who looks, "
-        "and hides defects from whoever looks in order to find them."
+        "Metrics and schedulers ask at any time. If a question does work, the behaviour depends on who asks, and "
+        "a debugger that asks hides the defect that it looks for."
     ),
     "live_items": (
         "A batch with a request that has ended computes for nobody, and writes into slots that are free by now."
@@ -142,8 +174,8 @@ WHY = {
     ),
     "input_tokens": "Tokens that are not the request's own make all of its KV wrong from there on.",
     "sampling": (
-        "A token that is sampled before the prompt is complete answers half a question; one that is never sampled "
-        "leaves its user waiting."
+        "A token that is sampled before the prompt is complete answers half a question. A token that is never "
+        "sampled leaves its user waiting."
     ),
     "held_tables": (
         "The scheduler frees by its table, and the worker writes by its own. Where they differ, the worker writes "
@@ -165,8 +197,8 @@ WHY = {
         "Requests that overtake by accident starve others, and only in the tail latencies of a loaded service."
     ),
     "ending": (
-        "A request that ends too early is cut off; one that goes on past its end burns its budget, and answers "
-        "what nobody asked."
+        "A request that ends too early is cut off. One that runs past its end wastes its budget, and its user gets "
+        "text that nobody asked for."
     ),
     "source_stable": (
         "A copy that reads while somebody writes stores bytes of two requests under one key. Nothing fails; the wrong "
@@ -181,35 +213,68 @@ WHY = {
         "early corrupts the next request that gets it."
     ),
     "load_before_read": "A hit that is used before its bytes have arrived is computed from what stood there before.",
-    "failure_visible": (
-        "Copies fail: a full disk, a lost peer, a time-out. Taken for a success, a failure is served as a hit from "
-        "then on."
-    ),
-    "backed": (
-        "Between the promise of a hit and its load the tier goes on evicting. What is not pinned is gone, and the "
-        "load reads another request's page."
-    ),
-    "tier_accounting": (
-        "A tier that loses a unit with every failure is empty after a day. One that frees a unit twice gives it to two "
-        "blocks."
-    ),
     "transfer_progress": (
         "Requests that are promoted again and again, and never run, keep the tier busy at full bandwidth while "
         "nothing is served."
-    ),
-    "quiescence": (
-        "What is pinned when everything has ended stays pinned for good. A server that looks healthy has a little less "
-        "memory after each failure."
     ),
     "every_request_ends": "A request that never ends holds its slots, and its connection, for good.",
     "answers_match": (
         "The tokens that a request gets must not depend on what else is in the batch, on hits or on preemption."
     ),
     "slot_mapping": (
-        "The slot mapping is where a kernel writes. One entry off, and a token's KV lands in another request."
+        "The slot mapping says where a kernel writes. If one entry is wrong, a token's KV lands in another request."
+    ),
+    "visible_when_written": (
+        "A chunk that is a hit before its bytes are there is loaded as whatever the unit held before. A key that lacks "
+        "what tells two contexts apart is a hit of bytes that were never its own."
+    ),
+    "failure_visible": (
+        "Copies fail: a host pool is full, a disk or a peer is gone. If nobody hears of it, the request that loads the "
+        "chunk later reads garbage, far from the cause."
+    ),
+    "evicted_exact": (
+        "The caller plans with what is there. A chunk that is gone without a word ends in a failed load in the middle "
+        "of a request; one that is a hit after its eviction is loaded from somebody else's unit."
+    ),
+    "eviction_bounded": (
+        "A tier that empties itself for one chunk never has a hit under load, which is when it is needed, and reports "
+        "nothing."
+    ),
+    "pinned": (
+        "A unit that is given away under a copy is read or written by two at once. The copy is right, the unit is "
+        "right, and the KV is another request's."
+    ),
+    "plan_exact": (
+        "A chunk that is left out of every store is a hole: all that lies behind it in the sequence can never be hit. "
+        "A chunk with two units keeps one of them for good."
+    ),
+    "refusal_honest": "Each store that is refused with room left is a prompt that is computed again.",
+    "backed": (
+        "The scheduler has promised the hit to a request, and has not scheduled its tokens. If the load is refused "
+        "then, the request has a prefix without KV."
+    ),
+    "tier_accounting": (
+        "A unit that nobody has is lost until a restart; host pools are large, so it takes days to notice. One that is "
+        "counted as free while it is held is given away."
+    ),
+    "quiescence": (
+        "References that outlive their plans pin a little more of the tier with each request. After some hours nothing "
+        "can be evicted, every store is refused, and the hit rate falls to nothing."
+    ),
+    "idempotent": (
+        "The finish path, the clean-up and an abort all release. If the second one drops somebody else's reference, "
+        "the chunk is evicted under its reader."
+    ),
+    "whole_or_none": (
+        "Storages lose, truncate and mix up. A load that hands out what it found, instead of a miss, turns a lost page "
+        "into a wrong answer."
+    ),
+    "crash_consistency": (
+        "A tier on disk outlives its process. A chunk that was half written at the crash is a hit of garbage for every "
+        "later process."
     ),
     "reach": (
-        "A run that never evicted says nothing about eviction. Until every goal was reached, a run without "
-        "findings is inconclusive."
+        "A run that never evicted proves nothing about eviction. Until every goal is met, a run without findings "
+        "is inconclusive."
     ),
 }

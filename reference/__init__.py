@@ -1,1 +1,1 @@
-"""What is right: executable specifications in plain Python. Imports the standard library only."""
+"""Reference models: executable specifications in plain Python. Imports the standard library only."""

@@ -10,6 +10,8 @@ from kvlockstep.reference.block_stack import BlockStackTarget
 from kvlockstep.reference.contract import Contract
 from kvlockstep.reference.decode_graphs.contract import DecodeGraphsTarget
 from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_index.contract import IndexTraits, KVIndexOptional, KVIndexTarget
+from kvlockstep.reference.kv_index.rules import RULES as INDEX_RULES
 from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget, Traits
 from kvlockstep.reference.kv_manager.rules import RULES
 from kvlockstep.reference.kv_scheduler.contract import (
@@ -21,6 +23,8 @@ from kvlockstep.reference.kv_scheduler.contract import (
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
+from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, TierTraits, bytes_target
+from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
 from kvlockstep.reference.slot_pool import SlotPoolTarget
@@ -100,6 +104,19 @@ CONTRACTS = {
             "kvlockstep.reference.kv_streams.store:KVStreams",
         ),
         Contract(
+            "kv_tier",
+            "A store of chunks by key below any scheduler, as offload backends and host pools are: chunks are stored "
+            "and loaded by plans that end in any order, and evicted by a policy of its own. The judge owns the bytes, "
+            "unless the tier holds them.",
+            KVTierTarget,
+            {"units": 4},
+            "kvlockstep.reference.kv_tier.tier:KVTier",
+            TierTraits,
+            KVTierOptional,
+            bytes_target,
+            TIER_RULES,
+        ),
+        Contract(
             "kv_manager",
             "The KV-cache manager of an engine, as its scheduler sees it: requests are admitted, reserve slots, commit "
             "what was computed, and end. The judge owns the KV memory and checks what every request reads.",
@@ -121,6 +138,17 @@ CONTRACTS = {
             KVSchedulerOptional,
             drafting_target,
             SCHEDULER_RULES,
+        ),
+        Contract(
+            "kv_index",
+            "The index of a prefix-aware router: which worker has which blocks cached, by the KV events that the "
+            "workers send. Events may be lost or repeated, and workers come and go.",
+            KVIndexTarget,
+            {"block_size": 4},
+            "kvlockstep.reference.kv_index.index:KVIndex",
+            IndexTraits,
+            KVIndexOptional,
+            rules=INDEX_RULES,
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Contract: what the catalogue says of one."""
+"""Contracts: an entry of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kvlockstep.reference.traits import Trait, traits_of
 
 @dataclass(frozen=True)
 class Contract:
-    """What a target must offer.
+    """One contract, as the catalogue lists it.
 
-    `about` is a paragraph on what such a target is. `probe` has the parameters of its factory, with sizes to try it
-    with. `reference` is the `module:factory` of the reference model. Laws and messages name `rules` by their number.
+    `about` is a paragraph that says what such a target is. `probe` has the parameters of its factory, with sizes to try
+    it with. `reference` is the `module:factory` of the reference model. Laws and messages name `rules` by their number.
 
     Where targets declare traits, `declared` is their dataclass, and `optional` the protocol of the methods that may be
     left out and `protocol` does not have. `instead` returns the protocol whose methods take the place of those of the

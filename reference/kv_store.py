@@ -63,7 +63,7 @@ class KVStore:
         return len(self._device) * self._shape.token_bytes
 
     def blocks_within(self, budget: int) -> int:
-        """How many blocks of this size and shape fit in `budget` bytes. Raises InvalidArgument if it is negative."""
+        """Returns the number of blocks that fit into `budget` bytes. Raises InvalidArgument if it is negative."""
         return blocks_within(budget, self._size, self._shape)
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
@@ -87,7 +87,7 @@ class KVStore:
         return self._gather("gather", self._device, layer, slots)
 
     def gather_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-        """The same of the host's slots."""
+        """As `gather`, from the host's slots."""
         return self._gather("gather_host", self._host, layer, slots)
 
     def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:

@@ -56,7 +56,7 @@ class SlotPool:
         self._free.add(slot)
 
     def occupy(self, slot: int) -> None:
-        """Takes one named free slot and keeps its version, so that what it holds stays valid.
+        """Takes one named free slot and keeps its version, so that its content stays valid.
 
         Raises UnknownSlot, or NotFree if the slot is held.
         """
@@ -67,13 +67,13 @@ class SlotPool:
         self._free.remove(slot)
 
     def is_free(self, slot: int) -> bool:
-        """Whether the slot is free. Raises UnknownSlot."""
+        """True if the slot is free. Raises UnknownSlot."""
         if slot not in self._slots:
             raise self._unknown(slot)
         return slot in self._free
 
     def version(self, slot: int) -> int:
-        """How often the slot was allocated. Raises UnknownSlot."""
+        """Counts the allocations of the slot. Raises UnknownSlot."""
         if slot not in self._slots:
             raise self._unknown(slot)
         return self._versions[slot]

@@ -1,4 +1,4 @@
-"""slot_prefix_cache: which prefix lies in which slot. Source: seed 000, PrefixCacheManager.
+"""slot_prefix_cache: prefixes and their slots. Source: seed 000, PrefixCacheManager.
 
 A slot holds the KV of one token sequence from position 0 on, so every prefix of that sequence is an
 entry, and an entry is as good as the slots that still hold it.
@@ -43,7 +43,7 @@ Prefix = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """What one slot holds. `inserted` orders the rows: of several that hold a prefix the latest answers."""
+    """Sequence that one slot holds. `inserted` orders the rows: `find` returns the latest that has a prefix."""
 
     tokens: Prefix
     version: int
@@ -69,7 +69,7 @@ class SlotPrefixCache:
         self._clock = 0
 
     def insert(self, tokens: Sequence[int], slot: int, version: int, pinned: bool = False) -> None:
-        """The slot now holds exactly `tokens`, all just used; what else it held is gone. Evicts down to capacity.
+        """The slot now holds exactly `tokens`, all just used; its other content is gone. Evicts down to capacity.
 
         With `pinned` the entry starts with one pin, for the request that computed it and still runs.
 
@@ -128,7 +128,7 @@ class SlotPrefixCache:
     def copy_kv(self, tokens: Sequence[int], target: int) -> int:
         """Copies the KV of this entry into slot `target` and returns the slot it came from.
 
-        What `target` held beyond its common prefix with `tokens` is gone. Raises UnknownSlot, NotCached,
+        `target` loses everything beyond its common prefix with `tokens`. Raises UnknownSlot, NotCached,
         Pinned if a pinned entry would be lost, InvalidArgument if the entry lies in `target` itself.
         """
         prefix = tuple(tokens)
@@ -157,7 +157,7 @@ class SlotPrefixCache:
         return self._kv[slot][:length]
 
     def entries(self) -> dict[Prefix, tuple[int, int]]:
-        """Every cached prefix with the (slot, version) that `find` would answer; uses nothing."""
+        """Every cached prefix with the (slot, version) that `find` would return; uses nothing."""
         latest_last = sorted(self._rows.items(), key=lambda item: item[1].inserted)
         return {row.tokens[:n]: (s, row.version) for s, row in latest_last for n in range(1, len(row.tokens) + 1)}
 

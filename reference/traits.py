@@ -1,4 +1,4 @@
-"""Traits: what a target declares of itself, each with its default and its meaning in one place."""
+"""Traits that a target declares, each with its default and its meaning in one place."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def refused(factory: str) -> str:
         ("odd", "raised BaseException: odd", "def odd"),
         ("textless", "raised NoText", "def textless"),
         ("far", "raised TypeError", "def far"),
-        ("BadTrait", "a look at the attributes of what its factory made raised SystemExit: 0", "exit(0)"),
+        ("BadTrait", "reading the attributes of what its factory made raised SystemExit: 0", "exit(0)"),
         ("inner_type_error", "raised TypeError: one() takes 1", "def inner_type_error"),
     ],
 )
@@ -128,8 +128,8 @@ def test_a_class_that_is_abstract(bad):
     [
         ("none", "returned None"),
         ("itself", "returned the class KVManager, not an instance of it"),
-        ("generator", "returned a generator, for it has a yield"),
-        ("coroutine", "returned a coroutine, for it is async"),
+        ("generator", "returned a generator, since it has a yield"),
+        ("coroutine", "returned a coroutine, since it is async"),
         ("pair", "returned (<kvlockstep.r"),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_factory_that_returns_something_else(bad, factory, message):
     ("factory", "what", "where"),
     [
         ("hangs", "its factory, called as make(blocks, block_size) with (8, 4),", "while True"),
-        ("SlowTrait", "a look at the attributes of what its factory made", "sleep(1000)"),
+        ("SlowTrait", "reading the attributes of what its factory made", "sleep(1000)"),
     ],
 )
 def test_what_does_not_return_is_cut_off(bad, monkeypatch, factory, what, where):

@@ -233,7 +233,7 @@ def test_a_real_limit_on_files(tmp_path, undisturbed):
     process = started_apart(tmp_path, limit)
     _, err = process.communicate()
     assert process.returncode == 1
-    assert b"File too large; what was found so far is kept" in err
+    assert b"File too large; everything found so far is kept" in err
     assert 0 < shards_in(tmp_path) < SHARDS
     campaign(resolve(*FAULT), tmp_path, shards=SHARDS)
     require_equal(tmp_path, undisturbed)
@@ -354,7 +354,7 @@ def test_status(tmp_path, run_cli):
     _, out, _ = run_cli("status", tmp_path / "d")
     assert "VIOLATED, not running" in out
     assert "no_aliasing in" in out
-    assert "never reached: occupy_held" in out
+    assert "missed goals: occupy_held" in out
     code, _, err = run_cli("status", tmp_path)
     assert code == 2
     assert "there is no campaign in" in err
@@ -372,7 +372,7 @@ def test_without_a_directory_findings_are_left_for_check(run_cli, tmp_path):
 
 
 class Instant:
-    """An engine that answers shards without playing them, a later one first now and then."""
+    """Workers that return shards without playing them, sometimes a later one first."""
 
     jobs = 4
 
@@ -418,7 +418,7 @@ def test_memory_does_not_grow_with_the_campaign(tmp_path, monkeypatch):
 
     target = resolve("slot_pool", "reference")
     monkeypatch.setattr("kvlockstep.campaign.running.COMMIT_SECONDS", 0.01)
-    campaign(target, tmp_path, shards=20_100, make_engine=Instant, progress=count)
+    campaign(target, tmp_path, shards=20_100, make_workers=Instant, progress=count)
     history = HISTORY_POINTS * 4  # points of the history are pairs, and may double until they are halved
     assert kept[20_000] - kept[2_000] < history
     assert sizes[20_000] - sizes[2_000] < history * 8

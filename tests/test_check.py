@@ -49,7 +49,7 @@ def test_inconclusive_is_not_green(tmp_path):
         def _lookup(self, tokens, extra_key):
             return []
 
-    with pytest.raises(kvlockstep.CheckFailed, match="INCONCLUSIVE: never reached: hit"):
+    with pytest.raises(kvlockstep.CheckFailed, match="INCONCLUSIVE: missed goals: hit"):
         kvlockstep.check(NeverHits, contract="kv_manager", directory=tmp_path)
 
 

@@ -74,7 +74,7 @@ def test_check_holds(run_cli):
 def test_check_tells_the_details_on_request(run_cli):
     _, out, _ = run_cli("check", "slot_pool", "--target", "pool", "--driver", "random", "-v")
     assert "laws: " in out
-    assert "reached: " in out
+    assert "goals met: " in out
     assert re.search(r"random +[\d,]+ +\d+ episodes", out)
 
 
@@ -119,7 +119,7 @@ def test_check_violated_saves_replays_and_heals(run_cli, managers, tmp_path):
 
     code, _, err = run_cli("replay", path)
     assert code == 2
-    assert "say --trust" in err
+    assert "give --trust" in err
     code, out, _ = run_cli(*replay)
     assert code == 1
     assert "VIOLATED" in out
@@ -154,7 +154,7 @@ def test_json_goes_to_stdout_alone(run_cli):
 def test_inconclusive_when_a_goal_is_missed(run_cli):
     code, out, _ = run_cli("check", "kv_manager", "--target", "reference", "--driver", "explore")
     assert code == 3
-    assert "never reached" in out
+    assert "missed goals" in out
 
 
 def test_an_exception_of_the_target_is_a_violation(run_cli, managers):

@@ -40,7 +40,7 @@ def test_only_what_is_marked_is_written_again(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "other.md").write_text("Nothing is marked here.\n")
     main([str(tmp_path)])
     assert page.read_text().startswith("Mine.\n\n<!-- rules of kv_manager: written by `python -m ")
-    assert "\n1. A step is: " in page.read_text()
+    assert "\n1. A step has this order: " in page.read_text()
     assert page.read_text().endswith("<!-- end -->\n\nAlso mine.\n")
     assert capsys.readouterr().out.count("wrote ") == 2
     main([str(tmp_path)])

@@ -105,7 +105,7 @@ def test_a_lock_that_is_a_directory(run_cli, damaged):
 def test_a_record_that_leads_out_of_the_directory(damaged):
     with journal_of(damaged).open("a") as file:
         file.write(json.dumps({"record": "fixed", "file": "../../mine"}) + "\n")
-    with pytest.raises(UsageError, match="is no name of a file"):
+    with pytest.raises(UsageError, match="is not a file name"):
         DirectoryStore(damaged).load()
 
 

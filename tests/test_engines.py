@@ -23,7 +23,7 @@ from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
-from kvlockstep.runs.check import replay_trace
+from kvlockstep.runs.play_trace import replay_trace
 from kvlockstep.targets import registry as targets
 from kvlockstep.targets.registry import (
     ENGINE_TARGETS,

@@ -72,7 +72,7 @@ def test_a_fault(run_cli):
             "fault kv-fork-no-copy of kv_manager: After a fork, a shared partial block is written without a copy."
             in out
         )
-        assert "must violate write_isolation: A write changes nothing" in out
+        assert "must violate write_isolation: A write never changes" in out
         assert "see it: kvlockstep check kv_manager --target fault:kv-fork-no-copy" in out
 
 
@@ -94,9 +94,9 @@ def test_a_contract_shows_what_a_target_must_offer(run_cli):
         ("events", ["only of targets with event_listener"]),
         ("slot_pool.alloc", ["Takes the lowest free slot", "stated in reference/slot_pool.py:"]),
         ("exhausted", ["goal exhausted of slot_pool", "stated in models/slot_pool.py:"]),
-        ("rule 5", ["rule 5 of kv_manager", "rule 5 of kv_scheduler", "`output_reserve` fit"]),
+        ("rule 5", ["rule 5 of kv_manager", "rule 5 of kv_scheduler", "`output_reserve` would fit"]),
         ("kv_manager rule 12", ["rule 12 of kv_manager", "four different orders"]),
-        ("kv_manager/purity", ["  rule 12: The manager is asked about itself in four different orders"]),
+        ("kv_manager/purity", ["  rule 12: The judge asks its questions in four different orders"]),
         ("kv_manager/admission_honesty", ["Rule 5: ", "  rule 5: Admission: a refusal is a violation if"]),
     ],
 )
@@ -185,7 +185,7 @@ def test_json(run_cli):
     assert set(json.loads(out)) >= {"kind", "id", "statement", "methods", "laws", "goals", "targets", "faults", "bugs"}
     _, out, _ = run_cli("explain", "purity", "--json")
     (part,) = (part for part in json.loads(out)["contracts"] if part["contract"] == "kv_manager")
-    assert part["statement"].startswith("Asking changes nothing")
+    assert part["statement"].startswith("Queries change nothing")
 
 
 def test_list_shows_drivers_and_everything_else(run_cli):

@@ -91,7 +91,7 @@ def test_a_method_that_is_async() -> None:
         return 0
 
     (wrong,) = misfits("kv_manager", manager(admit=admit))
-    assert wrong.startswith("admit is async, and would answer a coroutine")
+    assert wrong.startswith("admit is async, so a call would return a coroutine")
 
 
 @pytest.mark.parametrize("name", KV_OPTIONAL)
@@ -141,7 +141,7 @@ def test_a_method_that_takes_what_it_is_given(method: Any) -> None:
 
 def test_a_property_that_is_a_method() -> None:
     wrong = misfits("slot_pool", type("Odd", (SlotPool,), {"free_count": lambda self: 0}))
-    assert wrong == ["free_count is a method, and is read as an attribute"]
+    assert wrong == ["free_count is a method, but must be an attribute"]
 
 
 class Scheduler(KVScheduler):

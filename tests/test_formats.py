@@ -252,7 +252,7 @@ def test_annotations_escape_what_github_reads():
     assert line == "::error title=slot_pool on a%2Cb%3Ac%3A accounting::50%25%0D%0Amore, or: less"
     results = Results(missed={("slot_pool", "pool"): ("hole",)})
     assert list(github_annotations(results)) == [
-        "::warning title=slot_pool on pool%3A inconclusive::never reached: hole"
+        "::warning title=slot_pool on pool%3A inconclusive::missed goals: hole"
     ]
 
 

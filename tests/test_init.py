@@ -41,7 +41,7 @@ def test_a_repository_is_set_up_and_nothing_is_overwritten(run_cli, tmp_path):
 
     code, out, _ = run_cli("init", "my_kv", "--ci", "github")
     assert code == 0
-    assert out.count("kept ") == len(SERVICES["github"]) + 3
+    assert out.count("kept ") == len(SERVICES["github"]) + 4
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

@@ -73,10 +73,10 @@ def test_everything_can_be_gone() -> None:
         (BlockStored(("d",), None, (1,), 1), "a block has 2"),
         (BlockStored(("d",), None, (1, 2, 3, 4), 2), "a block has 2"),
         (BlockStored(("d",), "x", (1, 2), 2), "'x', which was never stored"),
-        (BlockStored(("d",), "a", (1, 2), 2, 7), "which is under another"),
-        (BlockStored(("a",), None, (1, 9), 2), "two prefixes 'a'"),
-        (BlockStored(("a",), None, (1, 2), 2, 7), "two prefixes 'a'"),
-        (BlockStored(("b",), None, (3, 4), 2), "two prefixes 'b'"),
+        (BlockStored(("d",), "a", (1, 2), 2, 7), "which has another"),
+        (BlockStored(("a",), None, (1, 9), 2), "gives the key 'a' to a second prefix"),
+        (BlockStored(("a",), None, (1, 2), 2, 7), "gives the key 'a' to a second prefix"),
+        (BlockStored(("b",), None, (3, 4), 2), "gives the key 'b' to a second prefix"),
         (BlockRemoved(("x",)), "'x', which is not stored"),
         ("cleared", "is no event"),
     ],
@@ -100,7 +100,9 @@ def test_a_removal_too_many(counting: bool) -> None:
 def test_no_more_is_stored_than_is_not_free() -> None:
     listener = listener_of(STORED, CHILD)
     assert event_consistency(listener, Room(3)) is None
-    assert event_consistency(listener, Room(2)) == "the events leave 3 blocks stored; by free_now 2 are not free"
+    assert (
+        event_consistency(listener, Room(2)) == "the events leave 3 blocks stored, but by free_now only 2 are not free"
+    )
 
 
 def compute(manager: BlockManager, rid: str, tokens: list[int], extra_key: int | None = None) -> None:

@@ -320,7 +320,7 @@ class KeepsLongerEntries(SlotManager):
 
 
 class KeepsEntriesOfRowsTakenAnew(SlotManager):
-    """A row that is allocated anew keeps its entries, and nobody looks at versions."""
+    """A row that is allocated again keeps its entries, and nobody looks at versions."""
 
     def _leave_idle(self, row: int, kept: int) -> None:
         self._idle.pop(row)
@@ -362,7 +362,7 @@ class WithdrawKeepsCopy(SlotManager):
 
 
 class StaleCache(SlotPrefixCache):
-    """Keeps the entries of a row that is allocated anew: only the version tells that they are stale."""
+    """Keeps the entries of a row that is allocated again: only the version tells that they are stale."""
 
     def __init__(self, capacity: int, slots: int, positions: int) -> None:
         super().__init__(capacity, slots, positions, layers=0)

@@ -280,7 +280,7 @@ def test_a_wrong_slot_is_named_with_its_block_and_every_position_that_it_serves(
         "slot 4 of block 2 (r0 position 2, r1 position 0) and slot 5 of block 2 are free, "
         "and a live request holds the block"
     )
-    assert laws.no_double_free([3, 3], 2) == "slot 3 of block 1 stands in the free list more than once"
+    assert laws.no_double_free([3, 3], 2) == "slot 3 of block 1 is in the free list more than once"
     assert laws.serving(5, {"r0": [0, 4]}, 2) == ["r0 position 3"]
 
 
@@ -334,7 +334,7 @@ class TestPlurals:
         _, out, _ = run_cli("check", "kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random", "-v")
         assert re.search(r"random +[\d,]+ +\d+ episodes? ", out)
         assert re.search(r"VIOLATED: 1 target, [\d,]+ steps in ", out)
-        _, out, _ = run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "explore")
+        _, out, _ = run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "explore", "-v")
         assert re.search(r"explore +[\d,]+ +[\d,]+ states? ", out)
 
 

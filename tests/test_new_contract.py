@@ -122,7 +122,7 @@ NEW = {
                 return held if isinstance(outcome, Refused) else held | {outcome}
 
             def notice(self, step: Step) -> None:
-                self.reach["empty"] += isinstance(step.outcome, Refused)
+                self.goals_met["empty"] += isinstance(step.outcome, Refused)
 
             def fingerprint(self) -> Any:
                 return self.view

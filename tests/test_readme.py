@@ -74,3 +74,18 @@ def test_the_bugs_of_engines_are_counted():
     assert examples
     for engine, version, law in examples:
         assert any((b.version, b.law) == (version, law) and b.id.startswith(engine.lower()) for b in bugs)
+
+
+def test_the_map_names_what_is_there():
+    """Paths in the pages for developers exist; a name in angle brackets or x stands for any."""
+    for page in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text()
+        paths = re.findall(
+            r"`((?:reference|properties|models|impl|harness|tests|drivers|runs|show|commands)/[\w./<>*]+)`", text
+        )
+        for path in paths:
+            general = re.sub(r"<\w+>", "*", path).replace("NAME", "*").replace("ENGINE", "*")
+            if re.search(r"(^|/)x(\.py|/|$)|test_x", general):
+                continue
+            found = [*ROOT.glob(general.rstrip("/")), *(ROOT / "harness").glob(general.rstrip("/"))]
+            assert found, f"{page}: {path}"

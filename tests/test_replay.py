@@ -129,7 +129,7 @@ def test_several_files_and_directories_get_a_line_each_and_the_worst_verdict(run
     assert f"FIXED {fixed.relative_to(tmp_path)}" in out.splitlines()
     assert any(line.startswith(f"VIOLATED {broken.relative_to(tmp_path)}: ") for line in out.splitlines())
     assert len(out.splitlines()) == 3
-    assert "some/findings/requests.jsonl: no kvlockstep trace, left out" in err
+    assert "some/findings/requests.jsonl: not a kvlockstep trace, skipped" in err
     code, out, _ = run_cli("replay", held, fixed, "--json")
     assert code == 0
     assert [run["verdict"] for run in json.loads(out)["runs"]] == ["holds", "holds"]

@@ -38,6 +38,7 @@ FAULTS = {
     "kv_store": "store-skips-values",
     "decode_graphs": "graph-table-by-value",
     "kv_streams": "streams-no-wait",
+    "kv_tier": "tier-evicts-pinned",
     "kv_manager": "kv-fork-no-copy",
     "kv_scheduler": "sched-preempt-keeps",
 }
@@ -383,7 +384,17 @@ def test_a_score_of_the_least_shape(run_cli, tmp_path):
 
 
 def test_a_score_as_the_command_prints_it(run_cli, tmp_path):
-    arguments = ("--contract", "slot_pool", "--profile", "quick", "--seed", "0", "--fault", "pool-occupy-toggles")
+    arguments = (
+        "--contract",
+        "slot_pool",
+        "--profile",
+        "quick",
+        "--seed",
+        "0",
+        "--fault",
+        "pool-occupy-toggles",
+        "--every-driver",
+    )
     code, out, err = run_cli("score", *arguments, "--json")
     assert code == 0, err
     (tmp_path / "score.json").write_text(out)

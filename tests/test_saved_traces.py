@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kvlockstep.core.errors import UsageError
@@ -49,7 +51,7 @@ def test_a_file_that_we_did_not_name_is_kept(tmp_path):
     path = save_trace(trace(), tmp_path, "mine.jsonl")
     report = checked(POOL, tmp_path)
     assert report.notes == [
-        "FIXED mine.jsonl: error_contract holds now; the file is kept, for its name is not one of ours"
+        "FIXED mine.jsonl: error_contract holds now; the file is kept, since kvlockstep did not name it"
     ]
     assert path.exists()
 
@@ -113,3 +115,26 @@ def test_two_targets_keep_their_traces_side_by_side(tmp_path):
 )
 def test_names_of_ours(tmp_path, name, contract):
     assert named_by_us(tmp_path / name) == contract
+
+
+MENDED_LATER = """
+from pathlib import Path
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.reference.kv_manager import KVManager
+
+def make(blocks, block_size):
+    return (KVManager if Path("mended").exists() else FAULTS["kv-key-modulo"].make)(blocks, block_size)
+"""
+
+
+def test_a_false_hit_that_is_gone_is_fixed_and_no_gap(run_cli, tmp_path):
+    """Without the hit prefix_soundness has nothing to judge: the answers show that the target changed."""
+    (tmp_path / "mine.py").write_text(MENDED_LATER)
+    check = ("check", "kv_manager", "--target", "mine.py:make", "--driver", "random")
+    code, out, _ = run_cli(*check)
+    assert code == 1
+    assert "VIOLATED prefix_soundness" in out
+    (tmp_path / "mended").touch()
+    code, out, _ = run_cli(*check)
+    assert code == 0, out
+    assert re.search(r"FIXED .*: admit \(operation \d+\) returned 'cached \d+' and now returns 'cached 0'", out)

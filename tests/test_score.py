@@ -19,7 +19,7 @@ QUICK = profile_of("quick")
 
 
 def test_a_contract_is_scored_with_every_driver_and_seed():
-    result = score(QUICK, contracts=["block_stack"], jobs=1)
+    result = score(QUICK, contracts=["block_stack"], every_driver=True, jobs=1)
     assert result.verdict == "holds"
     assert {fault.id for fault in result.faults} == {f.id for f in FAULTS.values() if f.contract == "block_stack"}
     for fault in result.faults:
@@ -27,6 +27,14 @@ def test_a_contract_is_scored_with_every_driver_and_seed():
         assert fault.seeds == [0, 1, 2]
         assert len(fault.trace.ops) <= fault.first.steps
     assert [clean.verdict for clean in result.clean] == ["holds", "holds"]
+
+
+def test_hypothesis_runs_where_the_others_find_nothing(monkeypatch):
+    right = Fault("pool-is-right", "slot_pool", SlotPool, "Nothing is wrong.", "accounting", ("mutant",))
+    monkeypatch.setitem(FAULTS, right.id, right)
+    found, nothing = score(QUICK, contracts=["slot_pool"], faults=["pool-keeps-one", "pool-is-right"], jobs=1).faults
+    assert "hypothesis" not in {s.driver for s in found.sightings}
+    assert [s.seed for s in nothing.sightings if s.driver == "hypothesis"] == [0, 1, 2]
 
 
 def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):

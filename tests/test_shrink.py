@@ -195,7 +195,7 @@ def test_a_page_says_whether_shrinking_came_to_its_end():
     target, failure = long_failure()
     for steps, said in (
         (100_000, "(shrunk from 1006)"),
-        (6_000, "(shrunk from 1006, not to the end)"),
+        (6_000, "(shrunk from 1006, shrinking not finished)"),
         (0, "(not shrunk to the end)"),
     ):
         short = shrunk_by_steps(target, failure, steps)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,3 +60,21 @@ def test_what_needs_workers_is_a_usage_error(run_cli: Cli) -> None:
     code, _, said = run_cli("score", "--contract", "slot_pool", "--clean-times", "0")
     assert code == 2
     assert "use check, explore or replay" in said
+
+
+FORKS_AND_IS_INTERRUPTED = """
+import os, signal, sys
+from kvlockstep.core.isolation import in_child
+
+# Stands for what logging, torch and others register: while it runs the interrupt arrives.
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    in_child(lambda watchdog: None, 5.0)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_during_a_fork_is_not_lost():
+    done = subprocess.run([sys.executable, "-c", FORKS_AND_IS_INTERRUPTED], capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr

@@ -189,7 +189,7 @@ ADMIT = {"request": "r0", "tokens": [1], "extra_key": None, "n": 1}
         ({}, [{**ADMIT, "tokens": [1, [2]]}], "tokens of admit is .* not a list, each a whole number"),
         ({}, [{**ADMIT, "request": "\x1b[2J"}], "request of admit is .* characters that do harm"),
         ({}, [{**ADMIT, "request": "\ud800"}], "request of admit is .* characters that do harm"),
-        ({}, ['{"op": "reset", "args": {}, "answer": NaN}'], ":2: malformed trace: NaN is no number of JSON"),
+        ({}, ['{"op": "reset", "args": {}, "answer": NaN}'], ":2: malformed trace: NaN is not a number of JSON"),
         ({}, ['{"op": "reset", "args": {"n": ' + "9" * 5000 + "}}"], ":2: malformed trace: .*digits"),
         ({}, ["[" * 100_000], ":2: malformed trace: lists are nested too deep"),
         ({"scope": {**SCOPE, "blocks": -5}}, [], ":1: malformed trace: blocks of the scope is -5; .* from 1 to"),

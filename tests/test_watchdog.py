@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -15,12 +18,13 @@ from hypothesis import Phase, settings
 
 from kvlockstep.core import watchdog as watchdogs
 from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.system import seconds_without_a_core
 from kvlockstep.core.watchdog import TICKS, Watchdog, _in_the_target
 from kvlockstep.drivers import DRIVERS, Run
 from kvlockstep.drivers.episode import Outcome, play_ops
 from kvlockstep.machines import machine
 from kvlockstep.models.core import calls, lockstep
-from kvlockstep.models.core.calls import call_target, enter_target
+from kvlockstep.models.core.calls import StepTimeout, call_target, enter_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
@@ -112,6 +116,38 @@ def test_what_takes_the_error_of_a_call_is_not_cut_off():
     inside = SimpleNamespace(f_code=SlotPool.alloc.__code__, f_back=SimpleNamespace(f_code=enter_target.__code__))
     assert not _in_the_target(taking)
     assert _in_the_target(inside)
+
+
+def test_time_without_a_core_is_not_the_target_s(monkeypatch):
+    """Three of four looks fall into a time in which the process had no core; it takes four times as many."""
+    inside = SimpleNamespace(f_code=enter_target.__code__, f_back=None)
+    waited = itertools.accumulate(itertools.repeat(0.75))
+    monkeypatch.setattr(watchdogs, "seconds_without_a_core", lambda: next(waited))
+    dog = Watchdog(4.0)
+    dog.look(0, inside)  # sees the beat for the first time
+    for _ in range(4 * TICKS - 3):  # one less, and half a look of tolerance
+        dog.look(0, inside)
+    with pytest.raises(StepTimeout):
+        dog.look(0, inside)
+
+
+def test_the_time_without_a_core_is_measured():
+    """Two processes that never stop share one core."""
+    if not seconds_without_a_core(os.getpid()) and not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not tell")
+    spin = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(spin) for _ in range(2)]
+    try:
+        for process in processes:
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not all(seconds_without_a_core(p.pid) > 0.05 for p in processes):
+            time.sleep(0.05)
+        assert all(seconds_without_a_core(process.pid) > 0.05 for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 class AlarmOnce(Watchdog):

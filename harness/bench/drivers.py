@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.bench.block_pool import bench_block_pool
+from kvlockstep.bench.kv_index import bench_kv_index
+from kvlockstep.bench.kv_tier import bench_tiers
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
@@ -66,7 +68,7 @@ def _compare(contract: str, name: str) -> DriverSpeed:
 
 
 def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
-    """The same steps with and without notes, in turn; the share that the notes add, the median over the rounds."""
+    """Returns the share of time that notes add to the same steps, run with and without: the median of the rounds."""
     noted = noting(model_type, EpisodeNotes())
     shares = []
     for seed in range(NOTE_ROUNDS):
@@ -121,11 +123,31 @@ def _record() -> list[Speed]:
     return bench_record(targets)
 
 
+def _kv_tier() -> list[Speed]:
+    """Our tiers, beside vLLM's CPU tier if it is here."""
+    tiers = {name: resolve("kv_tier", name).factory for name in ("lru", "arc")}
+    peers = {}
+    for name, peer in (("lru", "vllm-cpu"), ("arc", "vllm-cpu-arc")):
+        with contextlib.suppress(UsageError):
+            peers[name] = resolve("kv_tier", peer).factory
+    return bench_tiers(tiers, peers)
+
+
+def _kv_index() -> list[Speed]:
+    """Our index, and Dynamo's if it is here."""
+    dynamo = None
+    with contextlib.suppress(UsageError):
+        dynamo = resolve("kv_index", "dynamo").factory
+    return bench_kv_index(resolve("kv_index", "chain").factory, dynamo)
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": _radix_cache,
     "kv_store": _kv_store,
+    "kv_tier": _kv_tier,
     "record": _record,
+    "kv_index": _kv_index,
 }
 
 

@@ -1,4 +1,4 @@
-"""What the KV kernels do on this card, with the ceilings that were measured beside them."""
+"""Figures of the KV kernels on this card, with the ceilings that were measured beside them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ REQUESTS = 256
 FIGURES_SAY = f"""\
 KV of {SHAPE.layers} layers x {SHAPE.heads} heads x {SHAPE.head_dim} {SHAPE.dtype}, blocks of {BLOCK_SIZE} tokens.
 Device times are medians of graph replays, in turn over blocks that no cache holds; bytes count as read and as written.
-Every ceiling was measured in the same run. The blocks of a copy are scattered unless they are called neighbours. "its
-reads, then its writes" are the same blocks, read by one kernel and written by another: what the memory gives that
-pattern when it never turns from reads to writes.
+Every ceiling was measured in the same run. The blocks of a copy are scattered unless the figure says neighbours. For
+"its reads, then its writes" one kernel reads the same blocks and another writes them. So the memory never switches
+between reads and writes.
 """
 
 

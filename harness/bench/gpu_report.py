@@ -1,4 +1,4 @@
-"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: what the GPU side does on this card, with its ceilings."""
+"""`python -m kvlockstep.bench.gpu_report [FILE [PART ...]]`: the GPU side on this card, with its ceilings."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MACHINE_SECONDS = 200
 FAR_STEPS = 3_000
 FAR_BYTES = 8 * ((1 << 32) + (1 << 30))
 SANITIZERS_SAY = """\
-The errors that each tool finds where one is planted, and in the kernels' tests. racecheck looks at shared memory, the
-sanitizer of torch at what its own operations do on streams, not at Triton's launches.
+The table has the errors that each tool finds in code with planted errors, and in the kernels' tests. racecheck looks
+at shared memory. The sanitizer of torch looks at torch's own operations on streams, not at Triton's launches.
 """
 
 
 def machines() -> Iterator[tuple[str, str, Factory, int]]:
-    """What runs on the device: contract, name, factory and steps. Last a store of more than 2**32 words."""
+    """Targets that run on the device: contract, name, factory and steps. The last is a store of over 2**32 words."""
     for contract, targets in OWN_TARGETS.items():
         for name in targets:
             if name == "reference":
@@ -52,7 +52,7 @@ def machines() -> Iterator[tuple[str, str, Factory, int]]:
 def sanitizers() -> Iterator[str]:
     """Lines of the table of sanitizers."""
     yield SANITIZERS_SAY
-    yield "| tool | found of what is planted | tests passed | errors in them |"
+    yield "| tool | planted errors found | tests passed | errors in them |"
     yield "|---|---|---|---|"
     for tool in sanitized():
         yield f"| {' | '.join(tool)} |"
@@ -80,7 +80,7 @@ PARTS = {"Figures": figures, "Sanitizers": sanitizers, "Machines": machine_runs}
 
 
 def report(old: str, name: str) -> Iterator[str]:
-    """The page after every line of this part, which is written anew; all others stay as they stand in the old one."""
+    """Yields the page after every line of this part, which is written again; the other parts stay as they are."""
     parts = dict.fromkeys(PARTS, "") | {part.partition("\n")[0]: part.strip() for part in old.split("\n## ")[1:]}
     card, today = torch.cuda.get_device_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
     lines = [name, "", f"{today}: {card}, torch {torch.__version__}, Triton {triton.__version__}.", ""]

@@ -39,7 +39,7 @@ PASSED = re.compile(r"(\d+) passed")
 
 
 class Sanitized(NamedTuple):
-    """What a tool said: of the planted error, how many tests passed under it, how many errors it found in them."""
+    """Report of a tool: the planted errors it found, the tests that passed under it, and the errors in them."""
 
     tool: str
     planted: str

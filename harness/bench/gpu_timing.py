@@ -48,7 +48,7 @@ def device_us(calls: Sequence[Call], rounds: int = ROUNDS, repeats: int = 20) ->
 
 
 def called_us(calls: Sequence[Call], rounds: int = ROUNDS, repeats: int = 5) -> float:
-    """The same for plain calls, each longer on the device than on the host."""
+    """As above, for plain calls, each longer on the device than on the host."""
     times = []
     for _ in range(rounds + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -68,7 +68,7 @@ def host_us(call: Call, repeats: int = 50) -> float:
 
 
 def in_turn_us(calls: Sequence[Call], repeats: int) -> list[float]:
-    """The same of several calls: medians of rounds that take them in turn."""
+    """Times several calls: medians of rounds that take them in turn."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS + 2):
         for taken, call in zip(times, calls, strict=True):

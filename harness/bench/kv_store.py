@@ -52,7 +52,7 @@ class PrefixCopy:
         self.store.copy_prefix(self.source, self.target, TOKENS)
 
     def arrived(self) -> bool:
-        """Whether K and V of all layers are in the target, bit by bit."""
+        """True if K and V of all layers are in the target, bit for bit."""
         planes = [plane(layer) for layer in range(SHAPE.layers) for plane in (self.store.keys, self.store.values)]
         bits = [plane.view(torch.int16) for plane in planes]
         return all(torch.equal(plane[self.source], plane[self.target]) for plane in bits)

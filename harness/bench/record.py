@@ -1,4 +1,4 @@
-"""What `record` costs: a manager under a steady load, recorded and bare, in turn within one run."""
+"""Cost of `record`: a manager under a steady load, recorded and bare, in turn within one run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _time(manager: Any) -> float:
 
 
 def serve(manager: Any, load: Load = LOAD) -> int:
-    """A scheduler that keeps the manager busy; answers the operations of its trace.
+    """Schedules requests that keep the manager busy; returns the operations of its trace.
 
     A step decodes a token of each running request and admits one in the place of one that has ended.
     """

@@ -1,4 +1,4 @@
-"""What may stand in the files of a campaign, which a crash, an editor or another program may have damaged."""
+"""Checks of the files of a campaign, which a crash, an editor or another program may have damaged."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def read_from(place: str, way_out: str) -> Iterator[None]:
             reason = error.strerror or type(error).__name__
         else:
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-        raise UsageError(f"{place} cannot be read: {reason}; put back what was there, or {way_out}") from error
+        raise UsageError(f"{place} cannot be read: {reason}; restore it, or {way_out}") from error
 
 
 def checked_plan(values: Any, written: int) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def checked_record(values: Any) -> dict[str, Any]:
         _checked("the report", values["report"], SHARD)
     for name in (values[key] for key in ("file", "goal") if key in RECORDS[kind]):
         if "/" in name or "\\" in name:
-            raise ValueError(f"{shown(name)} is no name of a file")
+            raise ValueError(f"{shown(name)} is not a file name")
     return dict(values)
 
 

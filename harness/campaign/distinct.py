@@ -1,7 +1,7 @@
-"""How many different states a campaign has met, in bounded memory.
+"""Count of the different states that a campaign has met, in bounded memory.
 
-Wegman's adaptive sampling: of the states' hashes only those stay that end in enough zero bits. What comes out is the
-same in whatever order states are added.
+Wegman's adaptive sampling: it keeps only the hashes that end in enough zero bits. The count does not depend on the
+order in which states are added.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a campaign knows. It changes only by the records of its journal, so that reading them gives it back.
+"""Ledger of a campaign: all that it knows. Only records of the journal change it, so reading them restores it.
 
-Its size is bounded: it keeps sums, the shards done as ranges, and of each kind of failure the first few.
+Its size is bounded: it keeps sums, the shards done as ranges, and the first few failures of each kind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Failure:
-    """A failing episode that is to be shrunk."""
+    """A failing episode to shrink."""
 
     kind: str
     episode: int
@@ -50,9 +50,9 @@ class Failure:
 class Ledger:
     """State of a campaign.
 
-    `findings`: file name to the episode that it was shrunk from, and its kind. `ahead`: failures in shards before
-    which others are not done yet. `corpus` and `shortest`: goal to (steps, episode) of its trace, and of what it
-    should be. `states`: those in the episodes that were looked at. `reused`: known examples were played first, if the
+    `findings`: file name to the episode that it was shrunk from, and its kind. `ahead`: failures in shards that
+    have earlier shards not done yet. `corpus`: goal to (steps, episode) of its trace. `shortest`: goal to those that
+    the trace should have. `states`: those in the sampled episodes. `reused`: known examples were played first, if the
     driver has any. `history`: seconds, steps and states as time went by.
     """
 
@@ -79,7 +79,7 @@ class Ledger:
     _frontier: int = 0
 
     def apply(self, record: Record) -> None:
-        """Takes over one record, as it stands in the journal."""
+        """Applies one record of the journal."""
         match record["record"]:
             case "shard":
                 self._shard(ShardReport.from_json(record["report"]))
@@ -106,11 +106,11 @@ class Ledger:
 
     @property
     def unshrunk(self) -> list[Failure]:
-        """Failures that are to be shrunk, or may have to be."""
+        """Failures to shrink, certainly or perhaps."""
         return self.to_shrink + [failure for failures in self.ahead.values() for failure in failures]
 
     def tasks(self) -> list[Task]:
-        """What is to be done beside shards: failures to shrink, in order, and the corpus."""
+        """Tasks to do beside shards: failures to shrink, in order, and the corpus."""
         shrink = [Task(SHRINK, failure.episode, failure.trace) for failure in self.to_shrink]
         wanted = sorted((episode, goal) for goal, (_, episode) in self.shortest.items() if self._outdated(goal))
         return shrink + [Task(RECORD, episode, goal=goal) for episode, goal in wanted]
@@ -128,11 +128,11 @@ class Ledger:
         return (self.steps - start[1]) / (self.seconds - start[0]) if self.seconds > start[0] else 0.0
 
     def wins(self, name: str, episode: int) -> bool:
-        """Whether a finding of this name from this episode takes the place of the one there is."""
+        """True if a finding of this name from this episode replaces the one there is."""
         return name not in self.findings or episode <= self.findings[name][0]
 
     def wanted(self, kind: str) -> bool:
-        """Whether more failures of this kind are to be shrunk."""
+        """True if more failures of this kind are to be shrunk."""
         return self.kinds[kind] < FINDINGS_PER_KIND
 
     def to_json(self) -> dict[str, Any]:

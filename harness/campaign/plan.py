@@ -1,4 +1,4 @@
-"""What a campaign runs. Two runs with equal plans have equal shards, wherever they run."""
+"""Plan of a campaign. Two runs with equal plans have equal shards, wherever they run."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ def require_same(plan: Plan, stored: dict[str, Any], where: str, way_out: str) -
     if not names:
         return
     differences = ", ".join(f"{name} {stored.get(name)!r}, not {wanted[name]!r}" for name in names)
-    raise UsageError(f"the campaign in {where} has {differences}; go on with what it was started with, or {way_out}")
+    raise UsageError(f"the campaign in {where} has {differences}; give the options of its start, or {way_out}")

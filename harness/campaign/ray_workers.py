@@ -1,4 +1,4 @@
-"""The engine of many machines: actors of a Ray cluster, each with a worker process of its own.
+"""Workers on many machines: actors of a Ray cluster, each with a worker process of its own.
 
 An actor does with its worker what this machine does with its own, so that a target may hang or die there as well. What
 an actor was doing when its node went away is done again by another.
@@ -14,7 +14,7 @@ from typing import Any
 
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.tasks import Task
-from kvlockstep.campaign.workers import Done, Engine, LocalPool
+from kvlockstep.campaign.workers import Done, LocalWorkers, Workers
 from kvlockstep.core.errors import UsageError
 from kvlockstep.targets.registry import ENGINE_PATH, Target, resolve
 
@@ -28,38 +28,38 @@ CONNECT_SECONDS = 10
 SHARED_SCHEMES = ("redis://", "rediss://")
 
 
-def ray_engine(target: Target, plan: Plan, jobs: int | None, database: str, *, address: str | None = None) -> Engine:
-    """`jobs` actors on the cluster at `address`, one for each of its CPUs if it is not said how many.
+def ray_workers(target: Target, plan: Plan, jobs: int | None, database: str, *, address: str | None = None) -> Workers:
+    """`jobs` actors on the cluster at `address`, or one for each of its CPUs.
 
     Raises UsageError if there is no such cluster, or no actor can be started on it.
     """
-    return RayEngine(target, plan, jobs, database if database.startswith(SHARED_SCHEMES) else "", address)
+    return RayWorkers(target, plan, jobs, database if database.startswith(SHARED_SCHEMES) else "", address)
 
 
 class Remote:
-    """What runs on a node: one worker process, and the watch over it."""
+    """Actor on a node: it runs one worker process and watches it."""
 
     def __init__(self, plan: Plan, path: list[str], engine_path: str, database: str) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         if engine_path:
             os.environ.setdefault(ENGINE_PATH, engine_path)
         target = resolve(plan.contract, plan.target)
-        self._pool = LocalPool(target.factory, plan, 1, database)
+        self._pool = LocalWorkers(target.factory, plan, 1, database)
 
     def where(self) -> str:
         """The node, for messages."""
         return str(ray.util.get_node_ip_address())
 
     def do(self, task: Task) -> tuple[Done, list[str]]:
-        """Does a task to its end; answers it with what is to be said of workers lost meanwhile."""
+        """Completes a task; returns it with notes on the workers lost meanwhile."""
         self._pool.submit(task)
         while True:
             if done := self._pool.collect(1.0):
                 return done[0], self._pool.lost()
 
 
-class RayEngine:
-    """Engine of actors. One that is lost is replaced as soon as the cluster has room for another."""
+class RayWorkers:
+    """Workers in actors. A lost actor is replaced as soon as the cluster has room for another."""
 
     def __init__(self, target: Target, plan: Plan, jobs: int | None, database: str, address: str | None) -> None:
         self._ours = not ray.is_initialized()

@@ -141,6 +141,6 @@ class RedisStore:
             yield
         except redis.exceptions.RedisError as error:
             raise UsageError(
-                f"the Redis server of {self.place} cannot be used: {error}; what was found so far is kept there: "
-                "give the same command again to go on"
+                f"the Redis server of {self.place} cannot be used: {error}; everything found so far is kept there: "
+                "give the same command again to resume"
             ) from error

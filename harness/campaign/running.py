@@ -1,7 +1,7 @@
-"""`fuzz`: hands out shards until the time is up, and keeps what comes back.
+"""`fuzz`: hands out shards until the time is up, and keeps their results.
 
-A record of a shard holds its failures as they were, so a campaign that is killed at any point goes on with nothing
-lost: a shard whose record is not in the store yet is played again, a failure not shrunk yet is shrunk then.
+A record of a shard holds its failures as they were. So a campaign that is killed at any point resumes with nothing
+lost: a shard without a record in the store is played again, and a failure that is not shrunk yet is shrunk then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvlockstep.campaign.shard import ShardReport, kind_of
 from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, DirectoryStore, Store, finding_in
 from kvlockstep.campaign.summary import Campaign, status_of
 from kvlockstep.campaign.tasks import RECORD, REUSE, SHARD, SHRINK, Task
-from kvlockstep.campaign.workers import Done, Engine, LocalPool
+from kvlockstep.campaign.workers import Done, LocalWorkers, Workers
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
@@ -37,13 +37,13 @@ GRACE_SECONDS = 300.0
 CORPUS_SECONDS = 10.0
 UNSHRUNK = "unshrunk-"
 
-MakeEngine = Callable[[Target, Plan, int | None, str], Engine]
+MakeWorkers = Callable[[Target, Plan, int | None, str], Workers]
 Progress = Callable[[Campaign], None]
 
 
-def local_engine(target: Target, plan: Plan, jobs: int | None, database: str) -> Engine:
-    """Processes of this machine, one if it is not said how many."""
-    return LocalPool(target.factory, plan, jobs or 1, database)
+def local_workers(target: Target, plan: Plan, jobs: int | None, database: str) -> Workers:
+    """Processes of this machine, one by default."""
+    return LocalWorkers(target.factory, plan, jobs or 1, database)
 
 
 def fuzz(
@@ -58,10 +58,10 @@ def fuzz(
     driver: str = "random",
     shards: int | None = None,
     shard_episodes: int = SHARD_EPISODES,
-    make_engine: MakeEngine = local_engine,
+    make_workers: MakeWorkers = local_workers,
     progress: Progress | None = None,
 ) -> Campaign:
-    """Starts the campaign in `store` or `directory`, or goes on with it, until the time is up or `shards` are done.
+    """Starts the campaign in `store` or `directory`, or resumes it, until the time is up or `shards` are done.
 
     An interrupt ends it early. Raises UsageError for bad arguments, for a campaign made with other ones, and if
     the store cannot be written.
@@ -86,12 +86,12 @@ def fuzz(
             progress(campaign)
         run = _Run(campaign, store, progress)
         run.replay_findings(profile)
-        engine = make_engine(target, plan, jobs, store.database())
-        campaign.jobs = engine.jobs
+        workers = make_workers(target, plan, jobs, store.database())
+        campaign.jobs = workers.jobs
         try:
-            run.go(engine, seconds, shards)
+            run.go(workers, seconds, shards)
         finally:
-            engine.close()
+            workers.close()
         run.end()
     return campaign
 
@@ -112,21 +112,21 @@ class _Run:
         self.steps_before = self.ledger.steps
         self.interrupts = 0
 
-    def go(self, engine: Engine, seconds: float, shards: int | None) -> None:
-        """Until the time is up or the shards are done, and what was begun has ended."""
+    def go(self, workers: Workers, seconds: float, shards: int | None) -> None:
+        """Runs until the time is up or the shards are done, and the begun tasks have ended."""
         self.started = self.committed = time.monotonic()
         deadline = self.started + seconds
         with self._interruptible():
             while self.interrupts < 2 and time.monotonic() < deadline + GRACE_SECONDS:
                 over = self.campaign.interrupted or time.monotonic() >= deadline
                 late = time.monotonic() >= deadline + CORPUS_SECONDS
-                while engine.free() > 0 and (task := self._next(over, late, shards)) is not None:
-                    engine.submit(task)
+                while workers.free() > 0 and (task := self._next(over, late, shards)) is not None:
+                    workers.submit(task)
                 if not self.begun and not self.asked:
                     return
-                for done in engine.collect(POLL_SECONDS):
+                for done in workers.collect(POLL_SECONDS):
                     self._take(done)
-                for text in engine.lost():
+                for text in workers.lost():
                     self._record({"record": "lost", "text": text})
                 self._commit()
 
@@ -156,7 +156,7 @@ class _Run:
         self.store.put_status(status_of(self.campaign.plan.to_json(), self.ledger))
 
     def replay_findings(self, profile: Profile) -> None:
-        """Plays again what earlier runs found; what no longer fails is fixed, and looked for anew."""
+        """Replays the findings of earlier runs. One that no longer fails is fixed, and its kind is shrunk again."""
         for failure in self.ledger.unshrunk:
             self.store.drop_trace(FINDINGS, UNSHRUNK + failure.trace.file_name)
         for name in list(self.ledger.findings):
@@ -254,5 +254,5 @@ class _Run:
 
 
 def _key(task: Task) -> tuple[str, int, str]:
-    """What tells a task beside shards from others, however often it is done again."""
+    """Key of a task beside shards, the same each time it is done again."""
     return task.kind, task.number, task.goal

@@ -26,11 +26,11 @@ Began = Callable[[int], None]
 
 @dataclass
 class ShardReport:
-    """What the episodes of a shard came to.
+    """Results of the episodes of a shard.
 
-    `first` has for each kind of failure the first episode that failed so, with its trace as it was. `shortest` has for
-    each goal the shortest episode that reached it, as (steps, episode). `states` are hashes of the states in
-    those episodes that were looked at. `lost` says how workers were lost.
+    `first` has for each kind of failure the first episode that failed in this way, with its trace as it was.
+    `shortest` has for each goal the shortest episode that met it, as (steps, episode). `states` are hashes of the
+    states in the sampled episodes. `lost` says how workers were lost.
     """
 
     shard: int
@@ -138,7 +138,7 @@ def _play(plan: Plan, number: int, shard: Shard, began: Began | None) -> ShardRe
 
 
 def record_episode(factory: Factory, plan: Plan, episode: int, goal: str, watchdog: Watchdog) -> Trace | None:
-    """The operations with which an episode reached a goal, as a trace in which every law held."""
+    """Records the operations with which an episode met a goal, as a trace in which every law held."""
     scope: list[Scope] = []
     ops: list[Op] = []
     reached: list[int] = []

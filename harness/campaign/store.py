@@ -1,4 +1,4 @@
-"""Where a campaign is kept. A directory, by default; campaign.redis_store has the other kind."""
+"""Stores that keep a campaign: a directory here, a Redis server in campaign.redis_store."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ FORMAT = 2
 
 
 class Saved(NamedTuple):
-    """What a store holds: the plan as it was written, and the state."""
+    """Content of a store: the plan as it was written, and the state."""
 
     plan: dict[str, Any]
     ledger: Ledger
 
 
 class Store(Protocol):
-    """Keeps one campaign. Whatever a method was given is kept once it has returned.
+    """Keeps one campaign. A method returns when its arguments are kept.
 
-    Raises UsageError if it cannot be written or read; what was kept before is kept still.
+    Raises UsageError if the store cannot be written or read; everything kept before stays.
     """
 
     place: str
@@ -48,7 +48,7 @@ class Store(Protocol):
         """Keeps others from running the same campaign. Raises UsageError if another does."""
 
     def running(self) -> bool:
-        """Whether somebody holds the lock."""
+        """True if a run holds the lock."""
 
     def load(self) -> Saved | None:
         """The campaign, None if there is none. Raises UsageError if it is damaged."""
@@ -60,7 +60,7 @@ class Store(Protocol):
         """Adds records; `ledger` is the state with them."""
 
     def put_trace(self, folder: str, name: str, trace: Trace) -> Path:
-        """Keeps a trace and answers its file on this machine."""
+        """Keeps a trace and returns its file on this machine."""
 
     def find_trace(self, folder: str, name: str) -> Path:
         """The file on this machine of a trace that was put before."""
@@ -69,7 +69,7 @@ class Store(Protocol):
         """Forgets a trace, if it is there."""
 
     def put_status(self, status: dict[str, Any]) -> None:
-        """What others may read while the campaign runs."""
+        """Writes the status that others may read while the campaign runs."""
 
     def database(self) -> str:
         """Names the Hypothesis example database that workers can make with `example_database`."""
@@ -228,9 +228,8 @@ class DirectoryStore:
             yield
         except OSError as error:
             raise UsageError(
-                f"cannot write to {error.filename or self.directory}: {os.strerror(error.errno or 0)}; what was found "
-                "so far is kept: "
-                "make room and give the same command again to go on"
+                f"cannot write to {error.filename or self.directory}: {os.strerror(error.errno or 0)}; everything "
+                "found so far is kept: free some space and give the same command again to resume"
             ) from error
 
 
@@ -240,4 +239,4 @@ def finding_in(store: Store, name: str, contract: str) -> tuple[Trace, Path]:
     try:
         return load_trace(path, contract), path
     except UsageError as error:
-        raise UsageError(f"{error}; put back what was there, or {store.way_out}") from error
+        raise UsageError(f"{error}; restore it, or {store.way_out}") from error

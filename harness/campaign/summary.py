@@ -20,9 +20,9 @@ YARDSTICK_HOURS = 6
 
 @dataclass
 class Campaign:
-    """What a campaign came to so far, in all its runs; `run_steps` and `run_seconds` are of this one.
+    """Results of a campaign so far, in all its runs; `run_steps` and `run_seconds` are of this run.
 
-    `findings` maps the name of a trace to the trace and its file; those not shrunk yet have names that say so.
+    `findings` maps the name of a trace to the trace and its file; the name says if it is not shrunk yet.
     """
 
     target: Target
@@ -70,7 +70,7 @@ class Campaign:
 
     @property
     def gaps(self) -> list[str]:
-        """Why the campaign is inconclusive as long as it finds nothing."""
+        """Reasons why the campaign is inconclusive as long as it finds nothing."""
         return gaps(self.missed, self.not_evaluated)
 
     @property
@@ -79,7 +79,7 @@ class Campaign:
 
     @property
     def laws(self) -> dict[str, str]:
-        """What became of each law: held, not_evaluated, not_checked or violated."""
+        """The verdict on each law: held, not_evaluated, not_checked or violated."""
         violated = {trace.law for trace, _ in self.findings.values()}
         return law_verdicts(self.plan.contract, self.ledger.evaluated, self.not_checked, violated)
 
@@ -90,7 +90,7 @@ class Campaign:
 
 
 def missed_in(contract: str, ledger: Ledger) -> tuple[str, ...]:
-    """The reach goals that no episode reached."""
+    """The goals that no episode met."""
     return missed_goals(model_of(contract), ledger.reach, ledger.unreachable)
 
 
@@ -105,7 +105,7 @@ def unique(states: int) -> int | None:
 
 
 def yardstick(rate: float) -> str:
-    """What a rate comes to in a night."""
+    """Says how many steps a rate gives in a night."""
     steps = rate * YARDSTICK_HOURS * 3600
     share = steps / YARDSTICK_STEPS
     return f"{steps:,.0f} steps in {YARDSTICK_HOURS} hours, {share:.0%} of a billion"

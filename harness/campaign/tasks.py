@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and how it does it."""
+"""Tasks of a worker, and their execution."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ISOLATED_STEP_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """Play a shard, shrink a failing trace, record how an episode reached a goal, or play known examples again.
+    """Task to play a shard, shrink a failing trace, record how an episode met a goal, or replay known examples.
 
-    `number` is the shard or the episode. A task whose worker was lost is done again with `lost`, which says how and,
-    in `episode`, where; the failure that it may be is then looked for in children of the worker.
+    `number` is the shard or the episode. If a worker was lost, the task is done again: `lost` says how, and `episode`
+    where. The worker then runs it in children, since the target may be what killed the worker.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
 
 def uses_children(task: Task) -> bool:
-    """Whether the worker leaves what may hang or die to children of its own."""
+    """True if the worker runs code that may hang or die in children of its own."""
     if task.kind == SHRINK:
         assert task.trace is not None
         # Shrinking in children comes to another end, so one worker that was lost by chance must not lead there.
@@ -85,7 +85,7 @@ def _shard_again(factory: Factory, plan: Plan, task: Task) -> ShardReport:
     report = report or ShardReport(task.number)
     if (trace := fatal or other) is not None:
         report.absorb(task.episode, Outcome(plan.driver, len(trace.ops), 1, failure=trace))
-        report.lost.append(f"{where}; the target did it: {kind_of(trace)}")
+        report.lost.append(f"{where}; the target is the cause: {kind_of(trace)}")
     else:
         report.lost.append(f"{where}; not repeated when run alone")
     return report

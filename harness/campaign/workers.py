@@ -1,7 +1,7 @@
-"""The engine that comes with the package: worker processes of this machine.
+"""Workers of a campaign, and those that come with the package: processes of this machine.
 
-A worker that hangs is killed, one that dies is replaced; what it was doing is done again, in children that the new
-worker can lose.
+A worker that hangs is killed and a dead one is replaced. Its task is done again, in children that the new worker can
+lose.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import SHARD, Task, do_task, uses_children
 from kvlockstep.core.isolation import SharedWatchdog, die_with, how_it_died
-from kvlockstep.core.system import FORK
+from kvlockstep.core.system import FORK, let_signals_in, signals_held
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory
 
@@ -37,13 +37,13 @@ class Done(NamedTuple):
     result: ShardReport | Trace | None
 
 
-class Engine(Protocol):
-    """Where tasks are done. What comes out of them is the same on every engine."""
+class Workers(Protocol):
+    """Workers that do tasks. The results are the same wherever they run."""
 
     jobs: int
 
     def free(self) -> int:
-        """How many more tasks it takes now."""
+        """Returns the number of further tasks that they can take now."""
 
     def submit(self, task: Task) -> None:
         """Begins a task."""
@@ -52,7 +52,7 @@ class Engine(Protocol):
         """The tasks that have ended; waits for one at most `seconds`."""
 
     def lost(self) -> list[str]:
-        """Workers lost since the last call that no report of a shard tells of."""
+        """Describes the workers lost since the last call, except those in the report of a shard."""
 
     def close(self) -> None:
         """Ends all workers at once."""
@@ -69,8 +69,8 @@ class _Worker:
     since: float = 0.0
 
 
-class LocalPool:
-    """Engine of `jobs` processes, forked from this one."""
+class LocalWorkers:
+    """Workers in `jobs` processes, forked from this one."""
 
     def __init__(self, factory: Factory, plan: Plan, jobs: int, database: str = "") -> None:
         self.jobs = jobs
@@ -130,7 +130,8 @@ class LocalPool:
         inherited = [worker.pipe for worker in self._workers] + [ours]
         arguments = (self._factory, self._plan, self._database, theirs, inherited, beat, episode, os.getpid())
         process = FORK.Process(target=_work, args=arguments)
-        process.start()
+        with signals_held():
+            process.start()
         theirs.close()
         return _Worker(process, ours, beat, episode)
 
@@ -150,9 +151,9 @@ class LocalPool:
         return time.monotonic() - worker.since > limit
 
     def _replace(self, worker: _Worker, how: str) -> list[Done]:
-        """Puts another worker in the place of a lost one, which does the task again.
+        """Replaces a lost worker; the new one does the task again.
 
-        A shard is never given up. A failure that many workers were lost over is kept as it is.
+        A shard is never given up. A failure that cost many workers is kept as it is.
         """
         worker.process.kill()
         worker.process.join()
@@ -183,6 +184,7 @@ def _work(
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    let_signals_in()
     die_with(parent)
     for other in inherited:
         other.close()

@@ -15,7 +15,7 @@ from kvlockstep.targets.registry import check_contract
 
 
 @click.command("bench", short_help="Measure speed", epilog="Example: kvlockstep bench drivers")
-@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store|record]...")
+@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store|kv_tier|kv_index|record]...")
 @click.option(
     "--contract",
     "contracts",

@@ -74,8 +74,8 @@ def check_command(
 ) -> None:
     """Check targets against CONTRACTS: saved failures, exploration, Hypothesis, then random episodes.
 
-    Without CONTRACTS it checks every contract. Without --target it checks every target that comes with the package or
-    stands in the configuration.
+    Without CONTRACTS it checks every contract. Without --target it checks every target that comes with the package,
+    and those in the configuration.
     """
     settings = load_config(config)
     budget = profile_of(profile or settings.profile)

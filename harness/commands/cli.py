@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # a target's words may be in no alphabet of the terminal
     try:
         if sys.stdout is None:
-            raise UsageError("standard output is closed; the results need a place, if only /dev/null")
+            raise UsageError("standard output is closed; redirect it, for example to /dev/null")
         cli.main(args=None if arguments is None else list(arguments), prog_name="kvlockstep", standalone_mode=False)
     except UsageError as error:
         stderr().print(f"kvlockstep: {error}", markup=False)

@@ -1,4 +1,4 @@
-"""`diff`: one random trace on two engines, up to the first thing in which both should agree.
+"""`diff`: one random trace on two engines, up to the first result in which they should agree and do not.
 
 Both are judged as usual. Beside that, an admission or a reservation is granted by both or by neither, and a hit is
 equally long, counted in blocks that are whole for both. By default the pool is so large that neither has to evict, so
@@ -44,13 +44,13 @@ DIFFERENCE = Law[[Any]](
 
 
 def common_traits(a: Traits, b: Traits) -> Traits:
-    """What a scheduler may do to both. Prompts come in chunks only where both count in the same blocks."""
+    """Traits that both engines have. Prompts come in chunks only if both count in the same blocks."""
     common = {t.name: t.common(getattr(a, t.name), getattr(b, t.name)) for t in TRAITS.values() if t.common}
     return replace(a, **{**common, "chunk": common["chunk"] and a.block_size == b.block_size})
 
 
 def pair_model(names: tuple[str, str], other: Factory, without: Collection[str], roomy: bool) -> type[KVManagerModel]:
-    """The model of a kv_manager which has a second engine at its side. Commands in `without` are left out."""
+    """Model of a kv_manager with a second engine beside it. It leaves out the commands in `without`."""
 
     def _as_roomy(smaller: Iterable[tuple[Scope, Sequence[Op]]]) -> list[tuple[Scope, Sequence[Op]]]:
         return [(s, o) for s, o in smaller if not roomy or getattr(s, "blocks", 0) == ROOMY]
@@ -87,14 +87,14 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
             theirs = _labelled(names[1], self.beside.step, op)
             if _comparable(answer, self.grain) != _comparable(theirs, self.grain):
                 details = (f"{names[0]}: {answer}", f"{names[1]}: {theirs}")
-                raise Divergence(DIFFERENCE.id, f"{names[0]} and {names[1]} answer {op.name} differently", details)
+                raise Divergence(DIFFERENCE.id, f"{names[0]} and {names[1]} differ in the result of {op.name}", details)
             return answer
 
     return Pair
 
 
 def _own(traits: Traits) -> dict[str, Any]:
-    """What a judge must know of its own engine and may not share with the other."""
+    """Traits of its own engine that a judge must know and cannot share with the other."""
     return {trait.name: getattr(traits, trait.name) for trait in TRAITS.values() if trait.common is None}
 
 
@@ -106,7 +106,7 @@ def _labelled(name: str, step: Callable[[Op], Answer], op: Op) -> Answer:
 
 
 def _comparable(answer: Answer, grain: int) -> Answer:
-    """An answer without what two right engines may do differently: copies, and hits of part of a block."""
+    """An answer without the parts in which two right engines may differ: copies, and hits of part of a block."""
     cached = None if answer.cached is None else answer.cached // grain * grain
     return Answer(answer.refused, cached)
 

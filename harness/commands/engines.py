@@ -34,9 +34,9 @@ MISUSE = "misuse"
 HEADINGS = ("target", "contract", "engine", "version", "verdict", "law", "steps", "traits")
 INTRODUCTION = """# Engines under the contracts
 
-Written by `kvlockstep engines --profile {profile} -o FILE`, which checks every engine that it finds. An engine that
-is missing is listed with the reason. The known divergences below are replayed as well; they stand, with their
-traces, beside the adapters: impl/engines/ENGINE/known.toml.
+Written by `kvlockstep engines --profile {profile} -o FILE`, which checks every engine that it finds. A missing engine
+is listed with the reason. The command also replays the known divergences below. You find their reasons and traces
+beside the adapters, in impl/engines/ENGINE/.
 """
 
 
@@ -77,7 +77,7 @@ def check_engines(
 
 
 def _row(report: TargetResult) -> EngineRow:
-    """A violation of a law that a known divergence of the target names is KNOWN, and fails nothing."""
+    """Marks a violation as KNOWN if a known divergence of the target names its law; then nothing fails."""
     facts, failed = report.facts, next(iter(report.failures), None)
     law = failed.failure.law if failed is not None and failed.failure is not None else ""
     known = known_divergences() if law else []
@@ -99,7 +99,7 @@ def _row(report: TargetResult) -> EngineRow:
 
 @dataclass(frozen=True)
 class KnownRow:
-    """A known divergence, and whether its trace shows it today; `found` is None where the engine is missing."""
+    """A known divergence with the result of its trace today; `found` is None if the engine is missing."""
 
     id: str
     kind: str

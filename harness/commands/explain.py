@@ -1,4 +1,4 @@
-"""`explain`: what a law, a fault, a contract or a part of one says, and which bugs are like it."""
+"""`explain`: a law, a fault, a contract or a part of one, with the bugs behind it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import click
 
 from kvlockstep.campaign.plan import SHARD_EPISODES
 from kvlockstep.campaign.playing import shard_driver
-from kvlockstep.campaign.running import GRACE_SECONDS, MakeEngine, fuzz, local_engine
+from kvlockstep.campaign.running import GRACE_SECONDS, MakeWorkers, fuzz, local_workers
 from kvlockstep.campaign.store import DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign
 from kvlockstep.commands.options import (
@@ -39,7 +39,7 @@ from kvlockstep.show.findings import results_of_campaign
 from kvlockstep.show.machine_formats import machine_formats, publish
 
 F = TypeVar("F", bound=Callable[..., Any])
-ENGINES = ("local", "ray")
+WORKERS = ("local", "ray")
 LATE_SECONDS = 2.0
 # Where the traces of a campaign on a Redis server are put on this machine.
 CAMPAIGNS = Path(".kvlockstep/campaigns")
@@ -51,7 +51,7 @@ def where_option(function: F) -> F:
         "--dir",
         "directory",
         type=click.Path(path_type=Path),
-        help="Keep the campaign here, and go on with the one that is here.",
+        help="Directory of the campaign. A campaign that is there is resumed.",
     )
     store = click.option(
         "--store", "url", metavar="URL", help="Keep the campaign on a Redis server: redis://HOST:PORT/DB#NAME."
@@ -89,7 +89,7 @@ def where_option(function: F) -> F:
     "--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True, help="Driver of every shard."
 )
 @click.option(
-    "--workers", type=click.Choice(ENGINES), default="local", show_default=True, help="Where the workers run."
+    "--workers", type=click.Choice(WORKERS), default="local", show_default=True, help="Where the workers run."
 )
 @click.option("--address", metavar="HOST:PORT", help="Address of a running Ray cluster (default: start a local one).")
 def fuzz_command(
@@ -111,7 +111,7 @@ def fuzz_command(
     """Run random episodes in worker processes until the time is up. Ctrl-C ends it early and loses nothing.
 
     When time is up, running shards finish, at most five minutes later. A second Ctrl-C does not wait for them. With
-    --dir it is a campaign: the same command resumes it, also after a crash, and no recorded episode is played again.
+    --dir it is a campaign: the same command resumes it, even after a crash, and no recorded episode is played again.
     Without --dir, findings go where `check` plays them first.
     """
     target = one_target(contract, targets)
@@ -129,7 +129,7 @@ def fuzz_command(
             driver=shard_driver(driver).name,
             shards=shards,
             shard_episodes=shard_episodes,
-            make_engine=_engine(workers, address),
+            make_workers=_make_workers(workers, address),
             progress=_Shown(NowAndThen(progress), seconds),
         )
     if as_json:
@@ -141,7 +141,7 @@ def fuzz_command(
 
 
 def campaign_json(campaign: Campaign) -> dict[str, Any]:
-    """What `fuzz --json` prints."""
+    """Returns the JSON of `fuzz --json`."""
     contract = campaign.target.contract
     traces = [str(path) for _, path in campaign.findings.values()]
     run = {
@@ -172,7 +172,7 @@ def campaign_json(campaign: Campaign) -> dict[str, Any]:
 
 @contextmanager
 def open_store(directory: Path | None, url: str | None) -> Iterator[Store]:
-    """The store that the options name; without any, one that is gone afterwards but for its findings."""
+    """The store that the options name; without them a temporary one, of which only the findings stay."""
     if url is not None:
         from kvlockstep.campaign.redis_store import DEFAULT_NAME, RedisStore  # noqa: PLC0415
 
@@ -186,16 +186,16 @@ def open_store(directory: Path | None, url: str | None) -> Iterator[Store]:
             yield DirectoryStore(Path(scratch), findings=Path(Config.dir))
 
 
-def _engine(name: str, address: str | None) -> MakeEngine:
+def _make_workers(name: str, address: str | None) -> MakeWorkers:
     if name == "local":
-        return local_engine
-    from kvlockstep.campaign.ray_workers import ray_engine  # noqa: PLC0415
+        return local_workers
+    from kvlockstep.campaign.ray_workers import ray_workers  # noqa: PLC0415
 
-    return partial(ray_engine, address=address)
+    return partial(ray_workers, address=address)
 
 
 class _Shown:
-    """Says what a campaign resumes, how far it is, and what it waits for when its time is up."""
+    """Reports what a campaign resumes, its progress, and what it waits for when its time is up."""
 
     def __init__(self, show: NowAndThen, seconds: float) -> None:
         self._show = show

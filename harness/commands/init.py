@@ -16,6 +16,7 @@ from kvlockstep.targets.registry import check_contract
 
 # The target, the contract and the installation that the templates name, as docs/ci.md shows them.
 TARGET, CONTRACT, INSTALLED = "my_package.kv_adapter:MyManager", "kv_manager", " --editable ."
+IGNORED = ".kvlockstep/"
 SERVICES = {
     "github": {
         ".github/workflows/kvlockstep.yml": "github-gate.yml",
@@ -68,6 +69,7 @@ def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
         texts[file] = _workflow(template, target, contract, installable="project" in settings)
     written = [_write(directory / file, text) for file, text in texts.items()]
     written.append(_configure(project, settings, contract, target))
+    written.append(_ignore(directory / ".gitignore"))
     console = stdout()
     for line in written:
         console.print(line, markup=False)
@@ -104,6 +106,19 @@ def _write(path: Path, text: str) -> str:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return f"wrote {path}"
+
+
+def _ignore(path: Path) -> str:
+    """Adds the folder of failing traces to .gitignore. Returns what became of it."""
+    try:
+        former = path.read_text(encoding="utf-8") if path.exists() else ""
+        if IGNORED in former.splitlines():
+            return f"kept  {path}: it has {IGNORED} already"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("" if not former or former.endswith("\n") else "\n") + IGNORED + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return f"wrote {IGNORED} to {path}"
 
 
 def _configure(project: Path, settings: dict[str, object], contract: str, target: str) -> str:

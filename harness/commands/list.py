@@ -1,4 +1,4 @@
-"""`list`: contracts, targets, drivers, laws, reach goals and faults."""
+"""`list`: contracts, targets, drivers, laws, goals and faults."""
 
 from __future__ import annotations
 

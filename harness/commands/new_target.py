@@ -65,8 +65,8 @@ def new_target_command(name: str, contract: str, directory: Path) -> None:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
     console = stdout()
-    console.print(f"{adapter}: fill in what raises NotImplementedError", markup=False)
-    console.print(f"{test}: run it with `pytest {shlex.quote(str(test))}`, or", markup=False)
+    console.print(f"wrote {adapter}: implement the methods that raise NotImplementedError", markup=False)
+    console.print(f"wrote {test}: run it with `pytest {shlex.quote(str(test))}`, or", markup=False)
     target = f"{name if adapter.parent == Path() else adapter}:{class_name(name)}"
     console.print(f"kvlockstep check {contract} --target {shlex.quote(target)}", markup=False)
 
@@ -96,9 +96,7 @@ def adapter_source(module: str, contract: str) -> str:
     """A class with every method of the contract's protocol; each raises NotImplementedError."""
     known = CONTRACTS[contract]
     methods = members(known.protocol)
-    body = [
-        _docstring(f"What does {class_name(module)} wrap? `kvlockstep explain {contract}` says what is asked of it.")
-    ]
+    body = [_docstring(f"What does {class_name(module)} wrap? `kvlockstep explain {contract}` explains its contract.")]
     body += _traits(known)
     body += ["", *_init(known)]
     for name, member in methods.items():
@@ -117,7 +115,9 @@ def _init(contract: Contract) -> list[str]:
     kinds = {name: _kind(value) for name, value in contract.probe.items()}
     lines = [f"def __init__(self, {', '.join(f'{name}: {kind}' for name, kind in kinds.items())}) -> None:"]
     if contract.traits:
-        return [*lines, "    self.block_size = block_size", "    self.total = blocks * block_size"]
+        sizes = " * ".join(name for name in ("blocks", "block_size", "units") if name in kinds)
+        values = {"block_size": "block_size", "total": sizes}
+        return [*lines, *(f"    self.{t.name} = {values[t.name]}" for t in contract.traits.values() if t.required)]
     return [*lines, *(f"    self._{name} = {name}" for name in kinds)]
 
 
@@ -128,7 +128,7 @@ def _kind(value: object) -> str:
 def _traits(contract: Contract) -> list[str]:
     optional = [trait for trait in contract.traits.values() if not trait.required]
     lines = [f"{trait.name} = {literal(trait.default)}  # {trait.summary}" for trait in optional]
-    return ["", "# What it can do; a run says nothing of what is not declared here.", *lines] if lines else []
+    return ["", "# Traits: a run covers only what is declared here.", *lines] if lines else []
 
 
 def _method(name: str, member: Any, about: str) -> list[str]:

@@ -71,7 +71,7 @@ def _analyze(function: Callable[..., None], seconds: float) -> tuple[set[str], s
 
 
 def _repeats(function: Callable[..., None], message: str) -> bool:
-    """Whether the call in CrossHair's message fails on plain values too; it models a few operations imprecisely."""
+    """True if the call in CrossHair's message fails on plain values too; it models a few operations imprecisely."""
     _, _, call = message.partition("when calling ")
     try:
         eval(call.partition(" (which returns")[0], {function.__name__: function})
@@ -81,7 +81,7 @@ def _repeats(function: Callable[..., None], message: str) -> bool:
 
 
 def print_proofs(console: Console, proofs: list[Proof]) -> None:
-    """One line a proof; what was not exhausted is not called proved."""
+    """Prints one line for each proof; one that was not exhausted is not called proved."""
     table = Table(box=None, pad_edge=False)
     for heading in ("proof", "verdict", "seconds", ""):
         table.add_column(heading, justify="right" if heading == "seconds" else "left")
@@ -95,9 +95,9 @@ def print_proofs(console: Console, proofs: list[Proof]) -> None:
 @json_option
 @click.option("--time", "time_text", default="30s", show_default=True, metavar="DURATION", help="Time for each proof.")
 def prove_command(names: Sequence[str], as_json: bool, time_text: str) -> None:
-    """Prove with CrossHair the small pure functions that everything else rests on. NAMES select some of the proofs.
+    """Prove the small pure functions that everything else rests on, with CrossHair. NAMES select some of the proofs.
 
-    A proof that was not exhausted in its time is not called proved; it makes the verdict inconclusive.
+    A proof that is not exhausted in its time makes the verdict inconclusive.
     """
     with progress_bar() as progress:
         task = progress.add_task("proving")

@@ -1,4 +1,4 @@
-"""`quality`: how well a kv_manager uses its memory on multi-turn chats, beside exact LRU and an unbounded cache.
+"""`quality`: memory use of a kv_manager on multi-turn chats, beside exact LRU and an unbounded cache.
 
 Users take turns; each turn sends the whole conversation again with new tokens, and gets an answer. A few requests are
 in flight at a time. The scheduler is the simplest: first come, first served; a decode without room preempts the

@@ -52,7 +52,7 @@ def replay_mooncake(
     console: Console,
     as_json: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Plays a request trace on a kv_manager and prints its summary, or the violation; answers verdict and JSON."""
+    """Plays a request trace on a kv_manager and prints its summary, or the violation; returns verdict and JSON."""
     reader = read_mooncake(path, skip_bad)
     lines = _count_lines(path)
     total = lines if limit is None else min(limit, lines)
@@ -83,7 +83,7 @@ def replay_mooncake(
 
 
 def _missing_for_blocks(adapter: Any, target: Target, requests: MooncakeReader, limit: int | None) -> str:
-    """What is missing to play with one stamp per block and what that costs; nothing if all is there.
+    """Names the methods missing for one stamp per block, and the cost of that; "" if none is missing.
 
     Raises UsageError if it costs more than MOST_SLOT_ENTRIES.
     """
@@ -204,9 +204,10 @@ def replay_command(
 ) -> None:
     """Replay saved traces, or a request trace in Mooncake format.
 
-    Says of each trace FIXED, HOLDS, VIOLATED, FLAKY, or NOT APPLICABLE where not all of it can be played on the target;
-    of a DIR all that are below it. The worst verdict is the exit code. A trace names its target, which is imported and
-    called: one that is neither part of kvlockstep nor registered nor configured needs --target or --trust.
+    Each trace is FIXED, HOLDS, VIOLATED, FLAKY, or NOT APPLICABLE if some of its operations cannot be played on the
+    target. A DIR stands for all traces below it. The worst verdict is the exit code. A trace names its target, which
+    is imported and called. A target that is neither part of kvlockstep nor registered nor configured needs --target
+    or --trust.
     """
     if trace_format == "mooncake":
         if len(files) != 1:

@@ -1,4 +1,4 @@
-"""`score`: the suite on its own faults and on what is right."""
+"""`score`: the suite on its own faults and on known-good targets."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ from kvlockstep.targets.registry import check_contract, known_faults
     metavar="X",
     help="Steps for each known-good target, as a multiple of the profile's random steps.",
 )
+@click.option(
+    "--every-driver", is_flag=True, help="Run Hypothesis also on faults that exploration and random episodes caught."
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Worker processes.")
 @click.option("--traces", metavar="DIR", help="Write the shortest trace of each fault to DIR.")
 def score_command(
@@ -58,13 +61,14 @@ def score_command(
     faults: Sequence[str],
     seeds: Sequence[int],
     clean_times: float,
+    every_driver: bool,
     jobs: int,
     traces: str | None,
 ) -> None:
-    """Every fault in impl/faulty under every driver, and the known-good targets; default profile ci.
+    """Run the drivers on every fault in impl/faulty and on the known-good targets. The default profile is ci.
 
-    A fault that a seed misses, a shortest trace of more than 12 operations, a median above 6, and a known-good
-    target that does not hold fail the score. Exploration gets a small share of the profile's time on each fault.
+    The score fails if a seed misses a fault, if a shortest trace has more than 12 operations, if their median is above
+    6, or if a known-good target does not hold. Exploration gets a small share of the profile's time on each fault.
     """
     from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
     from kvlockstep.show.score_text import print_score  # noqa: PLC0415
@@ -83,12 +87,13 @@ def score_command(
             faults=faults,
             seeds=tuple(dict.fromkeys(seeds)) or (0, 1, 2),
             clean_times=clean_times,
+            every_driver=every_driver,
             jobs=jobs,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     for fault in result.faults if traces else ():
         if fault.trace is not None:
-            # An error's details are a traceback with paths of this machine; a replay makes them anew.
+            # An error's details are a traceback with paths of this machine; a replay makes them again.
             save_trace(fault.trace.but(details=()), Path(str(traces), fault.contract), f"{fault.id}.jsonl")
     if as_json:
         print_json(result.to_json())

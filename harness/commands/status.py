@@ -1,4 +1,4 @@
-"""`status`: how far a campaign is, and what it found."""
+"""`status`: progress and findings of a campaign."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kvlockstep.show.console import stdout
 @click.argument("place", metavar="DIR|URL")
 @json_option
 def status_command(place: str, as_json: bool) -> None:
-    """Show a campaign, running or ended: steps, findings, and goals not yet reached. The exit code is always 0."""
+    """Show a campaign, running or ended: steps, findings, and goals not met yet. The exit code is always 0."""
     with open_store(None if "://" in place else Path(place), place if "://" in place else None) as store:
         saved = store.load()
         if saved is None:
@@ -57,7 +57,7 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
     for trace, path in findings:
         console.print(f"    {trace.law} in {len(trace.ops)} operations: {trace.message}", markup=False)
         console.print(f"      {replay_line(trace.target, path)}", markup=False)
-    console.print(f"  corpus: {len(status['corpus'])} traces, the shortest episode for each goal reached")
+    console.print(f"  corpus: {len(status['corpus'])} traces, the shortest episode for each goal met")
     for gap in gaps(status["missed"], status["not_evaluated"]):
         console.print(f"  {gap}")
     if status["lost"]:

@@ -18,7 +18,7 @@ FLAKY_SAYS = (
 
 
 def failure_page(trace: Trace, path: Path | str | None = None) -> str:
-    """A violation for people: the steps with their answers, what is wrong, the law, how to replay it."""
+    """Failure page: the steps with their answers, the violation, the law, and the command that replays it."""
     scope = ", ".join(f"{k}={_plain(v)}" for k, v in trace.scope.shown().items())
     last = len(trace.ops)
     lines = [
@@ -56,7 +56,7 @@ def _with_avail(steps: Sequence[str], avails: Sequence[int | None]) -> list[str]
 
 def _shrunk(trace: Trace) -> str:
     if trace.original > len(trace.ops):
-        return f" (shrunk from {trace.original}{', not to the end' if trace.unfinished else ''})"
+        return f" (shrunk from {trace.original}{', shrinking not finished' if trace.unfinished else ''})"
     return " (not shrunk to the end)" if trace.unfinished else ""
 
 

@@ -59,7 +59,7 @@ def sync_directory(directory: Path) -> None:
 
 
 class Journal:
-    """A file that lines are only ever added to; what a crash left of a line is cut off."""
+    """A file to which lines are only added; a line that a crash cut off is removed."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""Runs what a target may end, hang or crash in a child process, and says how that went.
+"""Runs code that a target may end, hang or crash in a child process, and reports how it ended.
 
 The child counts its steps into shared memory whenever its watchdog ticks; the parent only waits. When the count stands
 still for too long the parent kills the child.
@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ChildLost(Exception):
-    """The child hung (`hung`) or ended without its answer. `reason` is a sentence, `details` say where it stood."""
+    """The child hung (`hung`) or ended without its answer. `reason` is a sentence; `details` show its stack."""
 
     def __init__(self, reason: str, hung: bool, details: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -70,9 +70,9 @@ def in_child(
 ) -> R:
     """Returns `work(watchdog)` as computed in a forked child. Raises ChildLost, or what `work` raised.
 
-    `progress` hears what the child reports to its watchdog. Until `began` says that the target is called, the child may
-    take START_SECONDS if that is more than its steps have. Interrupts are for the parent: the child ignores them.
-    Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
+    `progress` is called with the count of the child's watchdog. Until `began` says that the target is called, the child
+    may take START_SECONDS, if that is more than its steps may take. Interrupts are for the parent: the child ignores
+    them. Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
     """
     if not system.CAN_FORK:
         own = SharedWatchdog(step_seconds, [0, 0])
@@ -83,7 +83,7 @@ def in_child(
     with tempfile.TemporaryFile("w+") as last_words:
         arguments = (work, step_seconds, shared, send, last_words, os.getpid())
         child = FORK.Process(target=_serve, args=arguments)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), system.signals_held():
             # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child.start()
@@ -111,6 +111,7 @@ def _serve(
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    system.let_signals_in()
     die_with(parent)
     faulthandler.enable(last_words, all_threads=False)
     _one_thread()
@@ -134,7 +135,7 @@ def _serve(
 
 
 def _pickled(answer: Any) -> bytes:
-    """The answer for the parent. An exception that cannot be made again there goes as its text."""
+    """The result for the parent. An exception that cannot be unpickled there goes as its text."""
     try:
         data = bytes(ForkingPickler.dumps(answer))
         if isinstance(answer, BaseException):
@@ -163,15 +164,15 @@ def _await(
     began: Callable[[], bool],
 ) -> Any:
     limit = 2 * step_seconds
-    seen, since, told = (-1, False), time.monotonic(), 0
+    seen, since, told = (-1, False), _clock(child.pid), 0
     while not receive.poll(POLL_SECONDS):
         if not child.is_alive() and not receive.poll(0):
             raise _died(child, last_words)
         # The time that the child takes for its first step is counted from when the target is called.
         state = shared[0], began()
         if state != seen:
-            seen, since = state, time.monotonic()
-        elif time.monotonic() - since > (limit if seen[1] else max(limit, START_SECONDS)):
+            seen, since = state, _clock(child.pid)
+        elif _clock(child.pid) - since > (limit if seen[1] else max(limit, START_SECONDS)) and child.is_alive():
             raise _hung(child, limit, last_words)
         if progress is not None and shared[1] != told:
             told = shared[1]
@@ -183,6 +184,11 @@ def _await(
         raise _died(child, last_words) from None
 
 
+def _clock(pid: int) -> float:
+    """Seconds that stand still while the process waits for a core."""
+    return time.monotonic() - system.seconds_without_a_core(pid)
+
+
 def _died(child: Any, last_words: IO[str]) -> ChildLost:
     return ChildLost(how_it_died(child.exitcode), hung=False, details=_said(last_words))
 
@@ -192,7 +198,7 @@ def _hung(child: Any, seconds: float, last_words: IO[str]) -> ChildLost:
         os.kill(child.pid, signal.SIGABRT)
     child.join(LAST_WORDS_SECONDS)
     said = tuple(line for line in _said(last_words) if not line.startswith("Fatal Python error"))
-    return ChildLost(f"no step for {seconds:g} s, not even to a signal", hung=True, details=said)
+    return ChildLost(f"no step for {seconds:g} s, and no reaction to a signal", hung=True, details=said)
 
 
 def _said(last_words: IO[str]) -> tuple[str, ...]:

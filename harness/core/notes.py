@@ -1,7 +1,7 @@
 """Notes of the current episode in shared memory: the trace of a process that a target has ended.
 
-The process that runs the target notes each operation before it is tried; the one that waits for it makes the trace of
-the notes when it is lost. `kvlockstep bench drivers` measures what the notes cost.
+The process that runs the target notes each operation before it tries it. The process that waits for it makes a trace of
+the notes when the first one is lost. `kvlockstep bench drivers` measures what the notes cost.
 """
 
 from __future__ import annotations

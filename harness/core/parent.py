@@ -1,9 +1,9 @@
 """The process that waits for a command's own process, and whose exit code a shell or a CI job sees.
 
-A target's code may end the process that runs it. Drivers run targets in children of their own; whatever else runs a
-target's code (its import, a comparison, a benchmark, a driver on a device that no forked child can use) ends the
-command's process, and then this one says so: without the last word of the command no exit code is a success. Where the
-command took notes of an episode, this process saves the trace of it.
+A target's code may end the process that runs it. Drivers run targets in children of their own. Other code of a target
+(its import, a comparison, a benchmark, a driver on a device that no forked child can use) can end the command's
+process. Then this process says so: without the last word of the command no exit code is a success. If the command took
+notes of an episode, this process saves its trace.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.isolation import ChildLost, die_with, how_it_died
 from kvlockstep.core.notes import EpisodeNotes, lost_trace
+from kvlockstep.core.system import signals_held
 from kvlockstep.core.trace import save_trace
 from kvlockstep.models.registry import model_of
 
@@ -70,7 +71,9 @@ def waited_for(command: Callable[[], int]) -> int:
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     me = os.getpid()
-    child = os.fork()
+    with signals_held():
+        child = os.fork()
+        sent = _forwarding(child) if child else set()
     if child == 0:
         # A group of its own: what a terminal sends reaches this process only once, from its parent.
         os.setpgid(0, 0)
@@ -78,7 +81,6 @@ def waited_for(command: Callable[[], int]) -> int:
         code = command()
         _page[CODE], _page[SAID] = code & 0xFF, 1
         return code
-    sent = _forwarding(child)
     _, status = os.waitpid(child, 0)
     if _page[SAID]:
         return _page[CODE]
@@ -111,9 +113,9 @@ def _save_lost_trace(shared: _Shared, how: str) -> None:
 
 @contextlib.contextmanager
 def noting_for_parent(run: NotedRun) -> Iterator[EpisodeNotes | None]:
-    """In it the parent saves the trace of the episode in these notes, should the target end this process.
+    """Yields notes from which the parent saves the trace of the episode, if the target ends this process.
 
-    None if no parent waits, as under a debugger or when check() is called from Python.
+    Yields None if no parent waits, as under a debugger or when check() is called from Python.
     """
     if _shared is None:
         yield None
@@ -149,7 +151,7 @@ def _forwarding(child: int) -> set[int]:
 
 @contextlib.contextmanager
 def doing(kind: str, what: str) -> Iterator[None]:
-    """In it the parent knows what this process does, IMPORTING or RUNNING something, should it end there."""
+    """Tells the parent what this process does, IMPORTING or RUNNING something, in case it ends there."""
     activity = f"{kind} {what}"
     if _page is None:
         yield

@@ -1,6 +1,6 @@
-"""What the operating system offers, and what kvlockstep does without it.
+"""Features of the operating system, and what kvlockstep does without them.
 
-All else in the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
+The rest of the package asks here. Linux and macOS have everything but the last; Windows has nothing of it.
 
 | needed | for | without it |
 |---|---|---|
@@ -15,6 +15,8 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kvlockstep.core.errors import UsageError
@@ -31,7 +33,7 @@ class NoFork:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UsageError(
-            "this needs processes that fork, which Linux and macOS have and this system has not: "
+            "this command needs processes that fork, which Linux and macOS have and this system does not: "
             "use check, explore or replay, which then run the target in their own process"
         )
 
@@ -41,10 +43,47 @@ FORK: Any = multiprocessing.get_context("fork") if CAN_FORK else NoFork()
 
 
 def unprotected() -> str:
-    """What a check on this system cannot do, in one sentence; empty where it can do everything."""
+    """Says in one sentence what a check on this system cannot do; "" if it can do everything."""
     lacks = []
     if not CAN_FORK:
         lacks.append("a target that exits or crashes ends the check without a trace")
     if not CAN_LIMIT_TIME:
         lacks.append("a call that does not return hangs it")
     return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
+
+
+# Signals by which a terminal, a shell or a CI job ends a command.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Holds back the signals that end a command until the block ends. A process forked in it starts with them held.
+
+    Around a fork Python runs the hooks that modules have registered, and an interrupt in a hook is printed and lost.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def let_signals_in() -> None:
+    """Lets through the signals that a forked child starts with held."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def seconds_without_a_core(pid: int | None = None) -> float:
+    """The time that a process, by default this thread, was ready to run and had no core; 0.0 where it is not known.
+
+    Linux keeps it as the second number, in nanoseconds, of /proc/PID/schedstat.
+    """
+    try:
+        with open(f"/proc/{pid or 'thread-self'}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

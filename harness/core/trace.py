@@ -36,9 +36,9 @@ TARGETS_BY_ID = ("fault:", "variant:", "harmless:")
 class Trace:
     """Operations of one episode with the answers that the target gave. `law` is empty for a run that held.
 
-    `avails` is what was available after each operation, None where nobody asked or the trace does not say.
-    `original` is the number of operations before shrinking, `flaky` whether a replay did not repeat the failure,
-    `unfinished` whether shrinking ran out of its budget.
+    `avails` has the available slots after each operation, None where nobody asked or the trace does not say.
+    `original` is the number of operations before shrinking. `flaky`: a replay did not repeat the failure.
+    `unfinished`: shrinking ran out of its budget.
     """
 
     contract: str
@@ -239,7 +239,7 @@ def _record(line: str, place: str) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _header(record: dict[str, Any], path: Path | str, contract: str | None) -> _Header:

@@ -2,7 +2,7 @@
 
 A timer signal looks at regular intervals whether the driver's step counter has moved. It costs the driver one
 addition per step. Works in the main thread, on calls that return to the interpreter now and then; a call stuck in
-compiled code is cut off by the parent process of `fuzz` and of profile `deep` instead.
+compiled code is cut off by the parent process instead (core/isolation.py).
 """
 
 from __future__ import annotations
@@ -13,31 +13,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from kvlockstep.core.system import CAN_LIMIT_TIME
+from kvlockstep.core.system import CAN_LIMIT_TIME, seconds_without_a_core
 from kvlockstep.models.core.calls import StepTimeout, enter_target
 
 TICKS = 4
+# Looks come a little early or late; half a look of tolerance keeps the limit from growing by a whole one.
+TOLERANCE = 0.5
 # Hypothesis's hook into the garbage collector, where an exception is printed and lost.
 COLLECTING = "gc_callback"
 
 
 class Watchdog:
-    """`beat` is what the driver counts up at every step; a step may take `limit` seconds, while it watches."""
+    """`beat` is what the driver counts up at every step; a step may take `limit` seconds, while it watches.
+
+    Time in which the process waited for a core does not count, so that a busy machine makes no call hang.
+    """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.beat = 0
         self._seen = -1
-        self._still = 0
+        self._still = 0.0
+        self._waited = seconds_without_a_core()
         self._watches = False
 
     def look(self, _signal: int, frame: FrameType | None) -> None:
+        before, self._waited = self._waited, seconds_without_a_core()
         if self.beat != self._seen:
-            self._seen, self._still = self.beat, 0
+            self._seen, self._still = self.beat, 0.0
             return
-        self._still += 1
-        if self._still >= TICKS:
-            self._still = 0
+        self._still += max(0.0, 1 - (self._waited - before) / (self.limit / TICKS))
+        if self._still >= TICKS - TOLERANCE:
+            self._still = 0.0
             if _in_the_target(frame):
                 raise StepTimeout
 
@@ -51,6 +58,7 @@ class Watchdog:
         if self._watches or elsewhere:
             yield self
             return
+        self._waited = seconds_without_a_core()
         former, left = signal.signal(signal.SIGALRM, self.look), signal.getitimer(signal.ITIMER_REAL)
         self._watches = True
         self._limit_to(self.limit)

@@ -66,7 +66,7 @@ class Outcome:
 
 
 def missed_goals(model_type: type[Model[Any]], reach: Counter[str], unreachable: set[str] | None) -> tuple[str, ...]:
-    """The goals of a contract that were not reached, and could have been."""
+    """The goals of a contract that were not met, and could have been."""
     return tuple(g.id for g in model_type.goals if not reach[g.id] and g.id not in (unreachable or ()))
 
 
@@ -79,7 +79,7 @@ def not_evaluated(
 
 
 def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:
-    """Goals that are out of reach in both runs; None stands for a run that has not happened."""
+    """Goals that neither run can meet; None stands for a run that has not happened."""
     return b if a is None else a if b is None else a & b
 
 
@@ -87,7 +87,7 @@ def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:
 class Replayed:
     """The results of given operations.
 
-    `skipped` are those that were not legal where they stood, each with its number from 0. `evaluated` counts the
+    `skipped` are those that were not legal at their place, each with its number from 0. `evaluated` counts the
     evaluations of each law. `answers` are those of the operations that applied.
     """
 
@@ -128,17 +128,27 @@ def play_ops(
 
 
 def unapplied(trace: Trace, replayed: Replayed) -> str:
-    """Why a trace that found nothing says nothing about the target, in words; empty if it does.
+    """Reason why a trace that found nothing proves nothing about the target, in words; "" if it proves something.
 
-    It does if every operation applied and the law that the trace names was evaluated.
+    It proves something if every operation applied, and the law that the trace names was evaluated or the target now
+    answers differently: a false hit that is gone leaves its law nothing to judge.
     """
     if replayed.skipped:
         named = [f"{op.name} (operation {number + 1})" for number, op in replayed.skipped]
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         return f"{len(named)} of {len(trace.ops)} operations did not apply: {', '.join(named[:NAMED])}{more}"
     always = {law.id for law in EVERYWHERE}
-    if trace.law and trace.law not in always and not replayed.evaluated[trace.law]:
+    evaluated = not trace.law or trace.law in always or replayed.evaluated[trace.law]
+    if not evaluated and not changed_answer(trace, replayed):
         return f"the law {trace.law} was never evaluated"
+    return ""
+
+
+def changed_answer(trace: Trace, replayed: Replayed) -> str:
+    """The first answer that differs from the recorded one, in words; "" if all are alike."""
+    for number, (op, before, now) in enumerate(zip(trace.ops, trace.answers, replayed.answers, strict=False), 1):
+        if before and before != now:
+            return f"{op.name} (operation {number}) returned {before!r} and now returns {now!r}"
     return ""
 
 
@@ -152,7 +162,7 @@ def run_ops(
 def failed(
     model_type: type[Model[Any]], scope: Scope, ops: Sequence[Op], answers: Sequence[str], divergence: Divergence
 ) -> Trace:
-    """The trace of a divergence, the failing operation last, with what it had answered."""
+    """The trace of a divergence, the failing operation last, with its answer so far."""
     known = [*answers, divergence.answer] if divergence.answer and len(answers) == len(ops) - 1 else answers
     return Trace(
         model_type.contract,
@@ -168,6 +178,6 @@ def failed(
 
 
 def answer_text(answer: Any) -> str:
-    """A target's answer as it stands behind the arrow of a trace line; nothing for a plain acknowledgement."""
+    """A target's answer as shown behind the arrow of a trace line; "" for a plain acknowledgement."""
     text = "" if answer is None else str(answer)
     return "" if text == "done" else safe_text(text)

@@ -47,7 +47,7 @@ class Unrepeatable(Exception):
 
 
 class Node(NamedTuple):
-    """A state by the operation that reaches it first."""
+    """A state, by the first operation that leads to it."""
 
     parent: Node | None
     op: Op | None

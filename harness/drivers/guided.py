@@ -1,4 +1,4 @@
-"""The guided driver: random episodes that end where they find nothing new.
+"""The guided driver: random episodes that stop early when they find nothing new.
 
 `kvlockstep bench drivers` measures it against uniform random episodes. What did not pay on most contracts, in states
 and in faults by a million steps: dropping commands for an episode, other lengths, picks that repeat themselves or
@@ -28,7 +28,7 @@ class Guided:
     """The driver of guided episodes. `check` does not run it: its states are those of one shard."""
 
     name = "guided"
-    about = "in `fuzz` only: random episodes that end where they find nothing that their shard has not met"
+    about = "in `fuzz` only: random episodes that stop early when they only revisit known states"
     alone = False
     each = True
 
@@ -81,7 +81,7 @@ class Guide:
 
 
 class Patience:
-    """Decides after a step whether an episode goes on: not after PATIENCE looks in a row at states met before.
+    """Decides after a step if an episode continues: it stops after PATIENCE looks in a row at known states.
 
     A look costs as much as a third of a step with some contracts, so after a new state it does not look for a while,
     twice as long each time, up to LONGEST_PAUSE steps. Where little is new it looks at every step.

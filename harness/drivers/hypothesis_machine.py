@@ -69,7 +69,7 @@ def _index(n: int) -> st.SearchStrategy[int]:
 class LockstepMachine(RuleBasedStateMachine):
     """Base of the machines; `machine_for` adds one rule per command of a contract.
 
-    Subclass with `target` set to a factory and use `.TestCase` in pytest. `outcome` of the class collects reach;
+    Subclass with `target` set to a factory and use `.TestCase` in pytest. `outcome` of the class counts goals;
     `failure` holds the last failing trace.
     """
 

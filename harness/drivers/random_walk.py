@@ -55,7 +55,7 @@ def random_walk(
     seconds: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Runs episodes 0, 1, ... of a seed until a step count or a time is reached, or a law is violated."""
+    """Runs episodes 0, 1, ... of a seed until the steps or the time are used up, or a law is violated."""
     outcome = Outcome("random")
     started = time.perf_counter()
     episode = 0

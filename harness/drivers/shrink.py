@@ -77,7 +77,7 @@ class ShrinkBudget:
         return self.played > share * self.steps or time.perf_counter() > self._started + self.seconds
 
     def cut(self, share: float = 1.0) -> bool:
-        """The same for a pass that is not made up for by a later one: the trace is unfinished then."""
+        """As before, for a pass that no later one makes up for: then the trace is unfinished."""
         over = self.spent(share)
         self.unfinished = self.unfinished or over
         return over
@@ -102,7 +102,7 @@ def shrink(
 
 
 def same_kind(law: str, other: str) -> bool:
-    """Tells whether two violations are of one kind: then a shorter trace of one stands for the defect of the other."""
+    """True if two violations are of one kind, so that a shorter trace of one shows the defect of the other."""
     return law == other or {law, other} <= ONE_KIND
 
 
@@ -282,7 +282,7 @@ class Shrinker:
     def _searched(self, best: Trace) -> Trace:
         """Short random episodes, in the scopes of the trace and in small ones."""
         origin = self.trace.scope
-        # The original scope is drawn oftener, since the violation is known to be possible there.
+        # The original scope is drawn more often, since the violation is known to be possible there.
         scopes = (best.scope, origin, origin, *self.model_type.scopes[:SEARCH_SCOPES])
         for episode in range(SEARCH_EPISODES):
             if len(best.ops) <= SHORT_ENOUGH or self.budget.cut(SHARE_OF_SEARCH):

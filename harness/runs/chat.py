@@ -22,7 +22,7 @@ class Chats:
         self._talks = [list(self._system) for _ in range(users)]
 
     def turn(self, user: int, asked: int, answered: int) -> tuple[list[int], list[int]]:
-        """The user asks so many tokens: returns the prompt, which is the whole conversation, and the answer to it."""
+        """The user asks `asked` tokens. Returns the prompt, which is the whole conversation, and the answer to it."""
         talk = self._talks[user]
         talk += self._drawn(asked)
         prompt, answer = list(talk), self._drawn(answered)

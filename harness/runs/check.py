@@ -44,7 +44,7 @@ def check(
     """Checks a factory of your own against a contract.
 
     `profile` is quick, ci or deep. `directory` keeps failing traces, which the next check runs first (default
-    .kvlockstep/failures). Raises CheckFailed, an AssertionError, if a law is violated or a reach goal was missed,
+    .kvlockstep/failures). Raises CheckFailed, an AssertionError, if a law is violated or a goal was missed,
     unless `raise_on_failure` is False; UsageError if the arguments or the factory are unusable.
     """
     target = from_factory(contract, factory)

@@ -18,7 +18,7 @@ PATIENCE = 3
 
 
 class Retry(NamedTuple):
-    """Why a driver runs again after a call of it was cut off, and whether it then runs in this process."""
+    """Retry of a driver after a call was cut off: the reason, and True to run in this process."""
 
     why: str
     in_process: bool = False

@@ -1,4 +1,4 @@
-"""Progress of a check, for whoever shows it while it runs."""
+"""Progress of a check, for the console that shows it."""
 
 from __future__ import annotations
 

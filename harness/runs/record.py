@@ -1,9 +1,9 @@
 """`record`: a live kv_manager behind a wrapper that writes what its scheduler does as a trace.
 
 The calls of a scheduler become the operations that the judge makes: `append` and `reserve` a decode, `launch` and the
-commits behind it a forward. An operation of a step is written when the step is over, since only then it is known how
-many drafts were accepted. `kvlockstep bench record` says what it costs; lines are put together as text, a step at a
-time, and a crash of the process loses the last BUFFER bytes of them.
+commits behind it a forward. An operation is written when its step is over, since the number of accepted drafts is
+known only then. `kvlockstep bench record` measures the cost. Lines are joined as text, a step at a time, and a crash of
+the process loses the last BUFFER bytes of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUESTIONS = ("slots", "avail", "free_now", "free_slots", "copies", "blocks", "fr
 
 
 class Recorder:
-    """The manager itself to its scheduler; `close`, or leave the `with` block, to end the trace.
+    """Wrapper that a scheduler uses as the manager; `close`, or leave the `with` block, to end the trace.
 
     Requests are renamed r0, r1, ... in the trace. A manager never learns the tokens of rejected drafts; 0 stands for
     them. Calls that only ask, like `slots` and `avail`, are passed on and not written. Raises UsageError if the file

@@ -98,10 +98,10 @@ def _paths_of(sources: Iterable[Path]) -> tuple[list[Path], list[str]]:
             paths.append(source)
             continue
         below = traces_below(source)
-        notes += [f"{path}: no kvlockstep trace, left out" for path in below if peek(path) is None]
+        notes += [f"{path}: not a kvlockstep trace, skipped" for path in below if peek(path) is None]
         here = [path for path in below if peek(path) is not None]
         if not here:
-            raise UsageError(f"{source}: there is no trace in it")
+            raise UsageError(f"{source}: no trace is in this directory")
         paths += here
     return list(dict.fromkeys(paths)), notes
 

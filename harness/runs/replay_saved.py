@@ -7,7 +7,8 @@ from pathlib import Path
 
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
-from kvlockstep.drivers.episode import Outcome, unapplied
+from kvlockstep.drivers.episode import Outcome, Replayed, changed_answer, unapplied
+from kvlockstep.properties.law import EVERYWHERE
 from kvlockstep.runs.play_trace import play_trace
 from kvlockstep.runs.progress import Emit, Progress
 from kvlockstep.runs.results import INCONCLUSIVE, TargetResult, result_of
@@ -38,9 +39,9 @@ def replay_saved(
                 target=target.name, original=trace.original, unfinished=trace.unfinished
             )
         elif reason := unapplied(trace, again):
-            note(f"NOT APPLICABLE {path.name}: {reason}; delete the file if that is as it should be")
+            note(f"NOT APPLICABLE {path.name}: {reason}; delete the file if that is intended")
         else:
-            note(_held(path, trace))
+            note(_held(path, trace, again))
             continue
         done = result_of(target.contract, target.name, outcome, path)
         if again.failure is None:
@@ -50,11 +51,14 @@ def replay_saved(
         emit(Progress("end", target.contract, target.name, "replay", outcome.steps, done))
 
 
-def _held(path: Path, trace: Trace) -> str:
-    """The note on a trace that no longer fails; removes the file if a check named it."""
+def _held(path: Path, trace: Trace, again: Replayed) -> str:
+    """The note on a trace that no longer fails; removes the file if a check named it and its law was evaluated."""
     if not trace.law:
         return f"HOLDS {path.name}"
+    if trace.law not in {law.id for law in EVERYWHERE} and not again.evaluated[trace.law]:
+        changed = changed_answer(trace, again)
+        return f"FIXED {path.name}: {changed}; the file is kept, since {trace.law} has nothing to judge there"
     if not named_by_us(path):
-        return f"FIXED {path.name}: {trace.law} holds now; the file is kept, for its name is not one of ours"
+        return f"FIXED {path.name}: {trace.law} holds now; the file is kept, since kvlockstep did not name it"
     path.unlink()
     return f"FIXED {path.name}: {trace.law} holds now, the file is removed"

@@ -60,12 +60,12 @@ class RequestEvent:
 class Summary:
     """The results of a replay.
 
-    `requests` were played, `rejected` of them could not fit. `prompt_tokens`, `hit_tokens`: of first admissions; what a
-    preempted request finds of its own when it resumes is no hit. `evictions`: cached blocks that gave way, counted by
-    the manager itself if it has an attribute `evictions`, else by the judge: blocks taken or become free that no
-    request gave back, a lower bound (`evictions_by`). `refusals`: of admissions and reservations. `operations`: calls
-    of the judge. `granularity`: one stamp per "block" or per "slot". `peak_memory`: of this process so far, in MB.
-    `clock`: simulated ms.
+    `requests` were played, `rejected` of them could not fit. `prompt_tokens`, `hit_tokens`: of first admissions; tokens
+    that a resumed request finds of its own are no hits. `evictions`: cached blocks that were evicted, counted by the
+    manager if it has an attribute `evictions`, else by the judge, as the blocks that were taken or became free and that
+    no request gave back: a lower bound (`evictions_by`). `refusals`: of admissions and reservations. `operations`:
+    calls of the judge. `granularity`: one stamp per "block" or per "slot". `peak_memory`: of this process so far, in
+    MB. `clock`: simulated ms.
     """
 
     requests: int

@@ -50,8 +50,8 @@ class DriverResult:
 class TargetResult:
     """All runs on one target.
 
-    `missed` are the reach goals that no driver reached, `not_evaluated` the laws that no driver evaluated, though the
-    target exposes enough for them. Either makes the check inconclusive.
+    `missed` are the goals that no driver met, `not_evaluated` the laws that no driver evaluated, though the target
+    exposes enough for them. Either makes the check inconclusive.
     """
 
     contract: str
@@ -84,7 +84,7 @@ class TargetResult:
 
     @property
     def reached(self) -> Counter[str]:
-        """How often each goal was reached in all runs together."""
+        """Counts how often each goal was met in all runs together."""
         reached: Counter[str] = Counter()
         for run in self.runs:
             reached.update(run.reach)
@@ -92,7 +92,7 @@ class TargetResult:
 
     @property
     def gaps(self) -> list[str]:
-        """Why the check is inconclusive, in a few words each."""
+        """Reasons why the check is inconclusive, in a few words each."""
         return [*(run.cut for run in self.runs if run.cut), *gaps(self.missed, self.not_evaluated)]
 
     @property
@@ -144,8 +144,8 @@ class CheckResult:
 
 
 def gaps(missed: Sequence[str], not_evaluated: Sequence[str]) -> list[str]:
-    """Why a run that found nothing is inconclusive, in a few words each."""
-    reasons = ("never reached", missed), ("never evaluated", not_evaluated)
+    """Reasons why a run that found nothing is inconclusive, in a few words each."""
+    reasons = ("missed goals", missed), ("never evaluated", not_evaluated)
     return [f"{what}: {', '.join(names)}" for what, names in reasons if names]
 
 

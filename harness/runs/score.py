@@ -1,7 +1,7 @@
-"""`score`: how much of what is wrong on purpose the suite catches, and whether it lets pass what is right.
+"""`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
-Every fault runs under every driver with the first seed, Hypothesis with a third of its examples if others caught it,
-and under the random driver with the other seeds, where Hypothesis helps out if random finds nothing. Known-good
+Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
+With `every_driver` it also runs on faults that the others caught, with a third of its examples. Known-good
 targets run under the random driver.
 """
 
@@ -101,7 +101,7 @@ class FaultScore:
 
 @dataclass(frozen=True)
 class Clean:
-    """A target that is right, and what the suite said of it."""
+    """A known-good target, with the verdict of the suite."""
 
     contract: str
     target: str
@@ -116,8 +116,8 @@ class Clean:
 class LawScore:
     """`first`: faults that this law reports; `sees`: faults that it would; `alone`: those that no other law sees.
 
-    `company` are the laws that see whatever this one sees. The laws of every contract (agreement with the reference,
-    errors, time) do not count as others. `reason`: why it need not be alone, where it is not.
+    `company` are the laws that see everything that this one sees. The laws of every contract (agreement with the
+    reference, errors, time) do not count as others. `reason` says why it need not be alone.
     """
 
     contract: str
@@ -131,7 +131,7 @@ class LawScore:
 
 @dataclass
 class Score:
-    """`whole`: not of chosen faults only, so that the median of the shortest traces says something."""
+    """The score. `whole`: of all faults and not only chosen ones, so that the median of the shortest traces counts."""
 
     faults: list[FaultScore] = field(default_factory=list)
     clean: list[Clean] = field(default_factory=list)
@@ -199,6 +199,7 @@ def score(
     faults: Sequence[str] = (),
     seeds: Sequence[int] = (0, 1, 2),
     clean_times: float = 0.25,
+    every_driver: bool = False,
     jobs: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> Score:
@@ -215,7 +216,7 @@ def score(
         futures: list[Future[Clean] | Future[FaultScore]] = []
         steps = int(profile.random_steps * clean_times)
         futures += [pool.submit(_run_clean, c, name, profile, steps, seeds[0]) for c, name in good]
-        futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds)) for id_ in wanted]
+        futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds), every_driver) for id_ in wanted]
         for done, _ in enumerate(as_completed(futures), 1):
             if progress is not None:
                 progress(done, len(futures))
@@ -229,7 +230,9 @@ def score(
     return result
 
 
-def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ...]) -> FaultScore:
+def _score_fault(
+    contract: str, id_: str, profile: Profile, seeds: tuple[int, ...], every_driver: bool = False
+) -> FaultScore:
     target = resolve(contract, FAULT_PREFIX + id_)
     result = FaultScore(id_, contract, faults()[id_].law)
     budget = replace(
@@ -239,7 +242,7 @@ def _score_fault(contract: str, id_: str, profile: Profile, seeds: tuple[int, ..
     )
     started = time.perf_counter()
     traces = []
-    for driver, seed in _runs(seeds, result):
+    for driver, seed in _runs(seeds, result, every_driver):
         share = 3 if driver == "hypothesis" and result.caught_with(seed) else 1
         outcome = drive(driver, target, replace(budget, examples=budget.examples // share), seed)
         failure = outcome.failure
@@ -265,11 +268,11 @@ def _shortest(target: Target, traces: list[Trace], budget: Profile) -> Trace:
     return best
 
 
-def _runs(seeds: tuple[int, ...], so_far: FaultScore) -> Iterator[tuple[str, int]]:
-    yield from ((driver, seeds[0]) for driver in ("explore", "random", "hypothesis"))
-    for seed in seeds[1:]:
+def _runs(seeds: tuple[int, ...], so_far: FaultScore, every_driver: bool) -> Iterator[tuple[str, int]]:
+    yield "explore", seeds[0]
+    for seed in seeds:
         yield "random", seed
-        if not so_far.caught_with(seed):
+        if (every_driver and seed == seeds[0]) or not so_far.caught_with(seed):
             yield "hypothesis", seed
 
 

@@ -70,7 +70,7 @@ def ends_processes(trace: Trace) -> bool:
 
 
 def with_answers(model_type: type[Model[Any]], factory: Factory, trace: Trace, watchdog: Watchdog) -> Trace:
-    """The trace of a lost child with the answers before its last operation, which that child took with it."""
+    """The trace of a lost child with the answers before its last operation, which were lost with the child."""
     before = play_ops_supervised(model_type, factory, trace.scope, trace.ops[:-1], watchdog)
     if before.failure is not None or before.skipped:
         return trace

@@ -1,4 +1,4 @@
-"""The HTML page of a campaign, or of the results of a run: findings, reach, charts over time."""
+"""The HTML page of a campaign, or of the results of a run: findings, goals, charts over time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMOOTH = 0.05
 
 @dataclass
 class CampaignPage:
-    """What is known of a campaign. `history` are (seconds, steps, unique states or None) as they were recorded."""
+    """A campaign as its page shows it. `history` has (seconds, steps, unique states or None) as recorded."""
 
     title: str
     contract: str = ""
@@ -45,7 +45,7 @@ class CampaignPage:
 
 
 def read_campaign(directory: Path) -> CampaignPage:
-    """The traces below a directory, and what `status.json` in it says if there is one. Raises UsageError.
+    """Reads the traces below a directory, and its `status.json` if there is one. Raises UsageError.
 
     `status.json` is an object with any of contract, verdict, steps, seconds, episodes, unique, failures, reach (goal to
     count), evaluated (law to count), not_checked (law to reason), unreachable (goals), lost_workers, and history:

@@ -60,7 +60,7 @@ def progress_bar(total: bool = False) -> Progress:
 
 
 def announce_timing(name: str) -> None:
-    """Says on a terminal what is being timed, without a thread that would take time from it."""
+    """Prints on a terminal what is being timed, without a thread that would disturb it."""
     if (console := stderr()).is_terminal:
         console.print(f"timing {name}")
 
@@ -134,7 +134,7 @@ def print_target_in_full(console: Console, report: TargetResult) -> None:
     reached = report.reached
     if reached and not report.failures:
         goals = [g.id for g in model_of(report.contract).goals if reached[g.id]]
-        console.print("  reached: " + ", ".join(f"{goal} {reached[goal]:,}" for goal in goals))
+        console.print("  goals met: " + ", ".join(f"{goal} {reached[goal]:,}" for goal in goals))
     for gap in report.gaps if report.verdict == INCONCLUSIVE else ():
         console.print(f"  [yellow]{escape(gap)}[/yellow]")
     _print_failures(console, report)
@@ -169,14 +169,14 @@ def _print_failures(console: Console, report: TargetResult) -> None:
 
 
 def goals_text(report: TargetResult) -> str:
-    """How many of the goals that the target can reach were reached."""
+    """Says how many of the goals that the target can meet were met."""
     model_type = model_of(report.contract)
     reached = sum(bool(report.reached[goal.id]) for goal in model_type.goals)
     return f"{reached} of {counted(reached + len(report.missed), 'goal')}" if not report.failures else ""
 
 
 def print_summary(console: Console, report: CheckResult, verbose: bool = False) -> None:
-    """What was skipped and not checked, and the verdict of all targets together.
+    """Prints what was skipped and not checked, and the verdict of all targets together.
 
     Many skipped targets share one line unless `verbose`.
     """
@@ -232,7 +232,7 @@ def traits_text(traits: Traits | SchedulerTraits) -> str:
 
 
 def laws_text(report: TargetResult) -> str:
-    """How many laws there are of each verdict, and the one that was evaluated least."""
+    """Counts the laws of each verdict, and names the one that was evaluated least."""
     counts = Counter(report.laws.values())
     texts = [f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items()]
     evaluated = report.evaluated

@@ -25,7 +25,7 @@ MARKS = {FREE: "", HELD: "", CACHED: "", UNKNOWN: "?"}
 
 
 def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
-    """The page of one trace, played on the target to see what it looks like at every step."""
+    """The page of one trace, which is played on the target to draw every step."""
     observed = observe(target, trace)
     script = script_of(trace)
     name = f"{Path(trace.file_name).stem}.py"
@@ -63,7 +63,7 @@ def _note(trace: Trace, observed: Observed) -> str:
         return ""
     if not observed.law:
         return (
-            f"It did not repeat when this page was made: every law held. What is said of {trace.law} is from the file."
+            f"It did not repeat when this page was made: every law held. The text about {trace.law} is from the file."
         )
     if not trace.law:
         return f"The file says that every law held; when this page was made, {observed.law} was violated."
@@ -86,9 +86,9 @@ def _steps(trace: Trace, observed: Observed) -> list[dict[str, Any]]:
                 "broken": bool(observed.law) and number == len(observed.steps),
                 "drawn": not hidden,
                 "tables": _side_by_side(before, picture) if number else _side_by_side(None, picture),
-                "why_empty": "Too long a trace: only its last steps are shown."
+                "why_empty": "The trace is too long: only its last steps are shown."
                 if hidden
-                else "The target cannot be looked at here.",
+                else "The target cannot be inspected here.",
             }
         )
         before = picture

@@ -1,4 +1,4 @@
-"""What every machine format tells: the findings and the gaps of results."""
+"""Findings and gaps of results, which every machine format writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REACH = "reach"
 
 @dataclass(frozen=True)
 class Finding:
-    """A violated law: `page` for people, `shape` to know it again, `trace` the file if there is one."""
+    """A violated law: `page` is its failure page, `shape` identifies it, `trace` is its file if there is one."""
 
     contract: str
     target: str
@@ -33,9 +33,9 @@ class Finding:
 
 @dataclass
 class Results:
-    """What came out of a verb.
+    """Results of a verb.
 
-    `missed` and `not_evaluated`: (contract, target) to reach goals and to laws; `skipped`: what did not run, and why.
+    `missed` and `not_evaluated`: (contract, target) to goals and to laws; `skipped`: target to the reason.
     """
 
     runs: list[DriverResult] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Results:
 
     @property
     def gaps(self) -> dict[tuple[str, str], str]:
-        """Why a target's check is inconclusive, by (contract, target)."""
+        """Reasons why the check of a target is inconclusive, by (contract, target)."""
         cut: dict[tuple[str, str], list[str]] = {}
         for run in self.runs:
             if run.cut:
@@ -67,7 +67,7 @@ def finding_of(trace: Trace, path: Path | str | None) -> Finding:
 
 
 def results_of(report: CheckResult) -> Results:
-    """What `check` answers."""
+    """The results of `check`."""
     results = results_of_runs(report.runs)
     results.skipped = report.skipped
     for target in report.targets:

@@ -32,7 +32,7 @@ def junit(results: Results, began: datetime, host: str) -> str:
             if run.cut and (run.contract, run.target) == (contract, target):
                 _fail(_case(suite, f"{contract}.{target}", run.driver), "inconclusive", run.cut)
         for goal in results.missed.get((contract, target), ()):
-            _fail(_case(suite, f"{contract}.{target}", goal), "inconclusive", f"never reached: {_goal(contract, goal)}")
+            _fail(_case(suite, f"{contract}.{target}", goal), "inconclusive", f"missed goal: {_goal(contract, goal)}")
         for law in results.not_evaluated.get((contract, target), ()):
             _fail(_case(suite, f"{contract}.{target}", law), "inconclusive", f"never evaluated: law {law}")
         _count(suite, 0.0)

@@ -1,7 +1,7 @@
-"""Plays a trace again and looks at the target before and after every step.
+"""Plays a trace again and inspects the target before and after every step.
 
-Each state is seen on a fresh target that was only driven, never looked at, up to there: a question can change what a
-faulty manager does next. All of it happens in a child process, which a hanging or dying target takes with it.
+Each state is seen on a new target that was driven and not inspected up to there, since a question can change the next
+answer of a faulty manager. All of it happens in a child process, so a target that hangs or dies ends only that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ABSENT = "absent"
 
 @dataclass(frozen=True)
 class Difference:
-    """Two values that had to agree: what was seen, and what it had to be."""
+    """Two values that should be equal: the observed one and the right one."""
 
     what: str
     seen: str
@@ -43,7 +43,7 @@ class Difference:
 
 @dataclass
 class StepView:
-    """One step: the operation, the target's answer, what the target looks like afterwards, what is available then."""
+    """One step: the operation, the target's answer, and the picture and available slots afterwards."""
 
     op: str
     answer: str
@@ -65,7 +65,7 @@ class Observed:
 
 
 def observe(target: Target, trace: Trace, step_seconds: float = 5.0) -> Observed:
-    """Plays the trace on the target and answers everything that can be seen of it."""
+    """Plays the trace on the target and returns everything that can be seen of it."""
     try:
         return in_child(lambda watchdog: _observe(target, trace, watchdog), step_seconds)
     except ChildLost as lost:
@@ -143,12 +143,12 @@ def _state_after(
 
 
 def picture_of(model: Model[Any]) -> Picture:
-    """The state of the model's target now. A target that cannot be looked at gives a picture that says so."""
+    """The state of the model's target now. A target that cannot be inspected gives a picture that says so."""
     try:
         return model.picture()
     except (Exception, Divergence) as error:
         row = (type(error).__name__, text(error))
-        return NOTHING._replace(tables=(Table("the target cannot be looked at", ("error", "message"), (row,)),))
+        return NOTHING._replace(tables=(Table("the target cannot be inspected", ("error", "message"), (row,)),))
 
 
 def _listen(model: Model[Any]) -> Outcomes:
@@ -178,7 +178,7 @@ def _last_answer(model: Model[Any] | None, outcomes: Outcomes) -> str:
 
 @contextmanager
 def _watched(law: Law[Any] | None) -> Iterator[list[tuple[Any, ...]]]:
-    """In it the law keeps what it looked at when it was violated."""
+    """Within it the law keeps its arguments when it is violated."""
     violations: list[tuple[Any, ...]] = []
     if law is None:
         yield violations
@@ -221,7 +221,7 @@ def _against_reference(model: LockstepModel[Any], outcomes: Outcomes) -> list[Di
 
 
 def _differences(name: str, want: Any, seen: Any) -> Iterator[Difference]:
-    """What differs in two values, part by part where they have named parts."""
+    """Differences of two values, part by part if they have named parts."""
     if want == seen:
         return
     if isinstance(want, Mapping) and isinstance(seen, Mapping):
@@ -239,7 +239,7 @@ def _plain(value: Any) -> str:
 
 
 def differences_of_law(law: str, observed: dict[str, Any]) -> list[Difference]:
-    """The values that a law of kv_manager found at odds; of a law without a table of its own, what it looked at."""
+    """The values that a law of kv_manager found different; for a law without a table of its own, its arguments."""
     if "cell" in observed:
         cell = observed["cell"]
         return [Difference(f"position {cell.position}, slot {cell.slot}", cell.got, cell.want)]

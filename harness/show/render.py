@@ -1,4 +1,4 @@
-"""What the HTML pages share: their templates, and how the JSON that they are made of is read."""
+"""Parts that the HTML pages share: their templates, and the reader of their JSON."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def sarif(results: Results) -> str:
 
 def _rule(id_: str, contract: str, law: str) -> dict[str, Any]:
     known = {law.id: law for law in model_of(contract).laws} if contract in MODELS else {}
-    every = "Every reach goal of the contract is reached, and every law evaluated."
+    every = "Every goal of the contract is met, and every law is evaluated."
     statement = known[law].statement if law in known else every
     rule: dict[str, Any] = {
         "id": id_,

@@ -1,4 +1,4 @@
-"""What `score` prints."""
+"""Output of `score`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _clean_table(result: Score) -> Table:
     table.add_column("steps", justify="right")
     table.add_column("seconds", justify="right")
     for clean in result.clean:
-        why = f" {clean.law}" if clean.law else f": never reached {', '.join(clean.missed)}" if clean.missed else ""
+        why = f" {clean.law}" if clean.law else f": missed goals {', '.join(clean.missed)}" if clean.missed else ""
         name = f"{clean.contract} on {clean.target}"
         table.add_row(name, f"{clean.verdict.upper()}{why}", f"{clean.steps:,}", f"{clean.seconds:.1f}")
     return table

@@ -28,7 +28,7 @@ def misfits_of(contract: Contract, made: Any) -> list[str]:
     needed = [name for name, kind in _kinds(contract).items() if kind.needed]
     missing = [name for name in (*calls, *read, *needed) if not _has(made, name)]
     odd = [text for name, call in calls.items() if name not in missing and (text := _odd_call(made, name, call))]
-    odd += [f"{name} is a method, and is read as an attribute" for name in read if _is_method(made, name)]
+    odd += [f"{name} is a method, but must be an attribute" for name in read if _is_method(made, name)]
     lacks = [f"{type(made).__name__} lacks for {contract.name}: {', '.join(missing)}"] if missing else []
     return [*lacks, *odd, *wrong, *_misspelt(contract, made, missing)]
 
@@ -75,7 +75,7 @@ def _has(made: Any, name: str) -> bool:
 
 
 def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
-    """What is wrong with a method that is called with so many arguments, all by position."""
+    """Says why a method cannot be called with these arguments, all by position; None if it can."""
     method, error = attempt(getattr, made, name)
     if error is not None:
         return ""
@@ -83,7 +83,7 @@ def _odd_call(made: Any, name: str, parameters: list[str]) -> str:
         return f"{name} is {reprlib.repr(method)}, not a method"
     at = f" ({where})" if (where := home(method)) else ""
     if inspect.iscoroutinefunction(method):
-        return f"{name} is async, and would answer a coroutine{at}"
+        return f"{name} is async, so a call would return a coroutine{at}"
     # A decorator that takes what it likes and hands it on is called itself, not what it wraps.
     signature, error = attempt(lambda: inspect.signature(method, follow_wrapped=False))
     if error is not None or attempt(signature.bind, *parameters).error is None:
@@ -130,7 +130,7 @@ def _own(made: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_meant(made: Any, name: str, value: Any, trait: str, kind: Kind) -> bool:
-    """Whether an attribute has the value of this trait and so nearly its name that it cannot be there for itself."""
+    """True if an attribute has a value of this trait and nearly its name, so that the trait must be meant."""
     if type(value) is not kind.exact or kind.take(value) is WRONG:
         return False
     if kind.exact is int and not kind.needed and name not in _declared_by_classes(made):

@@ -23,9 +23,9 @@ FOLDERS: list[Path] = []
 
 
 def load(spec: str, target: str | None = None) -> Any:
-    """What `module:attribute` or `file.py:attribute` names. Raises UsageError, also if the import ends the process.
+    """Returns what `module:attribute` or `file.py:attribute` names. Raises UsageError, even if the import exits.
 
-    `target` is the name that the user knows it by, where that is another.
+    `target` is the name that the user knows, if it is another.
     """
     name, _, attribute = renamed(spec).rpartition(":")
     by_path = name.endswith(SUFFIX)
@@ -93,7 +93,7 @@ def _executed(name: str, file: Path) -> ModuleType:
 
 
 def _is_taken(name: str, file: Path) -> bool:
-    """Whether a module of this name is of another file, or the standard library has one, loaded or not yet."""
+    """True if another file, or the standard library, has a module of this name, loaded or not."""
     return _file_of(name) != file if name in sys.modules else name in sys.stdlib_module_names
 
 

@@ -1,4 +1,4 @@
-"""Where the factories are that traces of an older layout name: old module to new module."""
+"""Moved factories: the old modules, which older traces name, to the new ones."""
 
 MOVED = {
     "kvlockstep.impl.block_manager": "kvlockstep.impl.kv_manager.blocks",

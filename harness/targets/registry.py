@@ -18,9 +18,8 @@ from kvlockstep import impl
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
-from kvlockstep.impl import engines
+from kvlockstep.impl import engines, variants
 from kvlockstep.impl.engines import loading
-from kvlockstep.impl.variants import variants_of
 from kvlockstep.models.core.model import Factory
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -45,7 +44,7 @@ def engine_names() -> list[str]:
 
 
 def declared_by(modules: Iterable[ModuleType]) -> dict[str, dict[str, str]]:
-    """What TARGETS of these modules names, by contract. Raises ValueError for a contract that there is not."""
+    """Collects the TARGETS of these modules by contract. Raises ValueError for an unknown contract."""
     found: dict[str, dict[str, str]] = {contract: {} for contract in CONTRACTS}
     for module in modules:
         for contract, targets in module.TARGETS.items():
@@ -140,7 +139,7 @@ def validate(target: Target) -> Target:
 
 @dataclass(frozen=True)
 class KnownDivergence:
-    """Where an engine is known to break a law: `kind` is bug, misuse or policy, `reason` the argument."""
+    """A known violation of a law by an engine: `kind` is bug, misuse or policy, `reason` the argument."""
 
     id: str
     kind: str
@@ -172,7 +171,7 @@ def faults() -> dict[str, Any]:
 
 
 def known_faults(contract: str) -> dict[str, str]:
-    """The faults of a contract: id to the sentence that says what is wrong. Each is a target, `fault:ID`."""
+    """The faults of a contract: id to the sentence that describes it. Each is a target, `fault:ID`."""
     return {fault.id: fault.what for fault in faults().values() if fault.contract == contract}
 
 
@@ -181,14 +180,21 @@ def known_good_targets(contract: str) -> list[str]:
     return [*OWN_TARGETS[contract]] + [VARIANT_PREFIX + name for name in variants_of(contract)]
 
 
+def variants_of(contract: str) -> dict[str, Factory]:
+    """The variants of a contract's reference by name; none where no module of `impl.variants` has its name."""
+
+    if contract not in (module.name for module in pkgutil.iter_modules(variants.__path__)):
+        return {}
+    found: dict[str, Factory] = importlib.import_module(f"{variants.__name__}.{contract}").VARIANTS
+    return found
+
+
 def _variant(contract: str, spec: str) -> Target:
     known = variants_of(contract)
-    made = known.get(spec.partition(":")[2])
-    if made is None:
-        raise UsageError(
-            f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'no variant'}"
-        )
-    return Target(contract, spec, made)
+    variant = known.get(spec.partition(":")[2])
+    if variant is None:
+        raise UsageError(f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'none'}")
+    return Target(contract, spec, variant)
 
 
 def _fault(contract: str, spec: str) -> Target:

@@ -20,7 +20,7 @@ def signature_of(name: str, member: Any, own: bool = False) -> str:
 
 
 def documented(contract: Contract, name: str) -> str:
-    """What a method does, as its protocol says or else the reference; empty if neither does."""
+    """The docstring of a method in its protocol, or else in the reference; "" if neither has one."""
     member = contract.methods[name]
     text = inspect.getdoc(member) or inspect.getdoc(getattr(load(contract.reference), name, None))
     return text or ""

@@ -12,15 +12,13 @@ from kvlockstep.core.trace import TARGETS_BY_ID, Trace
 from kvlockstep.targets.moved import renamed
 from kvlockstep.targets.registry import CPU, Target, known_targets, resolve
 
-trust_option = click.option(
-    "--trust", is_flag=True, help="Import and call the target that a trace names, whatever that is."
-)
+trust_option = click.option("--trust", is_flag=True, help="Import and call any target that a trace names.")
 
 
 def is_known(contract: str, spec: str) -> bool:
-    """Whether a target comes with kvlockstep or is registered by an installed package, by name or by its factory.
+    """True if a target comes with kvlockstep or is registered by an installed package, by name or by its factory.
 
-    A factory elsewhere in our own modules is not known: `module:attribute` reaches all that a module has imported.
+    Another factory in our own modules does not count, since `module:attribute` can name anything that a module imports.
     """
     name, _, device = spec.rpartition("@")
     if name and device != CPU and ":" not in device:
@@ -48,7 +46,7 @@ def target_of(
     if not (trust or trace.target in configured or is_known(trace.contract, trace.target)):
         raise UsageError(
             f"{path}:1: the trace names the target {trace.target!r}, code that is neither part of kvlockstep nor "
-            "registered nor in [tool.kvlockstep] targets; if you know where the trace comes from, say --trust, or "
-            "name what to play it on with --target"
+            "registered nor in [tool.kvlockstep] targets; give --trust if you know where the trace comes from, or "
+            "--target to play it on a target of yours"
         )
     return resolve(trace.contract, trace.target)

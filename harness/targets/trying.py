@@ -18,7 +18,7 @@ INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 class Attempt(NamedTuple):
-    """What a call answered, or else the error that it raised."""
+    """The result of a call, or else the error that it raised."""
 
     answer: Any
     error: BaseException | None
@@ -34,7 +34,7 @@ def attempt(call: Callable[..., Any], /, *args: Any) -> Attempt:
 
 
 def attempt_in_time(call: Callable[..., Any], /, *args: Any) -> Attempt:
-    """The same, for LIMIT_SECONDS at most: then the error is a StepTimeout."""
+    """Makes the attempt for LIMIT_SECONDS at most; then the error is a StepTimeout."""
     try:
         with watchdog.Watchdog(LIMIT_SECONDS).watching():
             outcome = call_target(attempt, call, *args)

@@ -1,4 +1,4 @@
-"""Whether a factory makes what a contract asks for; if not, everything that is wrong in one message."""
+"""Validation of a factory against a contract: everything that is wrong, in one message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def require_usable(contract_name: str, name: str, factory: Factory, apart: bool 
 
 
 def misfits(contract_name: str, factory: Factory, name: str = "") -> list[str]:
-    """Makes one instance and looks at it; answers a sentence for each thing that is wrong, none if it is usable.
+    """Makes one instance and inspects it; returns a sentence for each thing that is wrong.
 
     Runs code of the target, each part for LIMIT_SECONDS at most, and keeps nothing of it. Raises ExtraMissing.
     """
@@ -54,12 +54,12 @@ def misfits(contract_name: str, factory: Factory, name: str = "") -> list[str]:
         return [f"its factory returned {odd}; {signature} has to return a {contract_name}"]
     found, error = attempt_in_time(misfits_of, contract, made)
     if error is not None:
-        return [f"a look at the attributes of what its factory made {describe_failed_call(error)}"]
+        return [f"reading the attributes of what its factory made {describe_failed_call(error)}"]
     return list(found)
 
 
 def _unreached(factory: Factory, signature: str, sizes: tuple[Any, ...], error: BaseException) -> str:
-    """Where a factory is whose code was not reached, and what to do if it takes other arguments; else nothing."""
+    """Names the place of a factory whose code did not run, and the way out if it takes other arguments; else ""."""
     if not isinstance(error, TypeError) or frames_of(error):
         return ""
     where = f" ({at})" if (at := home(factory)) else ""
@@ -70,12 +70,12 @@ def _unreached(factory: Factory, signature: str, sizes: tuple[Any, ...], error: 
 
 
 def _no_instance(made: Any) -> str:
-    """What was returned, if it cannot be a target whatever the contract is."""
+    """Describes the returned object, if it cannot be a target of any contract."""
     if inspect.iscoroutine(made):
         made.close()
-        return "a coroutine, for it is async"
+        return "a coroutine, since it is async"
     if inspect.isgenerator(made):
-        return "a generator, for it has a yield"
+        return "a generator, since it has a yield"
     if isinstance(made, type):
         return f"the class {made.__qualname__}, not an instance of it"
     return reprlib.repr(made) if made is None or type(made) in DATA else ""

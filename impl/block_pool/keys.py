@@ -1,11 +1,11 @@
 """Block keys: one hash for each full block of a growing request, over raw int32 tokens.
 
-The hash of a block is a sum modulo 2**64 over all that is up to its end: each token times a random coefficient of its
-position, the digests of the extra keys, and a constant per block, for a block of zeros would else add nothing. This is
-multilinear hashing: chained (a block adds to the sum of the block before it), incremental, and made of vector
+The hash of a block is a sum modulo 2**64 over everything up to its end: each token times a random coefficient of its
+position, the digests of the extra keys, and a constant per block, since a block of zeros would add nothing otherwise.
+This is multilinear hashing: chained (a block adds to the sum of the block before it), incremental, and made of vector
 operations. Two different prefixes meet with a probability of 2**-(60 - t), where 2**t divides all differences of their
-tokens; coefficients are drawn anew in each process, so nobody can aim. It need not be cryptographic: whoever looks a
-hash up verifies tokens and parent.
+tokens; coefficients are drawn again in each process, so nobody can aim. It need not be cryptographic: every lookup of a
+hash verifies tokens and parent.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class RequestKeys:
 
     def copy(self) -> RequestKeys:
         """The keys of a request that starts with the same tokens."""
-        twin = RequestKeys(self._block_size, self._extra_keys, self._hash)
-        twin._tokens = self._tokens[:]
-        twin._sum = self._sum
-        twin._hashes = self._hashes.copy()
-        twin.verified = self.verified
-        return twin
+        copy = RequestKeys(self._block_size, self._extra_keys, self._hash)
+        copy._tokens = self._tokens[:]
+        copy._sum = self._sum
+        copy._hashes = self._hashes.copy()
+        copy.verified = self.verified
+        return copy
 
     def tokens(self, start: int, end: int) -> bytes:
         """The tokens of blocks `start` to `end` - 1, 4 bytes each."""
@@ -129,7 +129,7 @@ class RequestKeys:
         return chain(self._extra_keys[start:], repeat(None))
 
     def _hash_few(self) -> None:
-        """The same as `_hash_many`, for a few blocks in less time than it takes to start vector operations."""
+        """As `_hash_many`, for a few blocks in less time than it takes to start vector operations."""
         size = self._block_size
         for block in range(len(self._hashes), len(self)):
             tokens = self._tokens[block * size : (block + 1) * size]
@@ -156,7 +156,7 @@ class RequestKeys:
         self._hashes += sums.tolist()
 
     def _extra(self, block: int) -> int:
-        """What the extra key of a block adds to the sum."""
+        """Term of the sum for the extra key of a block."""
         extra_key = self._extra_keys[block] if block < len(self._extra_keys) else None
         if extra_key is None:
             return 0

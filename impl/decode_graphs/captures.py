@@ -1,4 +1,4 @@
-"""Captured graphs: CUDA's, and a twin on the CPU that keeps what they are: calls on memory that run when replayed."""
+"""Captured graphs: CUDA's, and a stand-in on the CPU, which keeps calls on memory and runs them when replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Capture(Protocol):
     """A capture that has begun when it is made."""
 
     def end(self) -> Work:
-        """Ends it and answers what replays it."""
+        """Ends the capture and returns the function that replays it."""
 
 
 class CudaCapture:
@@ -29,7 +29,7 @@ class CudaCapture:
         work()
 
     def end(self) -> Work:
-        """Ends it and answers what replays it."""
+        """Ends the capture and returns the function that replays it."""
         self._context.__exit__(None, None, None)
         replay: Work = self._graph.replay
         return replay
@@ -42,7 +42,7 @@ class CpuCapture:
         self._work = work
 
     def end(self) -> Work:
-        """Ends it and answers what replays it."""
+        """Ends the capture and returns the function that replays it."""
         return self._work
 
 

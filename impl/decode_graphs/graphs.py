@@ -1,4 +1,4 @@
-"""decode_graphs on torch: one decode step as captured graphs, on a GPU or as their twin on the CPU."""
+"""decode_graphs on torch: one decode step as captured graphs, on a GPU or as their stand-in on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotFree,
 
 
 class Memory(NamedTuple):
-    """What a graph reads and writes, all int64 unless said otherwise. The last row and slot are scrap, for padding.
+    """Memory that a graph reads and writes, int64 unless it says otherwise. The last row and slot are for padding.
 
     `table` [row + 1, width] and `lengths` [row + 1]; `slots` [slot + 1], a stamp each. Inputs of a replay: `rows` and
     `stamps` of its lanes, [lane]. Answers: `statuses` [lane], `reaches` [lane] and `contexts` [lane, token], of which
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """What replays it, and its memory: the answers are its own."""
+    """A captured graph: the object that replays it, and its memory, with results of its own."""
 
     replay: Work
     memory: Memory
@@ -169,7 +169,7 @@ class DecodeGraphs:
         self._last = len(rows), graph.memory
 
     def collect(self) -> list[Lane]:
-        """What the last replay did, for each row that it was given."""
+        """Returns a Lane for each row of the last replay."""
         if self._last is None:
             return []
         n, memory = self._last

@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def pageable() -> Iterator[None]:
-    """In it, tensors that are to be pinned are ordinary ones: pinning takes a GPU."""
+    """Makes tensors ordinary that should be pinned, until the context ends: pinning takes a GPU."""
     with ExitStack() as stack:
         for name in ("empty", "arange", "tensor"):
             stack.enter_context(patch.object(torch, name, _unpinned(getattr(torch, name))))

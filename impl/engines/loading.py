@@ -83,10 +83,10 @@ def _version(package: str, root: Path) -> str:
 
 @contextmanager
 def without_the_rest(engine: Engine, bare: Sequence[str], stubs: Sequence[str]) -> Iterator[None]:
-    """In it, modules of the engine can be imported though its `bare` packages' `__init__` and its `stubs` are not.
+    """Lets modules of the engine be imported without the `__init__` of its `bare` packages and without its `stubs`.
 
     A stub of another project's package is used only where that package is missing, and only inside the block.
-    What is imported from below a stub is a stub as well.
+    Modules below a stub are stubs as well.
     """
     below = _BelowStubs()
     sys.meta_path.append(below)
@@ -139,7 +139,7 @@ class _Anything(type):
 
 
 class Placeholder(metaclass=_Anything):
-    """What a stub's attributes are: a class to inherit from, subscript or decorate with, and which does nothing."""
+    """Attribute of a stub: a class to inherit from, subscript or decorate with, which does nothing."""
 
     def __new__(cls, *given: Any, **_options: Any) -> Any:
         decorated = len(given) == 1 and callable(given[0]) and cls.__init__ is object.__init__

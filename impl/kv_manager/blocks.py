@@ -18,7 +18,7 @@ def chained_hash(parent: int, tokens: bytes) -> int:
 
 
 def root_hash(extra_key: int | None) -> int:
-    """What stands for the parent's hash in the first block of a sequence."""
+    """The parent's hash in the first block of a sequence."""
     return 0 if extra_key is None else 1 + extra_key
 
 
@@ -58,7 +58,7 @@ class BlockManager(TableManager[Request]):
 
     A lookup walks the hash chain and verifies each block by tokens and parent, so `hash_function` may be as weak as it
     likes. A computed block whose content is published already is exchanged for the published one at commit; hence
-    whoever holds a block holds its parents, and parents outlive their children in the free queue.
+    a holder of a block holds its parents, and parents outlive their children in the free queue.
 
     Free blocks are a stack of blank ones and, least recently released first, an OrderedDict of cached ones: a linked
     list threaded through a hash table, so both ends and the middle (a hit takes a block out) cost O(1), some 0.1 us.
@@ -138,9 +138,9 @@ class BlockManager(TableManager[Request]):
         return self._blank.copy()
 
     def events(self) -> list[Event]:
-        """What was published and evicted since the last call, in order, each block under its number.
+        """Returns the blocks published and evicted since the last call, in order, each block under its number.
 
-        The first call returns what is published now.
+        The first call returns all that are published now.
         """
         events = list(self._snapshot()) if self._events is None else self._events
         self._events = []

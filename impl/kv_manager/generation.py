@@ -113,7 +113,7 @@ class PagedGenerator:
 
     @torch.inference_mode()
     def _forward(self, scheduled: dict[str, int]) -> dict[str, int]:
-        """Computes n tokens of each request in one batch; answers the next token of each."""
+        """Computes n tokens of each request in one batch; returns the next token of each."""
         device = self.store.device
         shape = len(scheduled), max(scheduled.values())
         requests = [(self._running[name], name, n) for name, n in scheduled.items()]
@@ -164,7 +164,7 @@ def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _StepCache:
-    """The cache of one forward: stores new K and V in `targets` [row x token], answers those in `origins` [row, token].
+    """The cache of one forward: stores new K and V in `targets` [row x token], returns those in `origins` [row, token].
 
     Takes the place of a transformers Cache.
     """

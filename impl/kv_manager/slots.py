@@ -34,15 +34,15 @@ class Request:
 
 
 class SlotManager(RequestManager[Request]):
-    """`blocks` rows of 4 * `block_size` slots; what the contract calls a block is a row here, and a row has one owner.
+    """`blocks` rows of 4 * `block_size` slots; a block of the contract is a row here, and a row has one owner.
 
     Trick: a row of a slot_pool for the whole request, so that a table is one number; a short request wastes its rest.
 
     Admission: the row of the longest cached prefix if it is free and its version current, else another row into which
     the prefix is copied, else an empty one. A free row is never copied from, it is taken: so the source of a due copy
     has a live owner until the copy has run, and is written only behind the copied prefix. A row's entries go when it is
-    allocated anew, and those beyond the prefix when it is reused in place. Cached is what is computed: a prompt chunk
-    by chunk, everything else when the request leaves.
+    allocated again, and those beyond the prefix when it is reused in place. Only computed tokens are cached: a prompt
+    chunk by chunk, everything else when the request leaves.
 
     `pool` makes a slot_pool of `blocks` slots, `cache` a slot_prefix_cache of `capacity` entries (without: as many as
     the rows can hold), whose own KV is not used. With `tensors` the KV lies in `memory`, a KVTensors on `device`.

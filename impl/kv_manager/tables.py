@@ -1,4 +1,4 @@
-"""What our managers have in common: live requests by id, and block tables with copy-on-write.
+"""Base of our managers: live requests by id, and block tables with copy-on-write.
 
 A manager adds its own trick: how it finds a cached prefix, and which free block it takes next.
 """
@@ -94,7 +94,7 @@ class TableManager(RequestManager[AnyTableRequest]):
 
     @abstractmethod
     def _free_count(self) -> int:
-        """How many blocks `_take` can take, blank or cached."""
+        """Counts the blocks that `_take` can take, blank or cached."""
 
     @abstractmethod
     def _is_shared(self, block: int) -> bool:

@@ -73,7 +73,7 @@ class OverlapScheduler(KVScheduler):
         return END_TOKEN in came or len(job.tokens) == job.last
 
     def _rejections(self, accepted: Sequence[Mapping[str, int]]) -> dict[str, int]:
-        """How many drafts in flight were wrong, by request."""
+        """Counts the wrong drafts in flight, by request."""
         wrong: dict[str, int] = {}
         for flight, right in zip(self._flights, accepted, strict=True):
             for item, _ in flight:
@@ -86,7 +86,7 @@ class OverlapScheduler(KVScheduler):
         return sum(item.n for item in items), sum(item.drafts + 1 for item in items if item.samples)
 
     def _wanted(self, job: Job) -> int:
-        """What a running request can compute next: nothing where what is in flight may be its end."""
+        """Returns what a running request can compute next: nothing if it may end with a batch in flight."""
         ahead, coming = self._ahead(job)
         known = len(job.tokens) + coming
         if coming and known >= job.last:

@@ -68,7 +68,7 @@ class FarStore:
         self.store.swap_in([(source, self._block(target)) for source, target in pairs])
 
     def _block(self, block: int) -> int:
-        """Where a block lies; one that is not there is not there either."""
+        """Returns the place of a block; an unknown block stays unknown."""
         if block < 0:
             return block
         if block >= self._blocks:
@@ -76,5 +76,5 @@ class FarStore:
         return block * (self._total - 1) // max(1, self._blocks - 1)
 
     def _slot(self, slot: int) -> int:
-        """The same for slots, padding stays what it is."""
+        """Returns the places of slots; padding stays as it is."""
         return slot if slot < 0 else self._block(slot // self._size) * self._size + slot % self._size

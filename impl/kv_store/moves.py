@@ -1,4 +1,4 @@
-"""What a KVStore does by kernels: stores, loads, copies, swaps on a side stream, stamps."""
+"""Kernels of a KVStore: stores, loads, copies, swaps on a side stream, stamps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class KernelMoves:
             torch.cuda.current_stream(self._planes.device).wait_event(self._side.record_event())
 
     def copy_out(self, pairs: Pairs) -> None:
-        """The same as `swap_out` on the current stream, whose order is then up to the caller.
+        """As `swap_out`, on the current stream, whose order is then up to the caller.
 
         Kernels write to the host slowly, so blocks are gathered on the device first, unless they are few and small.
         """
@@ -126,7 +126,7 @@ class KernelMoves:
                 goal.copy_(stage.words[begin * block : end * block], non_blocking=True)
 
     def copy_in(self, pairs: Pairs) -> None:
-        """The same as `swap_in` on the current stream, whose order is then up to the caller."""
+        """As `swap_in`, on the current stream, whose order is then up to the caller."""
         self._copy(self._inward, pairs, 0)
 
     def settle(self) -> None:
@@ -140,7 +140,7 @@ class KernelMoves:
         kv_kernels.stamp_fill(self.rows, self.layers, slots.contiguous(), stamps.contiguous())
 
     def verify(self, slots: torch.Tensor, stamps: torch.Tensor) -> torch.Tensor:
-        """How many words in the planes of slots[i] are not those of stamps[i]: int32 [slot], on the device."""
+        """Counts the words in the planes of slots[i] that are not those of stamps[i]: int32 [slot], on the device."""
         return kv_kernels.stamp_verify(self.rows, self.layers, slots.contiguous(), stamps.contiguous())
 
     def _blocks(self, elements: torch.Tensor, plane_stride: int, block_stride: int) -> Blocks:
@@ -180,7 +180,7 @@ class KernelMoves:
 
 
 def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where each run of consecutive numbers begins and ends."""
+    """Returns the begin and the end of each run of consecutive numbers."""
     begin = 0
     for i in range(1, len(numbers) + 1):
         if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:

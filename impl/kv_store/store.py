@@ -83,7 +83,7 @@ class KVStore:
         return self._planes.numel() * self._planes.element_size()
 
     def blocks_within(self, budget: int) -> int:
-        """How many blocks of this size and shape fit in `budget` bytes. Raises InvalidArgument if it is negative."""
+        """Returns the number of blocks that fit into `budget` bytes. Raises InvalidArgument if it is negative."""
         return blocks_within(budget, self.block_size, self.shape)
 
     def keys(self, layer: int) -> torch.Tensor:
@@ -136,7 +136,7 @@ class KVStore:
         return self._patterns(*(rows.view(self._word) for rows in self.load(layer, self._index(slots))))
 
     def gather_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-        """The same of the host's slots."""
+        """As `gather`, from the host's slots."""
         self._check_layer("gather_host", layer)
         _check("gather_host", slots, self._host_blocks * self.block_size)
         if self.moves is not None:

@@ -71,7 +71,7 @@ class KVStreams:
         self._submit(COMPUTE, [], [("device", block)], partial(self._copy, [(self._blocks + stamp, block)]))
 
     def read(self, block: int) -> None:
-        """Reads a held block, for `synchronize` to answer."""
+        """Reads a held block, for `synchronize` to return."""
         self._check_held("read", block)
         if self._asked == MOST_READS:
             raise OutOfSlots(f"read: {MOST_READS} reads wait for a synchronize")
@@ -95,7 +95,7 @@ class KVStreams:
         self._transfer(IN, "host", "device", pairs)
 
     def hold(self, stream: str) -> None:
-        """What the stream gets from now on waits at a gate."""
+        """Work given to the stream from now on waits at a gate."""
         if stream not in STREAMS or STREAMS.index(stream) in self._queues.held():
             raise InvalidArgument(f"hold: {stream!r} is held or not one of {', '.join(STREAMS)}")
         self._queues.hold(STREAMS.index(stream))
@@ -107,7 +107,7 @@ class KVStreams:
         self._queues.let_go(STREAMS.index(stream))
 
     def synchronize(self) -> list[int]:
-        """Opens every gate and waits for everything; answers the reads since the last time, in order."""
+        """Opens every gate and waits for everything; returns the reads since the last time, in order."""
         for stream in self._queues.held():
             self._queues.let_go(stream)
         self._queues.synchronize()

@@ -1,4 +1,4 @@
-"""Streams that can be held up: CUDA's, and their twin on the CPU."""
+"""Streams that can be held up: CUDA's, and their stand-in on the CPU."""
 
 from __future__ import annotations
 
@@ -102,17 +102,18 @@ class CpuQueues:
 
 
 class CudaEvent(NamedTuple):
-    """An event of CUDA, and the one of the twin."""
+    """An event of CUDA, and that of the CPU stand-in."""
 
     real: torch.cuda.Event
-    twin: Event
+    stand_in: Event
 
 
 class CudaQueues:
     """`count` CUDA streams; a gate is a kernel that spins on a word of pinned memory, for each gate another word.
 
-    The host waits for work that nothing holds up, which a CPU twin that is told the same knows. So gates and events
-    alone decide what runs before what, and a missing event does the same wrong every time. It costs a wait per call.
+    The host waits for work that nothing holds up; a CPU stand-in that gets the same calls knows which work that is. So
+    gates and events alone decide what runs before what, and a missing event does the same wrong every time. It costs a
+    wait per call.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -123,7 +124,7 @@ class CudaQueues:
         self._flags = torch.ones(MOST_GATES, dtype=torch.int32, pin_memory=True)
         self._gates = 0
         self._held: dict[int, torch.Tensor] = {}
-        self._twin = CpuQueues(count)
+        self._stand_in = CpuQueues(count)
         self._going: list[torch.cuda.Event] = []
         gate(self._flags[:1])
         torch.cuda.synchronize(device)
@@ -138,18 +139,18 @@ class CudaQueues:
         with torch.cuda.stream(self._streams[stream]):
             work()
         done = self._streams[stream].record_event()
-        self._twin.submit(stream, partial(self._going.append, done))
+        self._stand_in.submit(stream, partial(self._going.append, done))
         self._wait_for_going()
 
     def record(self, stream: int) -> Event:
         """An event behind what the stream has."""
-        return CudaEvent(self._streams[stream].record_event(), self._twin.record(stream))
+        return CudaEvent(self._streams[stream].record_event(), self._stand_in.record(stream))
 
     def wait(self, stream: int, event: Event) -> None:
         """Holds up what the stream gets from now on until the event."""
         assert isinstance(event, CudaEvent)
         self._streams[stream].wait_event(event.real)
-        self._twin.wait(stream, event.twin)
+        self._stand_in.wait(stream, event.stand_in)
 
     def hold(self, stream: int) -> None:
         """Closes a gate; after MOST_GATES of them it waits, for words that no kernel looks at any more."""
@@ -163,12 +164,12 @@ class CudaQueues:
         flag.fill_(0)
         with torch.cuda.stream(self._streams[stream]):
             self._gate(flag)
-        self._twin.hold(stream)
+        self._stand_in.hold(stream)
 
     def let_go(self, stream: int) -> None:
         """Opens it."""
         self._held.pop(stream).fill_(1)
-        self._twin.let_go(stream)
+        self._stand_in.let_go(stream)
         self._wait_for_going()
 
     def held(self) -> Sequence[int]:
@@ -177,7 +178,7 @@ class CudaQueues:
 
     def synchronize(self) -> None:
         """Waits for every stream; no gate may be closed."""
-        self._twin.synchronize()
+        self._stand_in.synchronize()
         self._wait_for_streams()
 
     def _wait_for_going(self) -> None:

@@ -141,7 +141,7 @@ class PagedCache:
         self._cut(cut, tokens)
 
     def fork(self, source: int, child: int, tokens: int | None = None) -> list[int]:
-        """A new sequence `child` shares the first `tokens` tokens of `source`, by default all; answers its table.
+        """A new sequence `child` shares the first `tokens` tokens of `source`, by default all; returns its table.
 
         Raises UnknownSequence, SequenceLive, InvalidArgument if `source` has fewer tokens.
         """
@@ -234,13 +234,13 @@ class PagedCache:
         return self._idle.order()
 
     def ref_count(self, block: int) -> int:
-        """How many sequences hold the block. Raises UnknownSlot."""
+        """Returns the number of sequences that hold the block. Raises UnknownSlot."""
         if not 0 <= block < self._blocks:
             raise UnknownSlot(f"ref_count: block={block} is not one of 0..{self._blocks - 1}")
         return self._holders[block]
 
     def must_copy(self, sequence: int) -> bool:
-        """Whether an append to the sequence copies its last block first. Raises UnknownSequence."""
+        """True if an append to the sequence copies its last block first. Raises UnknownSequence."""
         found = self._find("must_copy", sequence)
         return found.length % self._size > 0 and self._frozen(found.table[-1])
 

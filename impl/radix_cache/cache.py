@@ -57,9 +57,9 @@ class PageQueue:
 
 
 class RadixCache:
-    """`pages` pages of `page_size` slots. Meets reference.radix_contract.RadixCacheTarget; slots are answered as int32.
+    """`pages` pages of `page_size` slots. Meets RadixCacheTarget; slots are returned as int32.
 
-    Every lookup, insert and cache call takes an `extra_key`; what is cached under one key is not found under another.
+    Every lookup, insert and cache call takes an `extra_key`; an entry under one key is not found under another.
     Tokens in a contiguous buffer of int64 (array("q"), numpy) are read in place.
     """
 
@@ -74,7 +74,7 @@ class RadixCache:
         self.reset()
 
     def reset(self) -> None:
-        """As new: every handle is stale, every slot is free, those that the caller held as well."""
+        """Empties the cache: every handle is stale and every slot free, even those that the caller held."""
         self.tree.clear()
         self._queue = PageQueue(self._pages)
         self._held = np.zeros(self._pages, np.int32)

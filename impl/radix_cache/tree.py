@@ -38,7 +38,7 @@ class Node:
 
 
 class Spot(NamedTuple):
-    """How far a sequence is cached: to the end of `node`, and further `common` tokens into its child `inside`."""
+    """End of the cached part of a sequence: the end of `node`, and `common` tokens more in its child `inside`."""
 
     node: Node
     inside: Node | None
@@ -85,7 +85,7 @@ class RadixTree:
         self._idle: OrderedDict[Node, None] = OrderedDict()
 
     def find(self, data: memoryview, extra_key: Hashable = None) -> Spot:
-        """Where the longest cached prefix of whole pages ends. Changes nothing."""
+        """Finds the end of the longest cached prefix of whole pages. Changes nothing."""
         width = self._width
         stop = len(data) // width * width
         node, offset = self.root, 0
@@ -188,7 +188,7 @@ class RadixTree:
             raise NotLocked(f"the handle of {handle.length} tokens is not locked")
 
     def covers(self, node: Node, handle: Handle) -> bool:
-        """Whether the path of `node` leads through the handle's node."""
+        """True if the path of `node` leads through the handle's node."""
         while node.end > handle.length:
             node = node.parent
         return node is handle.node

@@ -67,7 +67,7 @@ class _Node:
 
 
 class _Row:
-    """What a slot holds: the path from the root to the node `end`. `inserted` orders the rows."""
+    """Content of a slot: the path from the root to the node `end`. `inserted` orders the rows."""
 
     __slots__ = ("end", "inserted", "version")
 
@@ -200,7 +200,7 @@ class SlotPrefixCache:
         return self._kv().read(slot, length)
 
     def entries(self) -> dict[tuple[int, ...], tuple[int, int]]:
-        """Every cached prefix with the (slot, version) that `find` would answer; uses nothing. Slow: for observers."""
+        """Every cached prefix with the (slot, version) that `find` would return; uses nothing. Slow: for observers."""
         found = {}
         pending: list[tuple[_Node, tuple[int, ...]]] = [(child, ()) for child in self._root.children.values()]
         while pending:
@@ -282,7 +282,7 @@ class SlotPrefixCache:
         self._offer(end)
 
     def _joined(self, node: _Node) -> _Node:
-        """Joins the runs above that need no end of their own, and answers the parent."""
+        """Joins the runs above that need no end of their own, and returns the parent."""
         above = node.parent
         assert above is not None
         runs = [node.run]

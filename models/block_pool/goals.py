@@ -1,4 +1,4 @@
-"""What a run on a block_pool must have met before it says anything."""
+"""Goals of block_pool: events that a run must meet before it says anything."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ GOALS = (
     Goal("partial_hit", "a lookup finds some blocks of the request"),
     Goal("miss", "a lookup finds nothing, though something is cached"),
     Goal("limited", "a lookup stops at its limit with the next block cached"),
-    Goal("rest", "a request ends one token behind a block"),
-    Goal("short", "a request ends one token before a block"),
-    Goal("whole", "a request ends with a block"),
-    Goal("nothing_asked", "a request without tokens is looked up, or no block is taken, touched, freed or cached"),
+    Goal("rest", "a request ends one token after a block boundary"),
+    Goal("short", "a request ends one token before a block boundary"),
+    Goal("whole", "a request ends at a block boundary"),
+    Goal("nothing_asked", "a request without tokens is looked up, or an operation is given no blocks"),
     Goal("exhausted", "more blocks are asked for than are free"),
     Goal("all_taken", "the last free block is handed out"),
     Goal("eviction", "a block that caches something is handed out"),
     Goal("parent_evicted", "a block is handed out while one that builds on it stays cached"),
-    Goal("hole", "a lookup ends at a hole, behind which the next block is cached"),
-    Goal("parent_returns", "a prefix is cached anew under one that stayed"),
+    Goal("hole", "a lookup ends at a block that is not cached, though the next one is"),
+    Goal("parent_returns", "a prefix is cached again while a longer one stayed cached"),
     Goal("from_the_middle", "a hit takes a block out of the middle of the queue"),
     Goal("shared", "a block has two holders"),
     Goal("kept", "a block is freed by one of its holders"),
-    Goal("order", "several cached blocks are freed at once"),
-    Goal("mixed", "blocks that are cached and blocks that are not are freed at once"),
-    Goal("twins", "two blocks cache one prefix"),
-    Goal("first_twin_goes", "of two twins the one cached first is handed out"),
-    Goal("second_twin_goes", "of two twins the one cached later is handed out"),
-    Goal("second_twin_touched", "of two free twins the one cached later is touched"),
-    Goal("collision", "a request is looked up whose hash another cached prefix has"),
-    Goal("other_parent", "a request is looked up while its next block is cached behind another parent"),
-    Goal("other_extra_key", "a request is looked up while its tokens are cached under another extra key"),
+    Goal("order", "several cached blocks are freed in one call"),
+    Goal("mixed", "cached and uncached blocks are freed in one call"),
+    Goal("twins", "two blocks (twins) cache the same prefix"),
+    Goal("first_twin_goes", "the twin that was cached first is handed out"),
+    Goal("second_twin_goes", "the twin that was cached later is handed out"),
+    Goal("second_twin_touched", "the free twin that was cached later is touched"),
+    Goal("collision", "a lookup meets a different cached prefix with the same hash"),
+    Goal("other_parent", "a lookup ends where its next block is cached, but behind another parent"),
+    Goal("other_extra_key", "a lookup ends where its tokens are cached, but under another extra key"),
     Goal("grown", "a request that grew since its last operation is looked up or cached"),
     Goal("reset", "a pool with something cached is reset"),
     Goal("in_use", "a reset is asked for while a block is held"),
     Goal("repeated", "one block is freed or touched twice in one call"),
     Goal("double_free", "a free block is freed"),
-    Goal("foreign", "a block that is not of the pool is named"),
+    Goal("foreign", "a call names a block that is not in the pool"),
     Goal("stale_hit", "a free block that caches nothing is touched"),
     Goal("already_cached", "a cached block is cached again"),
     Goal("cache_free", "a free block is cached"),
-    Goal("cache_behind_hole", "a block is cached behind one that does not cache the request up to it"),
+    Goal("cache_behind_hole", "a block is cached behind one that does not cache the prefix before it"),
     Goal("bad_argument", "an argument is negative, too long or not 32 bits wide"),
 )
 
@@ -199,7 +199,7 @@ def _hash_of(hash_function: HashFunction, prefix: Prefix, size: int) -> int:
 
 
 def extends(longer: Prefix, prefix: Prefix) -> bool:
-    """Whether the first is the second and more blocks."""
+    """True if the first prefix is the second one and more blocks."""
     blocks = len(prefix.extra_keys)
     return (
         len(longer.extra_keys) > blocks

@@ -1,4 +1,4 @@
-"""What can happen to a block_pool: requests that share prefixes, hold blocks, cache them and let them go."""
+"""Model of block_pool: requests that share prefixes, hold blocks, cache them and free them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
 
     @command(1)
     def reset(self, pick: Pick) -> Op:
-        """Everything cached is to be forgotten."""
+        """Proposes to forget everything cached."""
         if self.held.holders or not (self.held.cached or self.scope.exhaustive):
             raise NotEnabled
         return Op("reset")
@@ -245,7 +245,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         return base[:length] + [pick(scope.tokens) for _ in range(length - len(base))], extra_keys
 
     def _parents(self) -> list[Prefix]:
-        """What a block can be cached behind: the empty prefix, or a cached one that is not too long."""
+        """Prefixes that a block can be cached behind: the empty one, and cached ones that are not too long."""
         longest = self.scope.longest
         return [EMPTY, *[prefix for prefix in self.view.entries if len(prefix.extra_keys) < longest]]
 
@@ -256,7 +256,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         return list(pick(able))
 
     def _chain(self, prefix: Prefix, pick: Pick) -> list[int]:
-        """The blocks of a cached prefix, any of twins; 0 where there is none any more."""
+        """The blocks of a cached prefix, one of each twins; 0 where none is left."""
         size, chain = self.scope.block_size, []
         for blocks in range(1, len(prefix.extra_keys) + 1):
             part = Prefix(prefix.extra_keys[:blocks], prefix.tokens[: blocks * size])

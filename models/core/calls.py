@@ -1,4 +1,4 @@
-"""Calls of a target: an error of the contract is an answer, everything else a divergence."""
+"""Calls of a target: an error of the contract is a result, any other error a divergence."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def inspect_target(look: Callable[..., R], /, *args: Any) -> R:
 def enter_target(call: Callable[..., R], args: tuple[Any, ...]) -> R:
     """Runs code of the target. A watchdog raises StepTimeout only while this function is on the stack.
 
-    So every caller stands in a `try` that takes a StepTimeout, and whatever is outside of such a call, drivers and
-    `except` clauses included, is never interrupted.
+    So every caller must catch StepTimeout. Code outside of such a call, such as drivers and `except` clauses, is never
+    interrupted.
     """
     return call(*args)
 
@@ -58,9 +58,9 @@ def let_interrupt_out(error: BaseException) -> None:
 
 
 def unexpected(error: BaseException, call: str) -> Divergence:
-    """The Divergence of a call that did what is in no contract: it took too long, or raised some other error.
+    """Returns the Divergence of a call that took too long or raised an error of no contract.
 
-    A Divergence is one already, of a call inside this one.
+    If the error is a Divergence already, it comes from a call inside this one and is returned.
     """
     if isinstance(error, Divergence):
         return error

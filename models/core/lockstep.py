@@ -42,7 +42,7 @@ class LockstepModel(Model[S]):
 
     @abstractmethod
     def perform(self, system: Any, op: Op) -> Any:
-        """Executes the operation on the reference or the target and returns its answer as plain values."""
+        """Executes the operation on the reference or the target and returns its result as plain values."""
 
     @abstractmethod
     def observe(self, system: Any) -> Any:
@@ -54,10 +54,10 @@ class LockstepModel(Model[S]):
 
     @abstractmethod
     def holds_after(self, held: Any, op: Op, outcome: Any) -> Any:
-        """Who holds what after this outcome; a new value, `held` is not changed."""
+        """Returns the Held after this outcome as a new value; `held` is not changed."""
 
     def draw(self, view: Any) -> Picture:
-        """The view as a picture; by its fields where the contract draws nothing."""
+        """Draws the view as a picture; as a table of its fields, unless the contract draws its own."""
         return NOTHING._replace(tables=(fields_table("view", view),))
 
     def picture(self) -> Picture:
@@ -65,11 +65,11 @@ class LockstepModel(Model[S]):
         try:
             return self.draw(view)
         except (TypeError, ValueError, AttributeError, LookupError):
-            # The target may have answered with other types than the contract's, which is why somebody looks at it.
+            # The target may have returned other types than the contract's: such a target is worth a picture, too.
             return LockstepModel.draw(self, view)
 
     def notice(self, step: Step[Any, Any]) -> None:
-        """Counts reach goals."""
+        """Counts the goals that the step has met."""
 
     @property
     def evaluated(self) -> Counter[str]:
@@ -96,14 +96,14 @@ class LockstepModel(Model[S]):
             try:
                 wrong = law.check(step)
             except Exception as error:
-                # The target may have answered with another type than the contract's. Then the comparison below says
-                # so, which is the better message; if it finds nothing, the law itself is at fault.
+                # The target may have returned another type than the contract's. Then the comparison below says so,
+                # which is the better message; if it finds nothing, the law itself is at fault.
                 unable = unable or law_error(law, error)
                 continue
             if wrong is not None:
                 raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
         if want != got:
-            raise Divergence(AGREEMENT.id, f"answered {show(got)}", (f"reference: {show(want)}",))
+            raise Divergence(AGREEMENT.id, f"returned {show(got)}", (f"reference: {show(want)}",))
         if view != seen:
             self._require(view, seen, "looks different afterwards")
         if unable is not None:

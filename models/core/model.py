@@ -21,8 +21,8 @@ Factory = Callable[..., Any]
 class Divergence(AssertionError):
     """A law does not hold. `law` is its id; `details` are further lines for the failure page.
 
-    `answer` is what the failing operation had answered, `avails` what was available after each operation, that one
-    included, as far as somebody asked.
+    `answer` is the answer of the failing operation up to there. `avails` has the available slots after each operation,
+    that one included, None where nobody asked.
     """
 
     answer = ""
@@ -137,7 +137,7 @@ class Model(ABC, Generic[S]):
 
     @abstractmethod
     def step(self, op: Op) -> Any:
-        """Executes one operation, checks every law and returns the target's answer.
+        """Executes one operation, checks every law and returns the target's result.
 
         Raises Divergence, or NotEnabled (and changes nothing) if the operation is not legal in this state.
         """
@@ -151,7 +151,7 @@ class Model(ABC, Generic[S]):
         """The abstract state: equal fingerprints need no second exploration."""
 
     def sketch(self) -> Hashable:
-        """The abstract state as far as it is known without asking the target, whose answers may change it."""
+        """The abstract state as far as it is known without asking the target, since a question may change it."""
         return self.fingerprint()
 
     @property
@@ -160,7 +160,7 @@ class Model(ABC, Generic[S]):
         return Counter()
 
     def forget(self) -> None:
-        """Forgets what was reached and evaluated so far, so that only later steps count."""
+        """Clears the counts of goals and laws, so that only later steps count."""
         self.goals_met.clear()
 
     def not_checked(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ class Model(ABC, Generic[S]):
         return {}
 
     def picture(self) -> Picture:
-        """The state of the target now, as data for whoever shows it. Raises what the target raises when looked at."""
+        """The state of the target now, as data to be shown. Raises whatever the target raises when it is inspected."""
         return NOTHING
 
     @classmethod
@@ -196,7 +196,7 @@ class Model(ABC, Generic[S]):
 
     @classmethod
     def shortcuts(cls, ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]] | None:
-        """Much shorter operations to try first when a long trace is shrunk; None if the model knows of no such."""
+        """Much shorter operations to try first when a long trace is shrunk; None if the model has none."""
         return None
 
     @classmethod
@@ -211,7 +211,7 @@ class Model(ABC, Generic[S]):
 
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
-        """The same operations with names, then also values, numbered from 0."""
+        """Variants of the operations with names, then also values, numbered from 0."""
         return ()
 
     @classmethod

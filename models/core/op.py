@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Op:
-    """One operation of a contract with its arguments, as it stands in a trace: `Op("free", slot=2)`."""
+    """One operation of a contract with its arguments, as a trace has it: `Op("free", slot=2)`."""
 
     __slots__ = ("args", "name")
 
@@ -30,7 +30,7 @@ class Op:
         return hash(repr(self))
 
     def but(self, **changes: Any) -> Op:
-        """The same operation with some arguments changed."""
+        """Returns the operation with some arguments changed."""
         return Op(self.name, **{**self.args, **changes})
 
 
@@ -46,7 +46,7 @@ class NotEnabled(Exception):
 
 
 class Unplayable(Exception):
-    """Not even the reference can execute the operation: no model proposes such a one. `number` counts from 0."""
+    """Raised for an operation that not even the reference can execute; no model proposes one. `number` is from 0."""
 
     def __init__(self, reason: str, number: int = 0) -> None:
         super().__init__(reason, number)
@@ -97,7 +97,7 @@ When = Callable[[Any, Pick], object]
 class Command:
     """A proposal: a method `(model, pick) -> Op`, with the weight it has in random runs.
 
-    `when(model, pick)`, if there is one, is false where the command proposes nothing; it may leave that to `pick`.
+    `when(model, pick)`, if there is one, is false if the command proposes nothing now; it may leave that to `pick`.
     A command that `needs` a trait is left out for targets without it, as if it were not there.
     """
 

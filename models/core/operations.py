@@ -1,7 +1,7 @@
-"""Types of the arguments of operations, as they stand in a trace.
+"""Types of the arguments of operations, as a trace has them.
 
-Operations are what a model executes: each model names its own with the types of their arguments in `operations`.
-Several commands may propose the same one, and some of a model's operations are more than one call of the target.
+A model executes operations; its `operations` has their names with the types of their arguments. Several commands may
+propose the same operation, and one operation may be several calls of the target.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A picture of one state, as data: who holds which slot or block, and the tables that lead there.
+"""Pictures of one state, as data: the holders of each slot or block, and the tables that lead there.
 
-A picture is plain text and numbers, so that it can leave the process of the target. Each model draws its own; whoever
-shows a picture needs to know nothing of the contract.
+A picture is plain text and numbers, so that it can leave the process of the target. Each model draws its own; the code
+that shows a picture needs to know nothing of the contract.
 """
 
 from __future__ import annotations

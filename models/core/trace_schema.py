@@ -18,14 +18,27 @@ from kvlockstep.models.core.safe_text import safe_text
 
 # Tensors and arrays of targets hold 64 bits.
 MOST = 2**63 - 1
-# What a header names beyond it would only use up the memory and the time of whoever plays it. Recorded engines have
+# A larger size in a header would only use up the memory and the time of the replay. Recorded engines have
 # large pools, though of fewer blocks than slots.
 MOST_SLOTS = 2**14
 MOST_SLOTS_OF = {"kv_manager": 2**22, "kv_scheduler": 2**22}
 MOST_BLOCKS = 2**20
 # What memory is made of: the product is bounded as well as each of them.
 SIZES = frozenset(
-    ("slots", "positions", "blocks", "block_size", "pages", "page_size", "layers", "heads", "head_dim", "rows", "width")
+    (
+        "slots",
+        "units",
+        "positions",
+        "blocks",
+        "block_size",
+        "pages",
+        "page_size",
+        "layers",
+        "heads",
+        "head_dim",
+        "rows",
+        "width",
+    )
 )
 NAMES = {
     int: "a whole number",

@@ -32,8 +32,8 @@ UNSCRIPTED = 16
 class Forks:
     """The forks of one episode. `copied_on_write` are the requests scheduled in this step that write to a shared block.
 
-    `withdrawn` is the last of them that was withdrawn. `script` are the commands that are to come next, if any are;
-    there is one at times if the episode is `scripted`.
+    `withdrawn` is the last of them that was withdrawn. `script` are the next commands, if a script runs; scripts run
+    only if the episode is `scripted`.
     """
 
     def __init__(self, scope: KVScope, judge: ManagerJudge) -> None:
@@ -53,7 +53,7 @@ class Forks:
         return op.name in ("chunk", "decode") and bool(self.sharers(op.args["request"]))
 
     def note(self, op: Op, answer: Answer, copies_on_write: bool) -> None:
-        """Takes in an operation that was done, with its answer, and what `copies_on_write` returned before it."""
+        """Records an executed operation with its answer, and the result of `copies_on_write` before it."""
         name, child = op.args.get("request"), op.args.get("child")
         if child in self._judge.live:
             self._note_fork(str(name), str(child))

@@ -1,4 +1,4 @@
-"""What a run on a kv_manager must have met before it says anything."""
+"""Goals of kv_manager: events that a run must meet before it says anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOALS = (
     Goal("eviction", "a step takes more blocks than were free", "prefix_cache"),
     Goal("physical_reuse", "a slot is written by a second request"),
     Goal("twins", "equal prompts are admitted in one step, before either is cached"),
-    Goal("admit_into_step", "a request is admitted into a step that already has work"),
+    Goal("admit_into_step", "a request is admitted in a step that already has work"),
     Goal("refused_admission", "an admission is refused"),
     Goal("refused_reserve", "a reservation is refused"),
     Goal("chunk", "a prompt is computed in chunks", "chunk"),
@@ -26,25 +26,25 @@ GOALS = (
     Goal("reverse_commits", "a step commits in another order than it scheduled"),
     Goal("drafts", "drafts are reserved behind a decode", "drafts"),
     Goal("rejected_drafts", "some drafts are rejected", "drafts"),
-    Goal("withdraw", "what was scheduled is withdrawn", "can_withdraw"),
+    Goal("withdraw", "a scheduled request is withdrawn", "can_withdraw"),
     Goal("fork", "a request is forked", "can_fork"),
     Goal("fork_in_block", "a request is forked in the middle of a block", "can_fork"),
     Goal("copies", "slots are copied", "copies"),
     Goal("reset_live", "a reset ends live requests", "can_reset"),
     Goal("evict_all", "everything cached is evicted", "can_evict_all"),
     Goal("extra_key", "a request has an extra key", "extra_key"),
-    Goal("announced_hit", "a request hits what events have announced", "event_listener"),
-    Goal("announced_removal", "an event says that a block is gone", "event_listener"),
+    Goal("announced_hit", "a request hits blocks that events have announced", "event_listener"),
+    Goal("announced_removal", "an event announces that a block is gone", "event_listener"),
     Goal("length_0_mod_block", "a prompt fills its last block"),
     Goal("length_1_mod_block", "a prompt has one token in its last block"),
-    Goal("length_-1_mod_block", "a prompt lacks one token of filling its last block"),
+    Goal("length_-1_mod_block", "a prompt is one token short of filling its last block"),
     Goal("long_request", "a prompt has nine blocks or more"),
     Goal("decode_at_block_start", "a decode writes the first slot of a block"),
 )
 
 
 def notice_prompt(met: Counter[str], request: Request, admitted: Iterable[Request], block_size: int) -> None:
-    """Counts what a new prompt is like; `admitted` are the requests that this step has admitted before it."""
+    """Counts the goals of a new prompt; `admitted` are the requests that this step has admitted before it."""
     length, residue = len(request.tokens), len(request.tokens) % block_size
     met["length_0_mod_block"] += residue == 0
     met["length_1_mod_block"] += residue == 1 % block_size
@@ -62,7 +62,7 @@ def notice_hit(met: Counter[str], request: Request, block_size: int) -> None:
 
 
 def unreachable(session: Session) -> set[str]:
-    """Returns the goals that do not apply to the manager: by its traits, and by what was seen of it so far."""
+    """Returns the goals that do not apply to the manager: by its traits and its behaviour so far."""
     traits = session.traits
     has = {
         **vars(traits),

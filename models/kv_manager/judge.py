@@ -1,6 +1,6 @@
 """Judge of a kv_manager: makes its calls in the grammar of the contract, owns the KV memory, checks the laws.
 
-The rules are those of docs/kv_manager.md. Nothing is held against a placement or a policy. A hit is judged when it is
+The rules are those of docs/kv_manager.md. The judge accepts any placement and any policy. A hit is judged when it is
 read, in the forward that reads it (rule 2). Slots are asked for again at every forward; between a reservation and its
 forward no KV is read (rule 3).
 """
@@ -44,12 +44,12 @@ class ManagerJudge(Session):
 
     @property
     def so_far(self) -> str:
-        """The text of what the last operation has answered, also if it failed on the way."""
+        """The answer of the last operation as text, up to the failure if it failed."""
         said = "" if self._answer is DONE else str(self._answer)
         return " ".join(filter(None, (said, freed_text(self.occupancy.freed))))
 
     def begin(self) -> None:
-        """An operation begins: nothing of it is answered yet."""
+        """Begins an operation, which has no answer yet."""
         self.avail = None
         self._answer = DONE
         self.occupancy.freed = set()
@@ -97,7 +97,7 @@ class ManagerJudge(Session):
         return self._reserve(request, 1 + len(drafts), appended)
 
     def withdraw(self, name: str) -> Answer:
-        """What was scheduled for a request in this step is taken back, before any later admission."""
+        """The schedule of a request in this step is withdrawn, before any later admission."""
         require(name in self.withdrawable())
         request = self.live[name]
         self.unchanged = {}
@@ -192,7 +192,7 @@ class ManagerJudge(Session):
         return Answer(text=f"copies {counted(len(due), 'slot')}") if due else DONE
 
     def evict_all(self) -> Answer:
-        """The engine drops whatever it caches for nobody."""
+        """The engine drops everything that is cached and that no live request holds."""
         require(self.allows("evict_all"))
         self._call(self.adapter.evict_all)
         free_now = number(self.adapter.free_now)
@@ -255,7 +255,7 @@ class ManagerJudge(Session):
         before = self.questions.before_operation()
         accepted = self._call(self.adapter.reserve, request.name, n)
         if accepted is None:
-            raise Divergence(ERROR_CONTRACT.id, "reserve answered None, not True or False")
+            raise Divergence(ERROR_CONTRACT.id, "reserve returned None, not True or False")
         if not accepted:
             self._answer = REFUSED
             self.goals_met["refused_reserve"] += 1

@@ -1,4 +1,4 @@
-"""What a scheduler can do to a kv_manager: prompts that share prefixes, chunks, drafts, forks, preemption, aborts."""
+"""Model of kv_manager: prompts that share prefixes, chunks, drafts, forks, preemptions and aborts."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class KVManagerModel(RequestModel[KVScope]):
 
     @command(1)
     def evict_all(self, pick: Pick) -> Op:
-        """The cache is emptied of what nobody holds."""
+        """Everything cached that nobody holds is evicted."""
         require(self.scope.mode is not Mode.MANY and self.sometimes(2, pick))
         return Op("evict_all")
 
@@ -168,12 +168,12 @@ class KVManagerModel(RequestModel[KVScope]):
 
     @property
     def has_room(self) -> bool:
-        """Whether one more request may be live."""
+        """True if one more request may be live."""
         return len(self.judge.live) < self.scope.live
 
     @property
     def can_schedule(self) -> bool:
-        """Whether running requests may be scheduled: before a step's admissions, and where there is more than those."""
+        """True if running requests may be scheduled: before a step's admissions, and never with Mode.MANY."""
         return not self.judge.admitting and self.scope.mode is not Mode.MANY
 
     def sometimes(self, n: int, pick: Pick, *, first: bool = False) -> bool:

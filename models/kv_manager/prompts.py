@@ -1,4 +1,4 @@
-"""Prompts for new requests: new ones, and those that share something with what was there before."""
+"""Prompts for new requests: new ones, and those that share something with earlier prompts."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Prompts:
                 del self.history[:-HISTORY]
 
     def propose(self, pick: Pick, look_up: bool) -> tuple[list[int], int | None]:
-        """The tokens of a new request and its extra key, mostly that of the request it is like.
+        """Returns the tokens of a new request and its extra key, mostly that of the request it resembles.
 
-        With `look_up` it asks for what was last there, and one token more.
+        With `look_up` it is the last known prompt with one token more.
         """
         scope = self._scope
         if scope.exhaustive:

@@ -39,7 +39,7 @@ class Questions:
         return None if self._ask == "late" else number(self._adapter.avail)
 
     def between_steps(self, live: Iterable[str]) -> Answers:
-        """Asks everything, some of it twice. Raises Divergence if an answer changes."""
+        """Asks every question, some of them twice. Raises Divergence if an answer changes."""
         ask, adapter = self._ask, self._adapter
         first: dict[str, Any] = {}
         # The question that `ask` names comes before the tables: reading them could do the work that it is to do.

@@ -1,4 +1,4 @@
-"""Refusals of a kv_manager: each has to be needed (rule 5), and changes nothing."""
+"""Refusals of a kv_manager: each must be necessary (rule 5) and must change nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlockstep.properties.law import counted
 
 
 def check_admission(session: Session, request: Request, before: int | None) -> None:
-    """Raises Divergence if the request fitted, or if refusing it changed something; avail was `before`."""
+    """Raises Divergence if the request would fit, or if its refusal changed something; avail was `before`."""
     admitted = sum(session.live[name].admitted for name in session.scheduled)
     reserve = session.traits.output_reserve * (1 + admitted)
     needed = session.occupancy.blocks_for(len(request.tokens) + reserve) + _copy_sources(session)
@@ -22,7 +22,10 @@ def check_admission(session: Session, request: Request, before: int | None) -> N
 
 
 def check_reservation(session: Session, request: Request, n: int, before: int | None, appended: bool) -> None:
-    """The same for a reservation of `n` tokens, one of which was just `appended`."""
+    """Raises Divergence if a reservation of `n` tokens would fit, or if its refusal changed something.
+
+    `appended`: a token was appended to the request just before.
+    """
     table = session.tables.entries(request.name)
     others = {block for name in session.live if name != request.name for block in _blocks_of(session, name)}
     written = _written_by(session, request, n, table)
@@ -35,10 +38,10 @@ def check_reservation(session: Session, request: Request, n: int, before: int | 
 
 
 def check_unchanged(session: Session, before: int | None, what: str, appended: Request | None = None) -> None:
-    """Raises Divergence if a refusal changed avail, or the tables as they stood at the beginning of the step.
+    """Raises Divergence if a refusal changed avail, or a table since the beginning of the step.
 
-    Where nobody knows those tables any more, a request for which nothing is scheduled still has a slot for each token
-    that it has computed. A request that a token was `appended` to may have taken a slot for it.
+    If those tables are not known any more, a request with nothing scheduled still has a slot for each token that it has
+    computed. The request that a token was `appended` to may have taken a slot for it.
     """
     check = session.checks.check
     if before is not None:
@@ -56,7 +59,7 @@ def check_unchanged(session: Session, before: int | None, what: str, appended: R
 
 
 def _room(session: Session) -> int:
-    """Blocks that a refused request could have had, counting what this step's requests still have to come."""
+    """Counts the blocks that a refused request could have had, less those that this step's requests still need."""
     traits = session.traits
     held: set[int] = set()
     owed = 0
@@ -71,7 +74,7 @@ def _room(session: Session) -> int:
 
 
 def _copy_sources(session: Session) -> int:
-    """Blocks that may be kept until the copies that are due in this step have run: of a hit all that it has."""
+    """Counts blocks that may be kept until the due copies of this step have run: all blocks of each hit."""
     if not session.traits.copies_at_admit:
         return len(session.scheduled) if session.traits.copies_at_reserve else 0
     requests = [session.live[name] for name in session.scheduled]
@@ -79,7 +82,7 @@ def _copy_sources(session: Session) -> int:
 
 
 def _written_by(session: Session, request: Request, n: int, table: Sequence[int]) -> set[int]:
-    """The blocks that `n` more tokens go to, as far as the table has them; the table may end within a block."""
+    """Returns the blocks that `n` more tokens go to, as far as the table has them; it may end within a block."""
     size = session.tables.entry_size
     # From the last computed token on: the new ones go on in its block, even if they have no slot there yet.
     start = request.computed - (request.computed % session.traits.block_size > 0)

@@ -36,13 +36,13 @@ ALIKE_KEYS = (None, 0, 1, -1, -2)
 
 
 class Mode(Enum):
-    """What the episodes of a scope are like. A trace header has a flag for every mode but VARIED, named by its value.
+    """Kind of the episodes of a scope. A trace header has a flag for every mode but VARIED, named by its value.
 
     VARIED: a rich choice of prompts that repeat, extend, shorten others and branch off them, with every command.
     EXHAUSTIVE: every prompt up to `max_tokens`, for exploration.
-    MANY: long, distinct prompts that come back, and little else: thousands of cached blocks, among which the keys of
-    two are one if they are short and trusted.
-    LONG: episodes without a reset that use up what leaks in small parts and let counters run over.
+    MANY: long, distinct prompts that come back, and little else: thousands of cached blocks, so many that two
+    short keys collide, which shows if a manager trusts them.
+    LONG: episodes without a reset, long enough for small leaks to use up the pool and for counters to overflow.
     FORKS: what follows a fork in the middle of a block is mostly one of forks.SCRIPTS.
     """
 

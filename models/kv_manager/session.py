@@ -1,4 +1,4 @@
-"""Session of one kv_manager under one scheduler: its requests, where the grammar stands, and what is known of it."""
+"""Session of one kv_manager under one scheduler: its requests, the state of the step, and the last results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kvlockstep.reference.kv_manager.contract import Traits
 
 
 class Session:
-    """What the judge and its parts share. Raises Divergence if the adapter's traits cannot be read.
+    """State that the judge and its parts share. Raises Divergence if the adapter's traits cannot be read.
 
-    `memory` makes the KV memory; where that keeps one stamp per block, nobody listens to events, which would take
-    memory for every prefix ever seen. `ask` is the order of the questions, one of ASK_ORDERS.
+    `memory` makes the KV memory; if it keeps one stamp per block, events are not checked, since that would
+    take memory for every prefix ever seen. `ask` is the order of the questions, one of ASK_ORDERS.
 
     `live`, `preempted` and `scheduled` have the requests; `admitting` holds from the first admission of a step on,
     after which nothing but admissions is scheduled (rule 1). `goals_met` and `evaluated` count goals and laws.
@@ -61,7 +61,7 @@ class Session:
         self.unchanged: dict[str, list[int]] = {}
         # The request that was admitted with nothing done since free_now was asked for.
         self.first_hit: Request | None = None
-        # The last answers of a settling: what is the same object as then was checked then.
+        # The results of the last settling: an object that is still the same was checked then.
         self.settled_tables: dict[str, list[int]] | None = None
         self.settled_free: list[int] | None = None
         self.settled_free_now: int | None = None

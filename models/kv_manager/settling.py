@@ -48,14 +48,14 @@ def settle(session: Session) -> None:
         session.memory.poison(free)
     session.settled_free = free
     session.settled_free_now = free_now
-    # A manager may answer with the list that it works on.
+    # A manager may return the list that it works on.
     session.unchanged = tables if session.tables.per_block else {name: table.copy() for name, table in tables.items()}
     session.saw_evictable = session.saw_evictable or avail > free_now
     checks.subject = None
 
 
 def _follow(session: Session, answers: Answers) -> None:
-    """Takes the tables over into the occupancy, and counts what was freed and evicted since the last settling."""
+    """Updates the occupancy from the tables, and counts the blocks freed and evicted since the last settling."""
     occupancy, tables = session.occupancy, answers.tables
     held_before = occupancy.held
     if not session.tables.per_block or tables != session.settled_tables:
@@ -74,7 +74,7 @@ def _follow(session: Session, answers: Answers) -> None:
 
 
 def _notice_growth(session: Session, tables: dict[str, list[int]]) -> None:
-    """Notes whether a table ever grows: where none does, every request has its row from the start."""
+    """Records that a table has grown: where none ever does, every request has its row from the start."""
     if not session.saw_growth:
         lengths = session.lengths
         session.saw_growth = any(len(table) > lengths.get(name, len(table)) for name, table in tables.items())

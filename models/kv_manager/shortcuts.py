@@ -1,4 +1,4 @@
-"""Long traces of a kv_manager made much shorter at once: what led to their last operations is replaced by less."""
+"""Shortcuts for long traces of a kv_manager: few operations replace all that led to the last ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WIDTHS = 16, 4, 1
 
 
 def shortcuts(ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op]]:
-    """Operations that may violate what these do, those first that keep least of them.
+    """Yields shorter operations that may violate the same law, the shortest first.
 
-    Nothing but admissions, in case it is their number. Of the last operations, each time twice as many: all that their
-    requests do; or they alone, behind admissions that bring a new manager near to where they begin. Both without what
-    was refused, then with it. At last all operations but those of one kind. `answers` are those that a target gave to
-    the operations; that of the last does not count, since it is what fails.
+    First come only admissions, in case their number is the cause. Then, for the last operations, twice as many each
+    time: all operations of their requests; or those operations alone, behind admissions that bring a new manager near
+    to the state where they begin. Both come without the refused operations, then with them. Last come all operations
+    but those of one kind. `answers` are the target's; that of the last operation does not count, since it failed.
     """
     known = [Answer.parse(text) for text in answers[: len(ops) - 1]]
     known += [DONE] * (len(ops) - len(known))
@@ -44,7 +44,7 @@ def shortcuts(ops: Sequence[Op], answers: Sequence[str]) -> Iterable[Sequence[Op
 
 
 def _admissions(ops: Sequence[Op], width: int) -> Iterable[Sequence[Op]]:
-    """Twice as many admissions, `width` a step: of one token and aborted with the step, or whole and then finished."""
+    """Yields twice as many admissions, `width` a step: of one token and then aborted, or whole and then finished."""
     prompts: dict[str, Op] = {op.args["request"]: op for op in ops if op.name == "admit"}
     begun = [prompts[name] for op in ops if op.name in ("admit", "resume") and (name := op.args["request"]) in prompts]
     fresh = [op.but(request=f"r{i}", n=len(op.args["tokens"])) for i, op in enumerate(begun * 2)]
@@ -60,7 +60,7 @@ def _admissions(ops: Sequence[Op], width: int) -> Iterable[Sequence[Op]]:
 
 
 def _step_begins(ops: Sequence[Op], answers: Sequence[Answer], before: int) -> int:
-    """The last position up to `before` at which nothing is scheduled."""
+    """Returns the last position up to `before` at which nothing is scheduled."""
     requests, position = _Requests(), 0
     for i in range(before):
         requests.take(ops[i], answers[i])
@@ -69,9 +69,9 @@ def _step_begins(ops: Sequence[Op], answers: Sequence[Answer], before: int) -> i
 
 
 def _leading_to(ops: Sequence[Op], answers: Sequence[Answer]) -> list[Op]:
-    """Few operations after which the same requests are live and preempted as after these, and know the same.
+    """Returns few operations after which the same requests are live or preempted with the same tokens.
 
-    A request is forked off the nearest one that it comes from, if that one lives and knows nothing else.
+    A request is forked from its nearest live ancestor, if it has all tokens of that one.
     """
     requests = _Requests()
     for op, answer in zip(ops, answers, strict=False):
@@ -97,7 +97,7 @@ def _admission(request: Request, n: int) -> Op:
 
 
 class _Requests:
-    """What the requests of a trace know and have computed, by its operations and answers alone."""
+    """Requests of a trace with their known and computed tokens, by its operations and answers alone."""
 
     def __init__(self) -> None:
         self.live: dict[str, Request] = {}
@@ -106,13 +106,13 @@ class _Requests:
         self._parents: dict[str, str] = {}
 
     def ancestors(self, name: str) -> Iterable[str]:
-        """What the request was forked from, what that was forked from, and so on."""
+        """Yields the parent that the request was forked from, then the parent's parent, and so on."""
         while name in self._parents:
             name = self._parents[name]
             yield name
 
     def take(self, op: Op, answer: Answer) -> None:
-        """Notes an operation and its answer; of one that is not known, that it was granted and no token cached."""
+        """Applies an operation and its answer; an unknown answer counts as granted, with no token cached."""
         name = op.args.get("request", "")
         request = self.live.get(name)
         match op.name:

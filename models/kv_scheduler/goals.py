@@ -1,4 +1,4 @@
-"""What a run on a kv_scheduler must have met before it says anything."""
+"""Goals of kv_scheduler: events that a run must meet before it says anything."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ GOALS = (
     Goal("mixed", "a batch has prompts and decodes", "mixes"),
     Goal("preempt", "a request is preempted", "preempts"),
     Goal("resume", "a preempted request comes back", "preempts"),
-    Goal("resume_with_output", "a preempted request comes back with tokens that it has sampled", "preempts"),
+    Goal("resume_with_output", "a preempted request comes back with sampled tokens", "preempts"),
     Goal("overlap", "a batch is scheduled while another is in flight", "overlap"),
     Goal("preempt_in_flight", "a request is preempted before its token has arrived", "overlap_preempts"),
     Goal("late_token", "a token arrives for a request that has ended", "ends_in_flight"),
-    Goal("ended_by_token", "a request ends by its token"),
-    Goal("ended_by_length", "a request ends by its length"),
+    Goal("ended_by_token", "a request ends by END_TOKEN"),
+    Goal("ended_by_length", "a request ends by its `max_tokens`-th token"),
     Goal("abort_waiting", "a request is aborted before it starts", "aborts"),
     Goal("abort_in_flight", "a request is aborted with its batch in flight", "aborts_in_flight"),
     Goal("abort_preempted", "a preempted request is aborted", "aborts_preempted"),
     Goal("drafts", "a batch has drafts", "drafts"),
     Goal("accepted_drafts", "some drafts are accepted", "drafts"),
     Goal("rejected_drafts", "some drafts are rejected", "drafts"),
-    Goal("behind_accepted", "a request goes on behind accepted drafts in flight", "drafts_overlap"),
-    Goal("behind_rejected", "a request goes on behind rejected drafts in flight", "drafts_overlap"),
+    Goal("behind_accepted", "a request continues behind accepted drafts in flight", "drafts_overlap"),
+    Goal("behind_rejected", "a request continues behind rejected drafts in flight", "drafts_overlap"),
     Goal("preempt_drafts", "a request is preempted with drafts in flight", "drafts_overlap_preempts"),
     Goal("late_drafts", "drafts arrive for a request that has ended", "drafts_overlap"),
-    Goal("reset_live", "a reset sends requests back", "can_reset"),
+    Goal("reset_live", "a reset sends live requests back to waiting", "can_reset"),
     Goal("extra_key", "a request has an extra key", "extra_key"),
-    Goal("drain", "every request is run to its end"),
+    Goal("drain", "a drain runs every request to its end"),
     Goal("store", "a store lands", "tiers"),
     Goal("load", "a load lands", "tiers"),
     Goal("load_blocks", "a load has several blocks", "tiers"),
@@ -73,7 +73,7 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
 
 
 def unreachable(traits: SchedulerTraits, saw_evictable: bool) -> set[str]:
-    """Returns the goals that do not apply to the scheduler, by its traits and by what was seen of it so far."""
+    """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
     tiers = bool(traits.tiers)
     has = {

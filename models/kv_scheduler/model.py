@@ -1,4 +1,4 @@
-"""What users can do to a kv_scheduler: requests that share prefixes arrive, run, end and are aborted."""
+"""Model of kv_scheduler: requests that share prefixes arrive, run, end and are aborted."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
             del self.history[:-HISTORY]
 
     def _samples(self, pick: Pick) -> list[int]:
-        """What a batch samples: words, now and then the token that ends a request."""
+        """Tokens that a batch samples: words, and at times the token that ends a request."""
         words = self.scope.tokens
         if self.scope.exhaustive:
             return [pick((*words, END_TOKEN))]

@@ -1,4 +1,4 @@
-"""Session of one kv_scheduler under its users: its requests and batches in flight, and what is known of it."""
+"""Session of one kv_scheduler under its users: its requests, its batches in flight, and the last results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 
 
 class SchedulerSession:
-    """What the judge of a scheduler knows. `budget` tokens and `running` requests are the most that a batch may have.
+    """State of the judge of a scheduler. `budget` tokens and `running` requests are the most that a batch may have.
 
     Raises Divergence if the adapter's traits cannot be read. `live` has the requests, `flights` the batches that were
     scheduled and not updated, the oldest first. `transfers` are those of a target with tiers, else None. `goals_met`
@@ -67,14 +67,14 @@ class SchedulerSession:
         self._arrivals = itertools.count()
 
     def begin(self) -> None:
-        """An operation begins: nothing of it is answered yet."""
+        """Begins an operation, which has no answer yet."""
         self.avail = None
         self._said = ""
         self.occupancy.freed = set()
 
     @property
     def so_far(self) -> str:
-        """The text of what the last operation has answered, also if it failed on the way."""
+        """The answer of the last operation as text, up to the failure if it failed."""
         return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
 
     def allows(self, operation: str) -> bool:
@@ -104,7 +104,7 @@ class SchedulerSession:
 
     @property
     def drafts_overlap(self) -> bool:
-        """Whether batches are scheduled behind drafts that nobody but the device has judged."""
+        """True if batches are scheduled behind drafts that only the device has judged."""
         return self.traits.drafts > 0 and self.traits.overlap > 1
 
     def draftable(self) -> list[str]:

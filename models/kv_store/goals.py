@@ -1,4 +1,4 @@
-"""What a run on a kv_store must have met before it says anything."""
+"""Goals of kv_store: events that a run must meet before it says anything."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ GOALS = (
     Goal("gathered_twice", "a slot is gathered twice in one call"),
     Goal("copy", "a block with content is copied"),
     Goal("run", "neighbouring blocks are copied to neighbouring blocks"),
-    Goal("scattered", "blocks are copied that are no neighbours"),
+    Goal("scattered", "blocks that are not neighbours are copied"),
     Goal("one_to_many", "one block is copied to several"),
     Goal("onto_itself", "a block is copied onto itself"),
-    Goal("chain", "a block is a target and the source of another target"),
+    Goal("chain", "a block is the target of one copy and the source of another"),
     Goal("cycle", "blocks change places"),
-    Goal("prefix", "a prefix is copied that ends with a block"),
-    Goal("prefix_tail", "a prefix is copied that ends in the middle of a block, with content behind it in the target"),
+    Goal("prefix", "a copied prefix ends at a block boundary"),
+    Goal("prefix_tail", "a copied prefix ends in the middle of a block that has content behind it in the target"),
     Goal("prefix_nothing", "a prefix of no tokens is copied"),
-    Goal("prefix_longer_table", "a prefix is copied that is shorter than its tables"),
+    Goal("prefix_longer_table", "a copied prefix is shorter than its tables"),
     Goal("prefix_overlap", "a block is in both tables of a prefix copy at different places"),
     Goal("swap_out", "blocks with content are swapped out"),
     Goal("swap_in", "blocks with content are swapped in"),
@@ -36,99 +36,99 @@ GOALS = (
     Goal("swap_many", "several blocks are swapped at once"),
     Goal("host_reuse", "a host block with content is overwritten"),
     Goal("repeated_target", "a target is named twice"),
-    Goal("unknown_place", "a slot or block that is not there is named"),
-    Goal("unknown_layer", "a layer that is not there is named"),
+    Goal("unknown_place", "a call names a slot or block that does not exist"),
+    Goal("unknown_layer", "a call names a layer that does not exist"),
     Goal("bad_row", "a row has the wrong length or an element that is too wide"),
     Goal("short_table", "a table is too short for its prefix"),
     Goal("budget_exact", "a budget is a multiple of a block's bytes"),
-    Goal("budget_one_less", "a budget lacks one byte of another block"),
+    Goal("budget_one_less", "a budget is one byte short of another block"),
     Goal("budget_negative", "a budget is negative"),
 )
 
 
-def notice(reach: Counter[str], step: Step[View, Held]) -> None:
+def notice(met: Counter[str], step: Step[View, Held]) -> None:
     """Counts what has happened in this step."""
     op, held = step.op, step.held
     if isinstance(step.outcome, Refused):
-        _notice_refusal(reach, step)
+        _notice_refusal(met, step)
         return
     match op.name:
         case "write":
-            _notice_write(reach, step)
+            _notice_write(met, step)
         case "gather" | "gather_host":
             slots = op.args["slots"]
-            reach["gathered_twice"] += len(set(slots)) < len(slots)
-            reach["nothing"] += not slots
+            met["gathered_twice"] += len(set(slots)) < len(slots)
+            met["nothing"] += not slots
         case "blocks_within":
             block_bytes = held.block_size * held.shape.token_bytes
             rest = op.args["budget"] % block_bytes
-            reach["budget_exact"] += rest == 0 < op.args["budget"]
-            reach["budget_one_less"] += rest == block_bytes - 1
+            met["budget_exact"] += rest == 0 < op.args["budget"]
+            met["budget_one_less"] += rest == block_bytes - 1
         case _:
-            _notice_copy(reach, step)
+            _notice_copy(met, step)
 
 
-def _notice_refusal(reach: Counter[str], step: Step[View, Held]) -> None:
+def _notice_refusal(met: Counter[str], step: Step[View, Held]) -> None:
     args = step.op.args
     targets = args["slots"] if step.op.name == "write" else args.get("target", [t for _, t in args.get("pairs", ())])
-    reach["unknown_place"] += step.outcome.error == "UnknownSlot"
-    reach["unknown_layer"] += not 0 <= (args.get("layer") or 0) < step.held.shape.layers
-    reach["repeated_target"] += len(set(targets)) < len(targets)
-    reach["bad_row"] += min(args.get("stamps", ()), default=0) < 0
+    met["unknown_place"] += step.outcome.error == "UnknownSlot"
+    met["unknown_layer"] += not 0 <= (args.get("layer") or 0) < step.held.shape.layers
+    met["repeated_target"] += len(set(targets)) < len(targets)
+    met["bad_row"] += min(args.get("stamps", ()), default=0) < 0
     needed = -(-args.get("tokens", 0) // step.held.block_size)
-    reach["short_table"] += step.op.name == "copy_prefix" and needed > len(args["source"])
-    reach["budget_negative"] += args.get("budget", 0) < 0
+    met["short_table"] += step.op.name == "copy_prefix" and needed > len(args["source"])
+    met["budget_negative"] += args.get("budget", 0) < 0
 
 
-def _notice_write(reach: Counter[str], step: Step[View, Held]) -> None:
+def _notice_write(met: Counter[str], step: Step[View, Held]) -> None:
     args = step.op.args
     real = [slot for slot in args["slots"] if slot != PAD_SLOT]
-    reach["nothing"] += not args["slots"]
-    reach["padding"] += 0 < len(real) < len(args["slots"])
-    reach["all_padding"] += not real and bool(args["slots"])
-    reach["one_layer"] += args["layer"] is not None and step.held.shape.layers > 1
-    reach["special_bits"] += any(stamp % 3 == 0 for stamp in args["stamps"])
-    reach["overwritten"] += any(any(step.before.device[-1][0][slot]) for slot in real)
+    met["nothing"] += not args["slots"]
+    met["padding"] += 0 < len(real) < len(args["slots"])
+    met["all_padding"] += not real and bool(args["slots"])
+    met["one_layer"] += args["layer"] is not None and step.held.shape.layers > 1
+    met["special_bits"] += any(stamp % 3 == 0 for stamp in args["stamps"])
+    met["overwritten"] += any(any(step.before.device[-1][0][slot]) for slot in real)
 
 
-def _notice_copy(reach: Counter[str], step: Step[View, Held]) -> None:
+def _notice_copy(met: Counter[str], step: Step[View, Held]) -> None:
     op = step.op
     places = pairs_of(step)
     moved = [(s, t) for s, t in places if s != t]
     content = any(any(getattr(step.before, side)[-1][0][slot]) for (side, slot), _ in moved)
-    reach["nothing"] += not places
+    met["nothing"] += not places
     if op.name == "copy_prefix":
-        _notice_prefix(reach, step, content)
+        _notice_prefix(met, step, content)
         return
     special = SPECIAL_BITS[step.held.shape.dtype][:3]
-    reach["special_copied"] += any(
+    met["special_copied"] += any(
         bits in special for (side, slot), _ in moved for bits in getattr(step.before, side)[-1][0][slot]
     )
     if op.name != "copy_blocks":
-        reach[op.name] += content
-        reach["swap_many"] += len(op.args["pairs"]) > 1
+        met[op.name] += content
+        met["swap_many"] += len(op.args["pairs"]) > 1
         full = any(any(step.before.host[-1][0][slot]) for _, (_, slot) in places if op.name == "swap_out")
-        reach["host_reuse"] += full
-        reach["round_trip"] += op.name == "swap_in" and content and step.before.device != step.after.device
+        met["host_reuse"] += full
+        met["round_trip"] += op.name == "swap_in" and content and step.before.device != step.after.device
         return
     pairs = op.args["pairs"]
     sources, targets = {s for s, t in pairs if s != t}, {t for s, t in pairs if s != t}
-    reach["copy"] += content
-    reach["run"] += any((s + 1, t + 1) in pairs for s, t in pairs if s != t)
-    reach["scattered"] += len(sources) > 1 and not any((s + 1, t + 1) in pairs for s, t in pairs)
-    reach["one_to_many"] += len(sources) < sum(s != t for s, t in pairs)
-    reach["onto_itself"] += any(s == t for s, t in pairs)
-    reach["chain"] += content and bool(sources & targets) and sources != targets
-    reach["cycle"] += content and len(sources) > 1 and sources == targets
+    met["copy"] += content
+    met["run"] += any((s + 1, t + 1) in pairs for s, t in pairs if s != t)
+    met["scattered"] += len(sources) > 1 and not any((s + 1, t + 1) in pairs for s, t in pairs)
+    met["one_to_many"] += len(sources) < sum(s != t for s, t in pairs)
+    met["onto_itself"] += any(s == t for s, t in pairs)
+    met["chain"] += content and bool(sources & targets) and sources != targets
+    met["cycle"] += content and len(sources) > 1 and sources == targets
 
 
-def _notice_prefix(reach: Counter[str], step: Step[View, Held], content: bool) -> None:
+def _notice_prefix(met: Counter[str], step: Step[View, Held], content: bool) -> None:
     args, size = step.op.args, step.held.block_size
     needed = -(-args["tokens"] // size)
     source, target = args["source"][:needed], args["target"][:needed]
-    reach["prefix_nothing"] += args["tokens"] == 0
-    reach["prefix"] += content and args["tokens"] % size == 0
-    reach["prefix_longer_table"] += 0 < needed < len(args["source"])
-    reach["prefix_overlap"] += content and any(s in target and s != t for s, t in zip(source, target, strict=True))
+    met["prefix_nothing"] += args["tokens"] == 0
+    met["prefix"] += content and args["tokens"] % size == 0
+    met["prefix_longer_table"] += 0 < needed < len(args["source"])
+    met["prefix_overlap"] += content and any(s in target and s != t for s, t in zip(source, target, strict=True))
     if args["tokens"] % size:
-        reach["prefix_tail"] += content and any(step.before.device[-1][0][target[-1] * size + size - 1])
+        met["prefix_tail"] += content and any(step.before.device[-1][0][target[-1] * size + size - 1])

@@ -1,4 +1,4 @@
-"""What can happen to a kv_store: writes, gathers, prefix and block copies of every shape, swaps, bad arguments."""
+"""Model of kv_store: writes, gathers, prefix and block copies of every shape, swaps, bad arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proposed to a paged_cache: sequences that share prefixes, fork, grow and shrink; and misuse."""
+"""Commands of paged_cache: sequences that share prefixes, fork, grow and shrink; and misuse."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class PagedCommands(LazyViewModel[PagedCacheScope]):
 
     @command(1)
     def foreign(self, pick: Pick) -> Op:
-        """What is named is not there, more keys than tokens are given, or too much is to be evicted."""
+        """Proposes calls with an unknown name, with more keys than tokens, or with too much to evict."""
         stranger, token = self.scope.sequences, [self.scope.tokens[0]]
         return pick(
             (
@@ -197,7 +197,7 @@ class PagedCommands(LazyViewModel[PagedCacheScope]):
             raise NotEnabled
 
     def _must_copy(self, sequence: int) -> bool:
-        """Whether the sequence ends in a block that has room and is not its own to write."""
+        """True if the sequence ends in a block that has room and that it must not write."""
         table, registered = self.held.tables[sequence], self.held.registered.values()
         if not len(self.held.tokens[sequence]) % self.scope.block_size:
             return False

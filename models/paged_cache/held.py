@@ -1,4 +1,4 @@
-"""What the answers of a paged_cache imply: each function makes a new Held of one accepted operation."""
+"""Updates of Held by the results of a paged_cache: each function applies one accepted operation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def begun(held: Held, sequence: int, tokens: Tokens, table: Sequence[int], share
 
 
 def allocated(held: Held, sequence: int, tokens: Tokens, asked: int, outcome: Allocation) -> Held:
-    """A new sequence with a hit of so many tokens, which asked for so many keys."""
+    """A new sequence by its allocation, which asked for `asked` keys."""
     hit = outcome.cached // held.block_size
     counts, new = held.counts, len(outcome.blocks) - hit
     held = held._replace(

@@ -1,4 +1,4 @@
-"""What can happen to a paged_cache: sequences that share prefixes, fork, grow, shrink and crowd one another out."""
+"""Model of paged_cache: sequences that share prefixes, fork, grow, shrink and evict one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a radix_cache is called: with sequences that are overwritten afterwards, and answers that are kept."""
+"""Calls of a radix_cache: their arguments are overwritten afterwards, and some of their results are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Caller:
         self._answers: deque[Any] = deque(maxlen=KEPT_ANSWERS)
 
     def perform(self, op: Op, slots: Sequence[int]) -> Any:
-        """Executes the operation with the slots that it names and returns its answer as plain values."""
+        """Executes the operation with the slots that it names and returns its result as plain values."""
         system, args, handles = self._system, op.args, self._handles
         name: Any = args.get("handle")
         match op.name:
@@ -70,7 +70,7 @@ class Caller:
                 _scribble(mine)
 
     def _kept_answer(self, slots: Any) -> tuple[int, ...]:
-        """The slots of an answer, which the caller keeps and looks at again: it must not change."""
+        """Returns the slots of a result, and keeps the result, which must not change later."""
         self._answers.append(slots)
         return tuple(_ints(slots))
 
@@ -80,7 +80,7 @@ class Caller:
 
 
 def _plain(slots: Any) -> tuple[int, ...]:
-    """The slots of an answer; the answer is overwritten: a target that still uses it shows."""
+    """Returns the slots of a result and overwrites the result, which exposes a target that still uses it."""
     plain = tuple([int(slot) for slot in slots])
     _scribble(slots)
     return plain

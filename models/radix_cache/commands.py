@@ -1,4 +1,4 @@
-"""What is proposed to a radix_cache: requests that match, lock, allocate, cache and go; evictions; misuse."""
+"""Commands of radix_cache: requests that match, lock, allocate, cache and go; evictions; misuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RadixCommands(LazyViewModel[RadixCacheScope]):
 
     @command(4)
     def serve(self, pick: Pick) -> Op:
-        """A request from its match to its end at one go, or until it has locked what it matched."""
+        """Serves a request from its match to its end in one operation, or until it has locked its match."""
         if self.scope.exhaustive:
             raise NotEnabled
         hold = pick((None, True))
@@ -87,7 +87,7 @@ class RadixCommands(LazyViewModel[RadixCacheScope]):
 
     @command(2)
     def cache_unfinished(self, pick: Pick) -> Op:
-        """A running request is cached as far as it has come; its new handle takes the place of the old one, or not."""
+        """Caches the computed part of a running request; its new handle replaces the old one, or not."""
         free = [name for name in self._names() if name not in self.held.grips or not self.held.grips[name].locks]
         handle = pick(self._locked() if free else self._locked_once())
         op = self._caching("cache_unfinished", pick, handle)
@@ -165,7 +165,7 @@ class RadixCommands(LazyViewModel[RadixCacheScope]):
         return Op(operation, tokens=tokens, handle=handle)
 
     def _longer(self, handle: str | None, by: int) -> list[int]:
-        """What the handle names, and so many tokens behind it."""
+        """Returns the tokens that the handle names, and more tokens behind them."""
         return list(self._matched(handle)) + [self.scope.tokens[-1]] * by
 
     def _matched(self, handle: str | None) -> Prefix:

@@ -1,4 +1,4 @@
-"""What a run on a radix_cache must have met before it says anything."""
+"""Goals of radix_cache: events that a run must meet before it says anything."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ GOALS = (
     Goal("hit", "all of a sequence is cached"),
     Goal("partial_hit", "a part of a sequence is cached"),
     Goal("miss", "nothing of a sequence is cached, though there are entries"),
-    Goal("unaligned", "a match is asked for a sequence that does not fill its last page"),
-    Goal("full_prompt_hit", "a request whose whole prompt is cached matches all but the page of its last token"),
-    Goal("split", "a match ends inside what was cached at once"),
-    Goal("split_locked", "a match ends inside a run that another handle has locked"),
-    Goal("unlock_after_split", "a handle is unlocked whose run was split since it was locked"),
-    Goal("branch", "an insert branches off inside what was cached at once"),
+    Goal("unaligned", "a matched sequence does not fill its last page"),
+    Goal("full_prompt_hit", "a request whose whole prompt is cached matches all but its last page"),
+    Goal("split", "a match ends inside pages that were cached in one call"),
+    Goal("split_locked", "a match ends inside pages that another handle has locked"),
+    Goal("unlock_after_split", "a handle is unlocked after its pages were split"),
+    Goal("branch", "an insert branches off inside pages that were cached in one call"),
     Goal("shared_lock", "an entry is locked through two handles"),
     Goal("locked_twice", "a handle is locked twice"),
     Goal("eviction", "pages are evicted on demand"),
     Goal("eviction_pressure", "an allocation evicts"),
-    Goal("partial_eviction", "an eviction leaves a part of what was cached at once"),
-    Goal("cascade", "an eviction goes on to the parent of what it evicted"),
+    Goal("partial_eviction", "an eviction leaves some of the pages that were cached in one call"),
+    Goal("cascade", "an eviction continues with the parent of the pages it evicted"),
     Goal("lock_protects", "pages are evicted while less recently used ones are locked"),
-    Goal("refused_eviction", "more is to be evicted than can be"),
-    Goal("refused_allocation", "more is to be allocated than there is"),
+    Goal("refused_eviction", "evict asks for more pages than can be evicted"),
+    Goal("refused_allocation", "allocate asks for more slots than are free or evictable"),
     Goal("cached_again", "a prefix that was evicted is cached again"),
-    Goal("duplicates", "a finished request has computed what was cached meanwhile"),
-    Goal("duplicates_behind_match", "such duplicates lie behind a prefix that the request had matched"),
-    Goal("rest", "a finished request has a last page that is not full"),
-    Goal("published", "a running request caches what it has computed"),
-    Goal("published_duplicates", "a running request is given other slots for what it has computed"),
-    Goal("stale", "a handle is used that was evicted, all of it"),
-    Goal("stale_in_part", "a handle is used of which the end was evicted"),
-    Goal("stale_cached_again", "a handle is used that was evicted and cached again"),
+    Goal("duplicates", "a finished request has computed pages that were cached meanwhile"),
+    Goal("duplicates_behind_match", "a finished request has such duplicates behind the prefix that it had matched"),
+    Goal("rest", "the last page of a finished request is not full"),
+    Goal("published", "a running request caches its computed pages"),
+    Goal("published_duplicates", "a running request is given other slots for pages that it has computed"),
+    Goal("stale", "a handle is used after all its pages were evicted"),
+    Goal("stale_in_part", "a handle is used after its last pages were evicted"),
+    Goal("stale_cached_again", "a handle is used after its pages were evicted and cached again"),
     Goal("stale_after_reset", "a handle is used after a reset"),
-    Goal("reset_locked", "a reset takes locks with it"),
+    Goal("reset_locked", "a reset happens while handles are locked"),
     Goal("double_unlock", "a handle is unlocked more often than locked"),
-    Goal("not_locked", "a request is cached with a handle that is not locked"),
-    Goal("unknown_slot", "a slot that is not there is named"),
-    Goal("not_held", "a slot is named that the caller does not hold, or twice"),
-    Goal("malformed", "slots that are not whole pages, the wrong number of them, or a bad number of tokens"),
+    Goal("not_locked", "a request with an unlocked handle is cached"),
+    Goal("unknown_slot", "a call names a slot that does not exist"),
+    Goal("not_held", "a call names a slot twice, or one that the caller does not hold"),
+    Goal("malformed", "a call has slots that are not whole pages, or the wrong number of slots or tokens"),
 )
 
 
-class Reach:
-    """Counts in `reach` what happens, step by step."""
+class GoalCounter:
+    """Counts the goals that each step meets."""
 
-    def __init__(self, reach: Counter[str]) -> None:
-        self.goals_met = reach
+    def __init__(self, met: Counter[str]) -> None:
+        self.goals_met = met
         self._split_since: set[str] = set()
 
     def notice(self, step: Step[View, Held]) -> None:
-        """Counts what has happened in this step."""
-        reach, name = self.goals_met, step.op.name
+        """Counts the goals that this step has met."""
+        met, name = self.goals_met, step.op.name
         if isinstance(step.outcome, Refused):
-            reach[_refusal(step)] += 1
+            met[_refusal(step)] += 1
             return
         if name == "cache_unfinished":
             self._split_since.discard(step.op.args.get("into") or step.op.args["handle"])
@@ -70,47 +70,47 @@ class Reach:
             self._notice_caching(step)
         elif name == "lock":
             grip = step.held.grips[step.op.args["handle"]]
-            reach["locked_twice"] += grip.locks > 1
-            reach["shared_lock"] += bool(grip.prefix) and step.before.entries[grip.prefix][1] > grip.locks - 1
+            met["locked_twice"] += grip.locks > 1
+            met["shared_lock"] += bool(grip.prefix) and step.before.entries[grip.prefix][1] > grip.locks - 1
             self._split_since.discard(step.op.args["handle"])
         elif name == "reset":
-            reach["reset_locked"] += any(grip.locks for grip in step.held_before.grips.values())
+            met["reset_locked"] += any(grip.locks for grip in step.held_before.grips.values())
             self._split_since.clear()
         if name in ("unlock", "cache_finished"):
-            reach["unlock_after_split"] += step.op.args["handle"] in self._split_since
+            met["unlock_after_split"] += step.op.args["handle"] in self._split_since
         if gone := evicted(step):
-            _notice_eviction(reach, step, gone)
+            _notice_eviction(met, step, gone)
 
     def _notice_match(self, step: Step[View, Held]) -> None:
-        reach, op, entries, size = self.goals_met, step.op, step.before.entries, step.held.page_size
+        met, op, entries, size = self.goals_met, step.op, step.before.entries, step.held.page_size
         tokens, length = tuple(op.args["tokens"]), step.outcome[0]
         asked = len(tokens) - (op.name == "match_request")
-        reach["unaligned"] += asked % size > 0
+        met["unaligned"] += asked % size > 0
         if entries and asked >= size:
-            reach["hit" if length == asked // size * size else "partial_hit" if length else "miss"] += 1
+            met["hit" if length == asked // size * size else "partial_hit" if length else "miss"] += 1
         if op.name == "match_request":
-            reach["full_prompt_hit"] += len(tokens) % size == 0 and tokens in entries and length == len(tokens) - size
+            met["full_prompt_hit"] += len(tokens) % size == 0 and tokens in entries and length == len(tokens) - size
         if _inside_run(tokens[:length], entries, step.held_before):
-            reach["split"] += 1
+            met["split"] += 1
             self._notice_split(step, tokens[:length])
 
     def _notice_caching(self, step: Step[View, Held]) -> None:
-        reach, op, size = self.goals_met, step.op, step.held.page_size
+        met, op, size = self.goals_met, step.op, step.held.page_size
         tokens, held = tuple(op.args["tokens"]), step.held_before
         new = [p for p in path(tokens, size) if p not in step.before.entries]
-        reach["cached_again"] += any(p in held.born for p in new)
+        met["cached_again"] += any(p in held.born for p in new)
         there = len(path(tokens, size)) * size - len(new) * size
         if new and _inside_run(tokens[:there], step.before.entries, held):
-            reach["branch"] += 1
+            met["branch"] += 1
             self._notice_split(step, tokens[:there])
         matched = len(held.grips[op.args["handle"]].prefix) if op.args["handle"] else 0
         if op.name == "cache_finished":
-            reach["duplicates"] += there > matched
-            reach["duplicates_behind_match"] += there > matched > 0
-            reach["rest"] += len(tokens) % size > 0
+            met["duplicates"] += there > matched
+            met["duplicates_behind_match"] += there > matched > 0
+            met["rest"] += len(tokens) % size > 0
         elif op.name == "cache_unfinished":
-            reach["published"] += bool(new)
-            reach["published_duplicates"] += there > matched
+            met["published"] += bool(new)
+            met["published_duplicates"] += there > matched
 
     def _notice_split(self, step: Step[View, Held], prefix: Prefix) -> None:
         longer = len(prefix) + step.held.page_size
@@ -123,20 +123,20 @@ class Reach:
 
 
 def _inside_run(prefix: Prefix, entries: Mapping[Prefix, Any], held: Held) -> bool:
-    """Whether the prefix ends between two pages that were cached at once and have not been split there."""
+    """True if the prefix ends between two pages that were cached in one call and not split there since."""
     size = held.page_size
     below = [p for p in entries if p[:-size] == prefix]
     return bool(prefix) and len(below) == 1 and held.born[below[0]] == held.born[prefix]
 
 
-def _notice_eviction(reach: Counter[str], step: Step[View, Held], gone: Sequence[Prefix]) -> None:
+def _notice_eviction(met: Counter[str], step: Step[View, Held], gone: Sequence[Prefix]) -> None:
     held, size = step.held_before, step.held.page_size
     after = step.after.entries
-    reach["eviction" if step.op.name == "evict" else "eviction_pressure"] += 1
-    reach["partial_eviction"] += any(p[:-size] in after and held.born[p[:-size]] == held.born[p] for p in gone)
-    reach["cascade"] += any(p[:-size] in gone and held.born[p[:-size]] != held.born[p] for p in gone)
+    met["eviction" if step.op.name == "evict" else "eviction_pressure"] += 1
+    met["partial_eviction"] += any(p[:-size] in after and held.born[p[:-size]] == held.born[p] for p in gone)
+    met["cascade"] += any(p[:-size] in gone and held.born[p[:-size]] != held.born[p] for p in gone)
     newest = max(held.used[p] for p in gone)
-    reach["lock_protects"] += any(locks and held.used[p] < newest for p, (_, locks) in after.items())
+    met["lock_protects"] += any(locks and held.used[p] < newest for p, (_, locks) in after.items())
 
 
 def _refusal(step: Step[View, Held]) -> str:

@@ -1,4 +1,4 @@
-"""What the answers of a radix_cache imply: each function makes a new Held of one accepted operation."""
+"""Updates of Held by the results of a radix_cache: each function applies one accepted operation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def locked(held: Held, name: str, by: int) -> Held:
 
 
 def unlocked(held: Held, name: str) -> Held:
-    """A lock less, and its path used once more, after what the same operation has used."""
+    """Removes a lock; its path counts as used after everything else that the operation has used."""
     held = locked(held, name, -1)
     clock = held.clock + 1
     used = {**held.used, **dict.fromkeys(path(held.grips[name].prefix, held.page_size), clock)}

@@ -1,4 +1,4 @@
-"""What can happen to a radix_cache: requests that match, lock, allocate, cache and go; evictions; misuse."""
+"""Model of radix_cache: requests that match, lock, allocate, cache and go; evictions; misuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.radix_cache.calls import Caller
 from kvlockstep.models.radix_cache.commands import RadixCommands
-from kvlockstep.models.radix_cache.goals import GOALS, Reach
+from kvlockstep.models.radix_cache.goals import GOALS, GoalCounter
 from kvlockstep.models.radix_cache.held import cached, locked, matched, reset, unlocked, without
 from kvlockstep.models.radix_cache.picture import picture
 from kvlockstep.models.radix_cache.scope import RadixCacheScope
@@ -34,7 +34,7 @@ class RadixCacheModel(RadixCommands):
     def __init__(self, scope: RadixCacheScope, factory: Factory) -> None:
         self._callers: dict[int, Caller] = {}
         super().__init__(scope, factory)
-        self._reach = Reach(self.goals_met)
+        self._counter = GoalCounter(self.goals_met)
 
     def factory_arguments(self, scope: RadixCacheScope) -> dict[str, Any]:
         return {"pages": scope.pages, "page_size": scope.page_size}
@@ -52,7 +52,7 @@ class RadixCacheModel(RadixCommands):
         super().redo(op)
 
     def _serve(self, op: Op, do: Callable[[Op], Any]) -> Any:
-        """The operations of a whole request, each judged by itself; the last answer."""
+        """Executes the operations of a whole request, each judged by itself; returns the last result."""
         tokens, handle = op.args["tokens"], op.args["handle"]
         do(Op("match_request", tokens=tokens, handle=handle))
         if not tokens:
@@ -139,7 +139,7 @@ class RadixCacheModel(RadixCommands):
         return held
 
     def notice(self, step: Step[View, Held]) -> None:
-        self._reach.notice(step)
+        self._counter.notice(step)
 
     def fingerprint(self) -> Any:
         # Clocks become ranks, and only where they can decide something: among pages without locks. Which page it is

@@ -34,7 +34,7 @@ def any_sequence(
 def computed_sequence(
     pick: Pick, scope: RadixCacheScope, entries: Collection[Prefix], matched: Prefix, held_slots: int
 ) -> list[int]:
-    """A sequence that begins with what is matched and for the rest of which enough slots are held."""
+    """A sequence that begins with the match; the caller holds enough slots for the rest."""
     size = scope.page_size
     room = max(len(matched), min(scope.longest, len(matched) + held_slots))
     if scope.exhaustive:

@@ -7,7 +7,7 @@ from kvlockstep.properties.radix_cache import Held, View
 
 
 def named_slots(op: Op, held: Held, view: View) -> list[int]:
-    """Of the match, then held ones, the longest held first; or spoilt ones."""
+    """Returns the slots of the match, then held ones, those held longest first; or malformed ones."""
     args, size = op.args, held.page_size
     if op.name == "free":
         slots = list(held.slots[: args["pages"] * size])

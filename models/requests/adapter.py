@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
-    """Calls a factory with its sizes; what it raises is a Divergence."""
+    """Calls a factory with its sizes; an error that it raises becomes a Divergence."""
     adapter = call_target(factory, *sizes)
     if isinstance(adapter, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
@@ -29,7 +29,7 @@ def make_adapter(factory: Factory, *sizes: int) -> Any:
 
 
 def read_traits(adapter: Any, kind: type[T]) -> T:
-    """The traits of this kind that an adapter declares; what it does not declare has its default. Raises Divergence."""
+    """The traits that an adapter declares; the others have their defaults. Raises Divergence."""
     declared, wrong = taken_traits(adapter, kind)
     if wrong:
         raise Divergence(ERROR_CONTRACT.id, "; ".join(wrong))
@@ -41,19 +41,19 @@ def not_checked(laws: Sequence[Law[Any]], traits: Any, shows_free: bool) -> dict
     lacks = {FREE_SLOTS: not shows_free, **{f.name: not getattr(traits, f.name) for f in fields(traits)}}
     reasons = {law.id: need for law in laws for need in law.needs if lacks[need]}
     return {
-        id_: "free_slots answers None" if need == FREE_SLOTS else f"the target declares no {need}"
+        id_: "free_slots returns None" if need == FREE_SLOTS else f"the target declares no {need}"
         for id_, need in reasons.items()
     }
 
 
 def named(adapter: Any) -> dict[str, str]:
-    """What an adapter says of its engine and version, if they are texts."""
+    """Returns the adapter's `engine` and `version`, if they are texts."""
     said = {name: getattr(adapter, name, None) for name in ("engine", "version")}
     return {name: safe_text(text) for name, text in said.items() if isinstance(text, str)}
 
 
 def answered(method: Callable[..., Any], *args: Any) -> Any:
-    """Calls the adapter, none of whose calls may raise an error of a contract."""
+    """Calls a method of the adapter and returns its result. Raises Divergence for an error of a contract as well."""
     answer = call_target(method, *args)
     if isinstance(answer, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} raised {answer.error}")
@@ -61,13 +61,13 @@ def answered(method: Callable[..., Any], *args: Any) -> Any:
 
 
 def number(method: Callable[..., Any]) -> int:
-    """What a call answers, which has to be a number."""
+    """Calls a method that must return a number. Raises Divergence if it does not."""
     answer = answered(method)
     return answer if type(answer) is int else taken(lambda: as_number(answer), answer, method, "a number")
 
 
 def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
-    """What a call answers, which has to be None or to hold numbers: a list, an array, an iterator."""
+    """Calls a method that must return None or numbers (a list, an array, an iterator). Raises Divergence."""
     answer = answered(method, *args)
     if answer is None or (type(answer) is list and (not answer or type(answer[0]) is int)):
         return answer
@@ -75,7 +75,7 @@ def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
 
 
 def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | None:
-    """What a call answers, which has to be None or to hold (source, target) pairs of slots."""
+    """Calls a method that must return None or (source, target) pairs of slots. Raises Divergence."""
     answer = answered(method, *args)
     if answer is None:
         return None
@@ -83,13 +83,13 @@ def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | Non
 
 
 def events(method: Callable[..., Any]) -> list[Any]:
-    """What a call answers, which has to hold events."""
+    """Calls a method that must return events. Raises Divergence."""
     answer = answered(method)
     return taken(lambda: list(answer), answer, method, "events")
 
 
 def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
-    """An answer in the form that the judge uses. An iterator may take long, or raise: it belongs to the target."""
+    """Converts a result to the form that the judge uses. An iterator is the target's: it may take long, or raise."""
 
     def attempt() -> R | None:
         try:
@@ -98,9 +98,9 @@ def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any],
             return None
 
     name = method_name(method)
-    found = call_target(attempt, called=f"taking what {name} answered")
+    found = call_target(attempt, called=f"reading the result of {name}")
     if found is None or isinstance(found, Refused):
-        raise Divergence(ERROR_CONTRACT.id, f"{name} answered {reprlib.repr(answer)}, not {wanted}")
+        raise Divergence(ERROR_CONTRACT.id, f"{name} returned {reprlib.repr(answer)}, not {wanted}")
     return found
 
 
@@ -110,9 +110,9 @@ def method_name(method: Callable[..., Any]) -> str:
 
 
 def as_state(look: Callable[..., Any], *args: Any) -> Any:
-    """What a look answers, or the law that it breaks: in a state that is told from others, nothing is judged.
+    """Returns the result of a query for a fingerprint, or the law that it breaks: fingerprints judge nothing.
 
-    Raises the Divergence of a look that does not return, since every further one would take as long.
+    Raises the Divergence of a query that does not return, since every further one would take as long.
     """
     try:
         return answered(look, *args)

@@ -1,4 +1,4 @@
-"""Answers of operations on a request contract, and the texts that stand for them in a trace line."""
+"""Answers of operations on a request contract, and their texts in a trace line."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from kvlockstep.reference.kv_scheduler.contract import Item
 
-# Of a longer list the rest is counted.
+# Of a longer list only the number of the others is shown.
 MOST_SHOWN = 4
 
 
 class Answer(NamedTuple):
-    """The answer of an operation. Its text stands at the end of a trace line.
+    """The answer of an operation. Its text is the end of a trace line.
 
-    `cached` are the tokens of a prefix hit, for an admission that was granted; `text` what else is to be said.
+    `cached` are the tokens of a prefix hit, for an admission that was granted; `text` is anything else worth showing.
     """
 
     refused: bool = False

@@ -17,7 +17,7 @@ from kvlockstep.reference.kv_manager.contract import Traits
 
 
 class Content(NamedTuple):
-    """What a block holds: the KV of `tokens` from its first slot on, after a history with the stamp `parent`.
+    """Content of a block: the KV of `tokens` from its first slot, after a history with the stamp `parent`.
 
     `stamp` is that of a full block; its tokens are an array then, 8 bytes each, so that memory stays small.
     """
@@ -33,7 +33,7 @@ class Content(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What `writer` wrote in this forward into one block: offset `start` up to the end of `content`."""
+    """Write of `writer` into one block in this forward: offset `start` up to the end of `content`."""
 
     writer: str
     start: int
@@ -48,11 +48,11 @@ class BlockMemory:
     """One stamp per block, for managers that work in whole blocks; an entry of a table is the first slot of a block.
 
     The stamp of a full block is a 64-bit digest of the stamp before it (at first: of the extra key) and of its tokens,
-    so it stands for the whole history. Of a block in the making the stamp before it and its tokens are compared.
-    A write behind content that is not the writer's own history leaves of the block what lies before the write: the
-    writer reads it in the same forward, and whoever held more has lost it. Of a copy counts what is copied from offset
-    0 up to the first gap. Memory is bounded by blocks and live requests: a request's stamps go with it. The adapter's
-    own KV memory rests.
+    so it stands for the whole history. For a block that is not full, the stamp before it and its tokens are compared.
+    If a request writes behind content that is not its own history, only the part before the write stays. The writer
+    reads it in the same forward, and a request that held more has lost it. A copy counts from offset 0 up to its first
+    gap. Memory is bounded by blocks and live requests: the stamps of a request go with it. The adapter's own KV memory
+    is not used.
     """
 
     granularity = "block"
@@ -79,7 +79,7 @@ class BlockMemory:
         self._copies.end_forward()
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None:
-        """Writes positions [start, stop); answers the slot and the first writer of a conflict (rule 4)."""
+        """Writes positions [start, stop); returns the slot and the first writer of a conflict (rule 4)."""
         size = self._size
         for index in range(start // size, -(-stop // size)):
             block, first = table[index], index * size
@@ -135,7 +135,7 @@ class BlockMemory:
         self._owner.update(dict.fromkeys(self._owner.keys() & set(slots), RESET))
 
     def contents(self) -> Any:
-        """What stands in memory, for the fingerprint of a state."""
+        """Content of the memory, for the fingerprint of a state."""
         return tuple((block, c.parent, tuple(c.tokens)) for block, c in sorted(self._contents.items()))
 
     def _history(self, request: Request, blocks: int) -> list[int]:
@@ -149,7 +149,7 @@ class BlockMemory:
         return stamps
 
     def _wanted(self, request: Request, index: int, stop: int) -> Content:
-        """What block `index` of a request must hold when positions [0, stop) are computed."""
+        """Returns the content that block `index` of a request must have when positions [0, stop) are computed."""
         first, end = index * self._size, min(stop, (index + 1) * self._size)
         history = self._history(request, end // self._size)
         parent = history[index - 1] if index else _root(request)
@@ -173,7 +173,7 @@ class BlockMemory:
         self._stamps[block] = content.stamp
 
     def _copied(self, target: int, sources: dict[int, int]) -> Content:
-        """What block `target` holds when slots are copied into it; `sources` has them by offset."""
+        """Returns the content of block `target` after slots were copied into it; `sources` has them by offset."""
         block = sources.get(0)
         if block is None or block % self._size:
             kept = self._contents.get(target, BLANK)

@@ -1,4 +1,4 @@
-"""What is known of a block table that is asked for again and again, and mostly only grows."""
+"""Known table: a block table that is read again and again and mostly only grows, with its slots and blocks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class KnownTable:
         self._block_size = block_size
 
     def begins(self, table: list[int]) -> bool:
-        """Whether a table begins with what is known."""
+        """True if a table begins with the known one."""
         known = len(self.table)
         return self.table == (table if len(table) == known else table[:known])
 
     def follow(self, table: list[int]) -> None:
-        """Takes what a table has behind the known head, or all of it if it does not begin so."""
+        """Adds the part of a table behind the known head, or all of it if the head differs."""
         if not self.begins(table):
             self.cut(0)
         self.extend(table[len(self.table) :])
 
     def extend(self, fresh: list[int]) -> None:
-        """Takes what stands behind the known head."""
+        """Adds the entries behind the known head."""
         self.table += fresh
         self.slots.update(fresh)
         self.blocks.update(slot // self._block_size for slot in fresh)

@@ -1,4 +1,4 @@
-"""KV memory slot by slot for long requests: what was read once and has not changed since is not read again."""
+"""KV memory slot by slot for long requests, which reads again only positions that may have changed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class WatchedMemory(KVMemory):
 class LongSlotMemory(SlotMemory):
     """One stamp per slot, for a manager that keeps no KV of its own.
 
-    A position that was right stays right while its slot and what the slot holds stay the same. So of each request the
-    positions that were read are kept, and forgotten when another slot stands in its table or one of its slots changes.
+    A position that was right stays right while its slot and the content of the slot stay the same. So the memory keeps
+    the positions of each request that it has read. It forgets them when the table of the request or the content of one
+    of its slots changes.
     """
 
     def __init__(self, adapter: Any, traits: Traits, goals_met: Counter[str]) -> None:
@@ -63,7 +64,7 @@ class LongSlotMemory(SlotMemory):
         return cell
 
     def poison(self, slots: Sequence[int]) -> None:
-        """Marks what stands in freed slots; those that hold nothing are not remembered."""
+        """Poisons the freed slots that hold KV; the others are not remembered."""
         super().poison(sorted(self._memory.filled.intersection(slots)))
 
     def end_forward(self) -> None:

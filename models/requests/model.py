@@ -19,7 +19,8 @@ from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 class Judge(Protocol):
     """A judge under operations: it has a method for each, of the operation's name, which returns an Answer.
 
-    `so_far` is what the last one has answered, also if it failed; `avail` what is available after it, if known.
+    `so_far` is the answer of the last one as text, up to the failure if it failed; `avail` counts the available slots
+    after it, None if unknown.
     """
 
     adapter: Any
@@ -70,7 +71,7 @@ class RequestModel(Model[S]):
         self.execute(op)
 
     def execute(self, op: Op) -> Answer:
-        """Has the judge do the operation. A Divergence takes along what it had answered, and `avails`."""
+        """Executes the operation by the judge. A Divergence carries the answer so far, and `avails`."""
         if op.name not in self.operations:
             raise NotEnabled
         judge, args = self.judge, dict(op.args)

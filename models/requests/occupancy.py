@@ -11,11 +11,11 @@ from kvlockstep.properties.kv_manager.laws import serving
 
 
 class Occupancy:
-    """Which blocks live requests hold, by their tables as they were last followed.
+    """Blocks that live requests hold, by their tables as they were last read.
 
-    `held` are the blocks of those tables. `seen` were ever in a table. `idle` were, and nobody holds them now; they
-    stand in the order in which they became idle. `written` collects what steps have written since. The judge keeps
-    the blocks that the last operation `freed` here, and the number of blocks `evicted` so far.
+    `held` are the blocks of those tables. `seen` were ever in a table. `idle` are those of them that nobody holds
+    now, in the order in which they became idle. `written` collects the blocks that steps have written since. The
+    judge keeps the blocks that the last operation `freed` here, and the number of blocks `evicted` so far.
 
     `laws` is the module that declares the contract's laws. `total` counts slots; `most_blocks` is the longest table
     that a request of `max_length` tokens may have, None without a limit.
@@ -48,12 +48,13 @@ class Occupancy:
         return len(self.held) * self._block_size
 
     def blocks_for(self, tokens: int) -> int:
-        """Returns how many blocks so many tokens take."""
+        """Returns the number of blocks for that many tokens."""
         return -(-tokens // self._block_size)
 
     def blocks_of(self, entries: Iterable[int]) -> set[int]:
         """Returns the blocks that stand in a table, or in part of one."""
-        return {entry // self._block_size for entry in entries}
+        size = self._block_size
+        return {entry // size for entry in entries}
 
     def all_slots(self) -> list[int]:
         """Returns every entry that a table ever had or might have had: those of all blocks seen."""
@@ -71,8 +72,8 @@ class Occupancy:
                 twice = next(slot for slot in table if table.count(slot) > 1)
                 serves = serving(twice, {name: table}, self._tables.entry_size)
                 self._checks.check(self._laws.no_aliasing, serves, twice, self._block_size)
-            held.update((slot // self._block_size for slot in table) if known is None else known.blocks)
-        for block in held:
+            held |= self.blocks_of(table) if known is None else known.blocks
+        for block in held - self.held:
             self.idle.pop(block, None)
         for block in self.held - held:
             self.idle[block] = None
@@ -80,7 +81,7 @@ class Occupancy:
         self.held = held
 
     def given_back(self, before: set[int]) -> set[int]:
-        """Returns the blocks that somebody held or wrote, where `before` were held, and that nobody holds now."""
+        """Returns the blocks that nobody holds now, of those in `before` and those written since."""
         return (before | self.written) - self.held
 
     def evictions(self, before: set[int], free_before: int, free_now: int) -> int:

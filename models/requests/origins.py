@@ -1,4 +1,4 @@
-"""How content came into a slot other than by a write: for the messages on slots that hold the wrong one."""
+"""Origins of the content of slots: copies and resets, for messages on slots with wrong content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HIT_AFTER_RESET = "hit after reset: the cache still has a key from before the re
 
 
 class Copy(NamedTuple):
-    """What was copied from a slot, and in which forward; `when` names the fork, if one made the copy."""
+    """A copy from a slot: its content and its forward; `when` names the fork, if one made the copy."""
 
     source: int
     content: object
@@ -29,14 +29,14 @@ class Copies:
         self._forward += 1
 
     def note(self, source: int, target: int, content: object, when: str) -> None:
-        """`content` was copied."""
+        """Records that `content` was copied."""
         self._into[target] = Copy(source, content, self._forward, when)
 
     def origin(self, slot: int, content: object, freed: bool) -> str:
-        """Where the content of the slot was copied from; nothing if it came otherwise.
+        """Says where the content of the slot was copied from; "" if it was not copied.
 
-        Writes are not noted, which would slow down all of them: a slot that holds what was copied holds the copy.
-        `freed` memory looks the same however it came there, so of it only a copy in this forward is believed.
+        Noting writes would slow down every write, so a slot whose content equals its last copy counts as that copy.
+        All `freed` memory looks the same, so for it only a copy in this forward counts.
         """
         copy = self._into.get(slot)
         if copy is None or copy.content != content or (freed and copy.forward != self._forward):

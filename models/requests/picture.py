@@ -1,4 +1,4 @@
-"""What the pictures of both request contracts share: slots by holder, requests, counters."""
+"""Parts that the pictures of both request contracts share: slots by holder, requests, counters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def picture_of_requests(
 
 
 def answer_of(call: Callable[..., Any], *args: Any) -> Any:
-    """The answer of a target that is only looked at; an error is an answer."""
+    """Returns the result of a query, or its error as text, since a picture judges nothing."""
     try:
         answer = call(*args)
         return answer if isinstance(answer, (int, list, tuple, set, range, Mapping, type(None))) else list(answer)
@@ -59,7 +59,7 @@ def answer_of(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def phase(request: Request) -> str:
-    """How far a request is computed, and what is reserved for it."""
+    """Describes how many tokens of a request are computed, and how many reserved."""
     pending = f", {request.pending} reserved" if request.pending else ""
     return f"{request.computed} of {len(request.tokens)} computed{pending}"
 

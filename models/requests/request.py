@@ -36,7 +36,7 @@ class Request:
 
 
 def accepted_of(accept: int | dict[str, int] | None, name: str) -> int:
-    """How many drafts of a request a forward accepts that accepts so many of each, or as many as it says for each."""
+    """Returns the number of drafts that a forward accepts of a request: `accept` is for all, or by request."""
     return accept.get(name, 0) if isinstance(accept, dict) else accept or 0
 
 

@@ -1,4 +1,4 @@
-"""Smaller traces of requests over a pool, whoever drives them: smaller pools, fewer requests, shorter prompts."""
+"""Smaller traces of both request contracts: smaller pools, fewer requests, shorter prompts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def smaller_pools(scope: S) -> Iterable[S]:
 
 
 def less_room(scope: S, ops: Sequence[Op]) -> Iterable[tuple[S, Sequence[Op]]]:
-    """The operations without a request that fills the pool, or with fewer tokens of it, in a pool so much smaller.
+    """Drops a request that fills the pool, or some of its tokens, and shrinks the pool by the same amount.
 
-    Neither step alone violates a law that depends on what is left, like a pool that has to be full.
+    Neither step alone keeps a violation that depends on the room left, as when the pool must be full.
     """
     if len(ops) > FEW:
         return
@@ -44,7 +44,7 @@ def less_room(scope: S, ops: Sequence[Op]) -> Iterable[tuple[S, Sequence[Op]]]:
 
 
 def _with_fewer_tokens(ops: Sequence[Op], at: int, less: int) -> Sequence[Op] | None:
-    """The operations with so many tokens or drafts fewer in one of them, and in the chunk that computes them."""
+    """Takes `less` tokens or drafts from one operation, and from the chunk that computes them."""
     op, changed = ops[at], list(ops)
     name = next((name for name in LISTS if len(op.args.get(name, ())) > less), None)
     if name is None:
@@ -74,7 +74,7 @@ def thinned_blocks(scope: S, ops: Sequence[Op]) -> Iterable[tuple[S, Sequence[Op
 
 
 def thinned(ops: Sequence[Op], ratio: int) -> Sequence[Op]:
-    """The operations with one token for every `ratio`; what was a prefix of another prompt still is."""
+    """Keeps one token of every `ratio`; a prompt that was a prefix of another one still is."""
     return [_thinned(op, ratio) for op in ops]
 
 
@@ -137,7 +137,7 @@ def of_requests(ops: Sequence[Op], names: Iterable[str]) -> list[Op]:
 
 
 def without_forks(ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
-    """The operations without one fork: what its child did its parent does, which does nothing else from there on."""
+    """Drops one fork: from there the parent does only the operations of its child."""
     for i in range(len(ops) - 1, -1, -1):
         child, parent = ops[i].args.get("child"), ops[i].args.get("request")
         if child is not None and parent is not None:

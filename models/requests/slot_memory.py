@@ -42,7 +42,7 @@ class SlotMemory:
         self._copies.end_forward()
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None:
-        """Writes the stamps of [start, stop); answers the slot and the first writer of a conflict (rule 4)."""
+        """Writes the stamps of [start, stop); returns the slot and the first writer of a conflict (rule 4)."""
         slots, stamps = table[start:stop], self._stamps(request, stop)[start:stop]
         for slot, stamp in zip(slots, stamps, strict=True):
             if self._stamp_written.setdefault(slot, stamp) != stamp:
@@ -118,7 +118,7 @@ class SlotMemory:
         return f"the KV of {list(tokens)}" + (f" under key {extra_key}" if extra_key is not None else "")
 
     def shown(self, slots: Sequence[int]) -> list[str]:
-        """What stands in these slots, in words."""
+        """Describes the content of these slots in words."""
         return [self._name(stamp) for stamp in self._store.read(slots)]
 
     def peek(self, slots: Sequence[int]) -> list[int]:
@@ -138,6 +138,6 @@ class SlotMemory:
         return self._provenance.history(stamp) if stamp > UNWRITTEN else stamp
 
     def contents(self) -> Any:
-        """What stands in memory, by history, for the fingerprint of a state."""
+        """Content of the memory, by history, for the fingerprint of a state."""
         slots = sorted(self._owner)
         return tuple(zip(slots, map(self.history, self._store.read(slots)), strict=True))

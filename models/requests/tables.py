@@ -18,11 +18,11 @@ class Tables:
     """Reads tables and free list as slots: every slot, or `per_block` the first slot of each block.
 
     An entry stands for `entry_size` slots from it on: 1, or per block the block size. Per block the tables come from
-    `blocks(rid)` and the free list from `free_blocks()`, if the adapter has one; a list that is the same as last time
-    is not converted again.
+    `blocks(rid)` and the free list from `free_blocks()`, if the adapter has one; a list that has not changed is not
+    converted again.
 
     With `sparing`, for a pool whose `total` slots take long to list, the free list is due when SPARING times as many
-    entries of tables have been read since the last time, and of a table only what is new is looked at.
+    entries of tables have been read since the last time, and only the new part of a table is checked.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Tables:
         method = self._adapter.blocks if self.per_block else self._adapter.slots
         found = numbers(method, name)
         if found is None:
-            raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} answered None, not numbers")
+            raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} returned None, not numbers")
         if not self.per_block:
             self._until_due -= len(found)
             return found

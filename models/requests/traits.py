@@ -19,9 +19,9 @@ _UNDECLARED = object()
 
 @dataclass(frozen=True)
 class Kind:
-    """`take` answers a value as the judge uses it, or WRONG if it is none of those that `wanted` tells in words.
+    """Kind of the values of a trait. `take` returns a value as the judge uses it, or WRONG; `wanted` says which fit.
 
-    `exact` is the type that a value has which is meant for this trait; `needed`: the trait has no default.
+    `exact` is the type of a value that is meant for this trait; `needed`: the trait has no default.
     """
 
     wanted: str
@@ -62,9 +62,11 @@ def as_number(value: Any) -> int | None:
 
 
 def _kind(trait: Trait, hint: Any) -> Kind:
-    plain = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    # The arguments of a Literal are values, those of a union are types.
+    kinds = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    plain = [kind for kind in kinds if kind is not type(None)]
     if get_origin(plain[0]) is Literal:
-        choices = (None, *get_args(plain[0]))
+        choices = (*((None,) if len(kinds) > len(plain) else ()), *get_args(plain[0]))
         return Kind(f"one of {choices}", partial(_choice, choices), str, trait.required)
     if plain == [bool]:
         return Kind("True or False", _flag, bool, trait.required)
@@ -108,4 +110,4 @@ def _sizes(least: int, value: Any) -> Any:
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:
-    return value if value is None or (isinstance(value, str) and value in choices) else WRONG
+    return value if (value is None or isinstance(value, str)) and value in choices else WRONG

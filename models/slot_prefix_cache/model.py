@@ -1,4 +1,4 @@
-"""What can happen to a slot_prefix_cache: prompts that share prefixes, in slots that are overwritten and copied."""
+"""Model of slot_prefix_cache: prompts that share prefixes, in slots that are overwritten and copied."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each law looks at plain values. models/kv_manager calls it at the point that its statement names: settling.py between
 steps, forward.py for writes and reads, refusals.py, listening.py, judge.py for what one operation returns.
-`Cell` is one slot as a request reads it: what stands there, what must, and how it came there.
+`Cell` is one slot as a request reads it: its content, the right content, and where the content came from.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 from kvlockstep.reference.kv_manager.contract import Event
 
-# The longest table that a message shows from its beginning on.
+# The longest table that a message shows from its beginning.
 WHOLE_TABLE = 12
 MOST_NAMED = 4
 
 
 class Cell(NamedTuple):
-    """Position `position` of a request, read from `slot` of `block`: `got` stands there, `want` must.
+    """Position `position` of a request, read from `slot` of `block`: `got` is its content, `want` the right one.
 
-    `hit`: the position was a prefix hit. `writer`: who wrote the slot in this forward. `own`: the reader did.
+    `hit`: the position was a prefix hit. `writer`: who wrote the slot in this forward. `own`: the reader wrote it.
     `origin`: where the content came from, if a copy or a reset left it there. `also`: the positions of other requests
     that the slot serves.
     """
@@ -62,13 +62,13 @@ def serving(slot: int, tables: Mapping[str, Sequence[int]], entry_size: int) -> 
     answers=("vllm#54727", "nano-vllm#163", "vllm#12603", "LMCache#2961", "vllm#56655"),
 )
 def prefix_soundness(cell: Cell) -> str | None:
-    """What a request reads of its prefix hit is what a cold run would have written there."""
+    """A request reads in its prefix hit exactly the KV that a cold run would have written there."""
     return str(cell) if cell.hit and cell.writer is None else None
 
 
 @law("kv_manager", answers=("atlas#692", "vllm#417", "mlx-lm#1547", "sglang#35470"))
 def write_isolation(cell: Cell) -> str | None:
-    """A write changes nothing that another request reads."""
+    """A write never changes KV that another request reads."""
     if cell.writer is None or cell.own:
         return None
     return f"{cell}: {cell.writer} wrote it in this forward"
@@ -76,29 +76,29 @@ def write_isolation(cell: Cell) -> str | None:
 
 @law("kv_manager", answers=("TensorRT-LLM#15018", "mini-sglang#142", "kvcached#362"))
 def content_equality(cell: Cell) -> str | None:
-    """What a request reads of its own tokens is what a cold run would have written there."""
+    """A request reads at its own tokens exactly the KV that a cold run would have written there."""
     return str(cell)
 
 
 @law("kv_manager", answers=("sglang#28754", "sglang#38840", "vllm#42571"))
 def no_aliasing(writers: Sequence[str], slot: int, block_size: int) -> str | None:
-    """No slot is written twice with different content in one forward, nor serves one request at two positions."""
+    """One forward never writes different content to one slot, and no slot serves two positions of one request."""
     return f"slot {slot} of block {slot // block_size} serves {' and '.join(writers)}"
 
 
 @law("kv_manager", answers=("vllm#11186", "TensorRT-LLM#16280", "sglang#24745"))
 def hit_bounds(cached: object, known: int) -> str | None:
-    """A hit is a number of tokens from 0 to one less than the request has: one at least is computed."""
+    """A hit has from 0 tokens to one less than the request has, so at least one token is computed."""
     if isinstance(cached, int) and not isinstance(cached, bool) and 0 <= cached < known:
         return None
-    return f"admit answered {cached!r} cached tokens for a request of {counted(known, 'token')}"
+    return f"admit returned {cached!r} cached tokens for a request of {counted(known, 'token')}"
 
 
 @law("kv_manager", answers=("mini-sglang#52", "vllm#10507", "LMCache#3130", "atlas#373"))
 def eviction_safety(
     free: Collection[int], held: Collection[int], block_size: int, tables: Mapping[str, Sequence[int]], entry_size: int
 ) -> str | None:
-    """A slot whose block a live request holds is never free."""
+    """No slot is free while a live request holds its block."""
     both = sorted({slot for slot in free if slot // block_size in held})
     if not both:
         return None
@@ -110,19 +110,19 @@ def eviction_safety(
 
 @law("kv_manager", needs=("free_slots",), answers=("sglang#13501", "sglang#26009", "dynamo#13398"))
 def no_double_free(free: Sequence[int], block_size: int) -> str | None:
-    """No slot is free twice."""
+    """No slot is in the free list twice."""
     if len(set(free)) == len(free):
         return None
     twice = sorted({slot for slot in free if free.count(slot) > 1})
     if len(twice) == 1:
-        return f"{_slot_text(twice[0], block_size)} stands in the free list more than once"
+        return f"{_slot_text(twice[0], block_size)} is in the free list more than once"
     blocks = sorted({slot // block_size for slot in twice})
-    return f"slots {twice} of blocks {blocks} stand in the free list more than once"
+    return f"slots {twice} of blocks {blocks} are in the free list more than once"
 
 
 @law("kv_manager", answers=("xllm#829", "sglang#25805", "TensorRT-LLM#12834"))
 def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0) -> str | None:
-    """Rule 8: available slots and the slots of held blocks add up to the total, but for slots in limbo."""
+    """Rule 8: `avail` and the slots of the held blocks add up to `total`, but for slots in limbo."""
     # Those in limbo may be counted as available or not; of these the `reserved` ones may not.
     least, most = total - limbo, total - reserved
     if least <= avail + held <= most:
@@ -137,7 +137,7 @@ def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int 
 
 @law("kv_manager", answers=("sglang#13826", "sglang#10871", "sglang#37295", "LMCache#3884"))
 def leak_freedom(avail: int, held: int, total: int, live: Sequence[str], limbo: int = 0) -> str | None:
-    """When no live request holds a slot, everything is available again, but for slots in limbo."""
+    """When no live request holds a slot, every slot is available again, but for slots in limbo."""
     if held or total - limbo <= avail <= total:
         return None
     who = "no request is live"
@@ -149,7 +149,7 @@ def leak_freedom(avail: int, held: int, total: int, live: Sequence[str], limbo: 
 
 @law("kv_manager", answers=("sglang#27789", "dynamo#6536"))
 def conservation(blocks: Collection[int], total: int, block_size: int) -> str | None:
-    """No more blocks are ever named than the pool has."""
+    """The manager never names more blocks than the pool has."""
     if len(blocks) * block_size <= total:
         return None
     named = f"{counted(len(blocks), 'block')} of {counted(block_size, 'slot')}"
@@ -158,7 +158,7 @@ def conservation(blocks: Collection[int], total: int, block_size: int) -> str | 
 
 @law("kv_manager", needs=("max_length",), answers=("vllm#10730",))
 def table_limit(rid: str, blocks: int, most: int, max_length: int) -> str | None:
-    """No table has more blocks than a request of `max_length` tokens takes, and `lookahead_blocks` more."""
+    """No table has more blocks than a request of `max_length` tokens takes, plus `lookahead_blocks`."""
     if blocks <= most:
         return None
     return f"the table of {rid} has {counted(blocks, 'block')}, but max_length={max_length} allows {most}"
@@ -166,7 +166,7 @@ def table_limit(rid: str, blocks: int, most: int, max_length: int) -> str | None
 
 @law("kv_manager", answers=("sglang#10637", "sglang#34823"))
 def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_size: int) -> str | None:
-    """What is free without eviction is part of what is available, and holds nothing that the next admission hits."""
+    """Free slots are among the available ones, and the next admission hits nothing in them."""
     # `hit`: the blocks of `rid`'s hit that nobody held before.
     if not 0 <= free_now <= avail:
         return f"free_now={free_now} is not within 0..avail={avail}"
@@ -182,7 +182,7 @@ def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_
 
 @law("kv_manager", needs=("can_evict_all",), answers=("xllm#55", "sglang#4987"))
 def eviction_complete(free_now: int, held: int, total: int, limbo: int = 0) -> str | None:
-    """After evict_all everything that no live request holds is free, but for slots in limbo."""
+    """After evict_all every slot that no live request holds is free, but for slots in limbo."""
     if total - held - limbo <= free_now <= total - held:
         return None
     kept = f" - limbo={limbo}" if limbo else ""
@@ -191,7 +191,7 @@ def eviction_complete(free_now: int, held: int, total: int, limbo: int = 0) -> s
 
 @law("kv_manager", needs=("can_reset",), answers=("vllm#57727", "sglang#26009", "transformers#48509"))
 def reset_complete(avail: int, free_now: int, total: int, limbo: int = 0) -> str | None:
-    """After reset everything is free, but for slots in limbo."""
+    """After reset every slot is free, but for slots in limbo."""
     if avail == free_now and total - limbo <= avail <= total:
         return None
     kept = f", limbo={limbo}" if limbo else ""
@@ -200,7 +200,7 @@ def reset_complete(avail: int, free_now: int, total: int, limbo: int = 0) -> str
 
 @law("kv_manager", answers=("vllm#11565", "llama.cpp#10873", "FastDeploy#5544"))
 def admission_honesty(needed: int, room: int, what: str) -> str | None:
-    """Rule 5: a request is refused only if it truly does not fit."""
+    """Rule 5: the manager refuses a request only if it does not fit."""
     if needed > room:
         return None
     return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {room} are not held"
@@ -208,7 +208,7 @@ def admission_honesty(needed: int, room: int, what: str) -> str | None:
 
 @law("kv_manager", answers=("TensorRT-LLM#13320", "sglang#31616"))
 def coverage(allocated: int, needed: int) -> str | None:
-    """Acceptance means it works: at launch a request owns a slot for every position it is about to write."""
+    """At launch an accepted request has a slot for every position that it is about to write."""
     if allocated >= needed:
         return None
     return f"{counted(allocated, 'slot')} at launch for {counted(needed, 'position')}"
@@ -216,7 +216,7 @@ def coverage(allocated: int, needed: int) -> str | None:
 
 @law("kv_manager", answers=("atlas#373", "Megatron-LM#6091", "vllm#11562", "xinfer#405"))
 def atomicity(before: int | Sequence[int], after: int | Sequence[int], what: str, of: str) -> str | None:
-    """A refused admission, reservation or fork leaves avail and the tables of all live requests as they were."""
+    """A refused admission, reservation or fork changes neither `avail` nor the table of a live request."""
     if before == after:
         return None
     shown = (before, after) if isinstance(before, int) or isinstance(after, int) else _from_difference(before, after)
@@ -225,8 +225,8 @@ def atomicity(before: int | Sequence[int], after: int | Sequence[int], what: str
 
 @law("kv_manager", answers=("rule 12", "sglang#26796"))
 def purity(first: object, second: object, what: str) -> str | None:
-    """Asking changes nothing: avail, free_now, free_slots and slots answer the same when asked again."""
-    return None if first == second else f"{what} answered {first}, then {second}, with nothing but questions between"
+    """Queries change nothing: avail, free_now, free_slots and slots return the same when asked again."""
+    return None if first == second else f"{what} returned {first}, then {second}, with only queries between"
 
 
 @law(
@@ -235,7 +235,7 @@ def purity(first: object, second: object, what: str) -> str | None:
     answers=("sglang#14934", "sglang#24568", "vllm#55092", "tokenspeed#87"),
 )
 def event_consistency(listener: Listener, fact: Event | Hit | Room) -> str | None:
-    """Whoever listens to the events knows what a request will hit: no block less, no block more."""
+    """A listener that follows the events can predict every hit exactly."""
     return listener.contradiction(fact)
 
 
@@ -244,7 +244,7 @@ def _slot_text(slot: int, block_size: int, serves: Sequence[str] = ()) -> str:
 
 
 def _from_difference(before: Sequence[int], after: Sequence[int]) -> tuple[Sequence[int] | str, Sequence[int] | str]:
-    """Two tables as a message shows them: whole if they are short, else from the first difference on."""
+    """Two tables as a message shows them: whole if they are short, else from the first difference."""
     if max(len(before), len(after)) <= WHOLE_TABLE:
         return before, after
     differ = (i for i, (b, a) in enumerate(zip(before, after, strict=False)) if b != a)

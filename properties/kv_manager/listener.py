@@ -1,4 +1,4 @@
-"""What a router knows of a kv_manager from its events: the prefixes that a request can hit."""
+"""A listener to the events of a kv_manager, as a router has one: it knows which prefixes can be hit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Room(NamedTuple):
 
 
 class Listener:
-    """Knows which blocks of `block_size` tokens can be hit, as a set, or `counting` the copies of each.
+    """Tracks which blocks of `block_size` tokens can be hit, as a set, or `counting` the copies of each.
 
-    Prefixes are numbered: a prefix is the one before it and the tokens of its last block, or at first an extra key.
-    What a key names is remembered after its removal, since children may still be stored behind it.
+    Prefixes are numbered: each stands for the prefix before it and the tokens of its last block, the first for an
+    extra key. The prefix of a key is kept after its removal, since children may still be stored behind it.
     """
 
     def __init__(self, block_size: int, counting: bool) -> None:
@@ -43,7 +43,7 @@ class Listener:
         self._keys: Counter[int] = Counter()
 
     def apply(self, event: Event) -> None:
-        """Takes an event in, as far as it makes sense."""
+        """Applies the parts of an event that make sense."""
         if isinstance(event, BlockStored):
             for key, prefix in self._prefixes(event):
                 self._store(key, prefix)
@@ -55,7 +55,7 @@ class Listener:
             self._keys.clear()
 
     def known(self, hit: Hit) -> int:
-        """The tokens at the head of a request whose blocks are stored, one after the other; not all of its tokens."""
+        """Counts the tokens at the head of a request whose blocks are all stored; at most all tokens but one."""
         size, tokens = self._size, hit.tokens
         prefix: int | None = self._numbers.get((ROOT, (hit.extra_key,)))
         for first in range(0, len(tokens) - size, size):
@@ -65,7 +65,7 @@ class Listener:
         return (len(tokens) - 1) // size * size
 
     def contradiction(self, fact: Event | Hit | Room) -> str | None:
-        """Why the fact and what was heard before cannot both be."""
+        """Says why the fact contradicts the earlier events; None if it does not."""
         if isinstance(fact, BlockStored):
             return self._wrong_store(fact)
         if isinstance(fact, BlockRemoved):
@@ -76,11 +76,12 @@ class Listener:
                 return None
             under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
             hit = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
-            return f"{hit} {'was' if fact.cached == 1 else 'were'} hit, the events say {known}"
+            return f"{hit} {'was' if fact.cached == 1 else 'were'} hit, but the events say {known}"
         if isinstance(fact, Room):
             stored = self._copies.total()
             if stored > fact.blocks:
-                return f"the events leave {counted(stored, 'block')} stored; by free_now {fact.blocks} are not free"
+                blocks = counted(stored, "block")
+                return f"the events leave {blocks} stored, but by free_now only {fact.blocks} are not free"
             return None
         return None if isinstance(fact, AllBlocksCleared) else f"{fact!r} is no event"
 
@@ -96,21 +97,21 @@ class Listener:
         if event.parent is not None and event.extra_key is not None:
             root = self._roots[self._named[event.parent]]
             if root != self._number(ROOT, (event.extra_key,)):
-                return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which is under another"
+                return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which has another"
         for key, prefix in self._prefixes(event):
             if self._copies[key] and self._named[key] != prefix:
-                return f"BlockStored names two prefixes {key!r}"
+                return f"BlockStored gives the key {key!r} to a second prefix"
         return None
 
     def _wrong_removal(self, event: BlockRemoved) -> str | None:
-        """A set forgets twice what it forgets."""
+        """A listener with a set accepts a second removal of a key; a counting one does not."""
         for key, times in Counter(event.keys).items():
             if times > self._copies[key] and (self._counting or key not in self._named):
                 return f"BlockRemoved of {key!r}, which is not stored"
         return None
 
     def _prefixes(self, event: BlockStored) -> Iterator[tuple[Hashable, int]]:
-        """The keys of an event, each with the number of its prefix."""
+        """Yields the keys of an event, each with the number of its prefix."""
         known = None if event.parent is None else self._named.get(event.parent)
         prefix = self._number(ROOT, (event.extra_key,)) if known is None else known
         for i, key in enumerate(event.keys):

@@ -1,4 +1,4 @@
-"""Laws of paged_cache, over what the cache shows (`View`) and what its answers so far imply (`Held`)."""
+"""Laws of paged_cache, over the state that the cache shows (`View`) and what its results so far imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _rate(part: int, whole: int) -> float:
 
 @law("paged_cache", answers=("lmdeploy#4917", "dynamo#6536"))
 def reset_complete(step: Step[View, Held]) -> str | None:
-    """After a reset no sequence and no key is left, every block is free, and nothing has been counted."""
+    """After a reset no sequence and no key is left, every block is free, and every counter is 0."""
     if step.op.name != "reset":
         return None
     view = step.after
@@ -49,7 +49,7 @@ def reset_complete(step: Step[View, Held]) -> str | None:
     answers=("LMCache#2559", "vllm#18829", "seed 004: append begins a sequence, share_prefix extends one"),
 )
 def no_double_free(step: Step[View, Held]) -> str | None:
-    """Only a live sequence can be freed, grown, cut, forked or registered, and only one that is not live begun."""
+    """Only a live sequence can be freed, grown, cut, forked or registered; only a name that is not live can begin."""
     args = step.op.args
     if isinstance(step.outcome, Refused) or "sequence" not in args:
         return None
@@ -65,7 +65,7 @@ def no_double_free(step: Step[View, Held]) -> str | None:
     answers=("seed 004: eviction drops blocks from the tables of live sequences", "atlas#373", "vllm#10507"),
 )
 def eviction_safety(step: Step[View, Held]) -> str | None:
-    """A sequence keeps its table and its length, whatever happens to others; only free and reset end one."""
+    """A sequence keeps its table and length, whatever happens to others; only free, finish and reset end it."""
     if step.op.name == "reset":
         return None
     named = {step.op.args.get("sequence"), step.op.args.get("child")}
@@ -87,13 +87,13 @@ def eviction_safety(step: Step[View, Held]) -> str | None:
     answers=("seed 004: allocating for a live sequence leaves a gap behind its last token", "TensorRT-LLM#13320"),
 )
 def structure(step: Step[View, Held]) -> str | None:
-    """A sequence has the tokens it was given and just the blocks they need, each once and at one index everywhere."""
+    """A sequence has the tokens it was given and exactly the blocks for them; a block has one index in all tables."""
     held = step.held
     index: dict[int, int] = {}
     for sequence, table in step.after.tables.items():
         tokens, length = held.tokens.get(sequence), step.after.lengths[sequence]
         if tokens is None or length != len(tokens):
-            return f"sequence {sequence} has {length} tokens, it was given {'none' if tokens is None else len(tokens)}"
+            return f"sequence {sequence} has {length} tokens, but was given {'none' if tokens is None else len(tokens)}"
         if len(table) != held.blocks_for(length):
             return f"sequence {sequence} has {len(table)} blocks for {length} tokens"
         if len(set(table)) < len(table):
@@ -106,14 +106,14 @@ def structure(step: Step[View, Held]) -> str | None:
 
 @law("paged_cache", answers=("seed 004: what a failed allocation took is freed twice", "sglang#22862", "xllm#829"))
 def conservation(step: Step[View, Held]) -> str | None:
-    """Free, idle and held blocks are disjoint and together the pool; idle are the registered ones that none holds."""
+    """Each block is free, idle or held; idle blocks are the registered ones that no sequence holds."""
     view = step.after
     held = {block for table in view.tables.values() for block in table}
     if len(set(view.registered.values())) < len(view.registered):
         return f"one block has two keys: {view.registered}"
     idle = {block for block in view.registered.values() if block not in held}
     if set(view.idle) != idle or len(view.idle) != len(idle):
-        return f"idle are {view.idle}, registered and held by nobody {sorted(idle)}"
+        return f"idle are {view.idle}, but {sorted(idle)} are registered and not held"
     for block in range(step.held.blocks):
         times = view.free.count(block) + (block in held) + (block in idle)
         if times != 1:
@@ -123,7 +123,7 @@ def conservation(step: Step[View, Held]) -> str | None:
 
 @law("paged_cache", answers=("seed 004: blocks freed twice are handed out twice", "vllm#42571", "sglang#25805"))
 def no_aliasing(step: Step[View, Held]) -> str | None:
-    """A block that is handed out was held by nobody, and is handed out once."""
+    """Only a block that nobody holds is handed out, and only once."""
     new = taken(step)
     for i, block in enumerate(new):
         holders = [s for s, table in step.before.tables.items() if block in table]
@@ -139,7 +139,7 @@ def refcount_exact(step: Step[View, Held]) -> str | None:
     for block, count in enumerate(step.after.refs):
         holders = sum(block in table for table in step.after.tables.values())
         if count != holders:
-            return f"block {block} counts {count} references, {holders} sequences hold it"
+            return f"block {block} counts {count} references, but {holders} sequences hold it"
     return None
 
 
@@ -156,17 +156,17 @@ def content_equality(step: Step[View, Held]) -> str | None:
             wrong = next(
                 (i for i, (a, b) in enumerate(zip(content, stamps(tokens), strict=False)) if a != b), len(content)
             )
-            return f"sequence {sequence} reads at position {wrong} what is not the KV of {list(tokens[: wrong + 1])}"
+            return f"sequence {sequence} reads at position {wrong} other KV than that of {list(tokens[: wrong + 1])}"
     for key, content in view.cached.items():
         prefix = held.prefixes.get(key)
         if prefix is not None and content != stamps(prefix)[-held.block_size :]:
-            return f"block {view.registered[key]} is registered for {list(prefix)} and does not hold its KV"
+            return f"block {view.registered[key]} is registered for {list(prefix)}, but does not hold its KV"
     return None
 
 
 @law("paged_cache", answers=("atlas#692", "vllm#417", "mlx-lm#1547", "sglang#35470"))
 def write_isolation(step: Step[View, Held]) -> str | None:
-    """Tokens are written only into blocks that no other sequence holds and that are not registered."""
+    """Tokens are written only into unregistered blocks that no other sequence holds."""
     if step.op.name not in ("allocate", "append") or isinstance(step.outcome, Refused):
         return None
     sequence, size = step.op.args["sequence"], step.held.block_size
@@ -185,15 +185,15 @@ def write_isolation(step: Step[View, Held]) -> str | None:
     answers=("seed 004: a prefix with an evicted block is answered around the hole", "vllm#12603", "sglang#28754"),
 )
 def prefix_soundness(step: Step[View, Held]) -> str | None:
-    """A hit is a run of blocks registered for the leading keys asked for, each at its own index: it ends at a hole."""
+    """A hit is a run of blocks registered for the leading keys, each at its own index; it ends at the first hole."""
     hit = _hit(step)
     if hit is None:
         return None
     run = run_of(asked_keys(step.op, step.held.block_size), step.before.registered, step.held_before.lives)
     if hit != run[: len(hit)]:
-        return f"{step.op.name} answered {hit}, registered for these keys are {run}"
+        return f"{step.op.name} returned {hit}, but registered for these keys are {run}"
     if step.op.name == "allocate" and step.outcome.cached != len(hit) * step.held.block_size:
-        return f"allocate answered {step.outcome.cached} cached tokens in blocks of {step.held.block_size}"
+        return f"allocate returned {step.outcome.cached} cached tokens in blocks of {step.held.block_size}"
     return None
 
 
@@ -203,11 +203,11 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
     hit = _hit(step)
     if hit is not None:
         run = run_of(asked_keys(step.op, step.held.block_size), step.before.registered, step.held_before.lives)
-        return f"{step.op.name} answered {hit}, registered are {run}" if len(hit) < len(run) else None
+        return f"{step.op.name} returned {hit}, but registered are {run}" if len(hit) < len(run) else None
     if step.op.name in ("register", "finish") and not isinstance(step.outcome, Refused):
         missing = [k for k in step.held.registered if k not in step.after.registered]
         if missing:
-            return f"{list(step.held.prefixes[missing[0]])} was registered and is not"
+            return f"{list(step.held.prefixes[missing[0]])} was registered, but is not any more"
     return None
 
 
@@ -216,18 +216,18 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
     answers=("seed 004: victims are compared by a HashMap's order", "sglang#38000", "sglang#4987", "vllm#16825"),
 )
 def eviction_order(step: Step[View, Held]) -> str | None:
-    """Idle blocks are evicted in the order of the policy, no more than are needed; idle_blocks has that order."""
+    """Idle blocks are evicted in the policy's order, no more than needed; idle_blocks lists them in that order."""
     held = step.held
     if step.op.name != "reset" and (gone := evicted(step)):
         needed = step.op.args["blocks"] if step.op.name == "evict" else max(0, len(taken(step)) - len(step.before.free))
         hit = _hit(step) or []
         order = sorted((b for b in step.before.idle if b not in hit), key=lambda b: rank(step.held_before, b))
         if isinstance(step.outcome, Refused) or len(gone) > needed:
-            return f"{step.op.name} evicted {gone}, {needed} had to go"
+            return f"{step.op.name} evicted {gone}, but only {needed} had to go"
         if set(gone) != set(order[: len(gone)]):
-            return f"{step.op.name} evicted {sorted(gone)}, the policy puts {order[: len(gone)]} first"
+            return f"{step.op.name} evicted {sorted(gone)}, but the policy puts {order[: len(gone)]} first"
     order = sorted(step.after.idle, key=lambda b: rank(held, b))
-    return None if order == step.after.idle else f"idle are {step.after.idle}, the policy's order is {order}"
+    return None if order == step.after.idle else f"idle are {step.after.idle}, but the policy's order is {order}"
 
 
 @law(
@@ -239,7 +239,7 @@ def eviction_order(step: Step[View, Held]) -> str | None:
     ),
 )
 def atomicity(step: Step[View, Held]) -> str | None:
-    """A refused operation changes nothing, not even a counter; nor does lookup."""
+    """A refused operation changes nothing, not even a counter; neither does lookup."""
     if (isinstance(step.outcome, Refused) or step.op.name == "lookup") and step.before != step.after:
         return f"{step.op.name} changed {step.changed}"
     return None
@@ -247,7 +247,7 @@ def atomicity(step: Step[View, Held]) -> str | None:
 
 @law("paged_cache", answers=("llama.cpp#10873", "vllm#11565", "xllm#55"))
 def admission_honesty(step: Step[View, Held]) -> str | None:
-    """OutOfSlots is answered only if fewer blocks are free, or idle and not in the hit, than are needed."""
+    """OutOfSlots is raised only if the free blocks, and the idle ones outside of the hit, are too few."""
     if step.outcome != Refused("OutOfSlots"):
         return None
     op, before, held = step.op, step.before, step.held_before
@@ -265,9 +265,9 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
             available = len(before.idle)
             return f"evict was refused with {available} blocks idle" if op.args["blocks"] <= available else None
         case _:
-            return f"{op.name} takes no block, and was refused for lack of one"
+            return f"{op.name} takes no block, but was refused for lack of one"
     available = len(before.free) + sum(block not in hit for block in before.idle)
-    return f"{op.name} was refused {needed} blocks with {available} to be had" if needed <= available else None
+    return f"{op.name} was refused {needed} blocks with {available} available" if needed <= available else None
 
 
 @law(
@@ -280,7 +280,7 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
     ),
 )
 def accounting(step: Step[View, Held]) -> str | None:
-    """Every statistic equals its recomputation from the tables, the lengths and the answers so far."""
+    """Every statistic equals a recount from the tables, the lengths and the results so far."""
     view, held, got = step.after, step.held, step.after.statistics
     filled: dict[int, int] = {}
     for sequence, table in view.tables.items():
@@ -305,7 +305,7 @@ def accounting(step: Step[View, Held]) -> str | None:
     }
     for name, value in want.items():
         if getattr(got, name) != value:
-            return f"{name} is {getattr(got, name)}, recomputed {value}"
+            return f"{name} is {getattr(got, name)}, but a recount gives {value}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What laws of paged_cache look at: what the cache shows (`View`), and what its answers so far imply (`Held`)."""
+"""State that the laws of paged_cache look at: what the cache shows (`View`), what its results imply (`Held`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class View(NamedTuple):
 
 
 class Life(NamedTuple):
-    """Of a block: its index in the tables, when it was last taken and given up, and how often it was used."""
+    """Life of a block: its index in tables, when it was last taken and given up, and how often it was used."""
 
     depth: int
     allocated: int
@@ -38,7 +38,7 @@ class Life(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What happened since the last reset, counted as in PagedStatistics."""
+    """Counters since the last reset, as in PagedStatistics."""
 
     allocations: int = 0
     evictions: int = 0
@@ -48,9 +48,9 @@ class Counts(NamedTuple):
 
 
 class Held(NamedTuple):
-    """By the answers so far: tokens and table of every live sequence, block and prefix of every registered key.
+    """By the results so far: tokens and table of every live sequence, block and prefix of every registered key.
 
-    `lives` are the blocks that were ever taken. No mapping is ever changed.
+    `lives` has every block that was ever taken. No mapping is ever changed.
     """
 
     block_size: int
@@ -66,7 +66,7 @@ class Held(NamedTuple):
     counts: Counts = Counts()
 
     def blocks_for(self, tokens: int) -> int:
-        """Number of blocks that so many tokens need."""
+        """Number of blocks for that many tokens."""
         return -(-tokens // self.block_size)
 
 
@@ -76,7 +76,7 @@ def keys_of(tokens: Tokens, block_size: int) -> list[int]:
 
 
 def keys_from(held: Held, sequence: int, first: int, blocks: int) -> list[int]:
-    """The keys of so many blocks of a sequence, made up where it has no full block."""
+    """Returns the keys of `blocks` blocks of a sequence, made up where it has no full block."""
     keys = keys_of(held.tokens.get(sequence, ()), held.block_size)
     return [keys[i] if 0 <= i < len(keys) else -1 - i for i in range(first, first + blocks)]
 
@@ -101,7 +101,7 @@ def run_of(keys: Sequence[int], registered: Mapping[int, int], lives: Mapping[in
 
 
 def rank(held: Held, block: int) -> tuple[int, ...]:
-    """What comes first is evicted first."""
+    """Sort key of an idle block: the smallest is evicted first."""
     life = held.lives.get(block, Life(0, 0, 0, 0))
     match held.policy:
         case "lru":
@@ -125,7 +125,7 @@ def taken(step: Step[View, Held]) -> list[int]:
 
 
 def evicted(step: Step[View, Held]) -> list[int]:
-    """The blocks whose key is lost."""
+    """Lists the blocks whose key is no longer registered."""
     return [block for key, block in step.before.registered.items() if key not in step.after.registered]
 
 

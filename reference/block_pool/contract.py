@@ -1,4 +1,4 @@
-"""What block_pool adds to the contracts: its errors, what a cached block stands for, what a target must offer."""
+"""The contract of block_pool: its errors, the prefix of a cached block, and the methods of a target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InUse(ContractError, RuntimeError):
 
 
 class Prefix(NamedTuple):
-    """What a cached block stands for: all tokens up to its end, and the extra keys (or None) of all blocks up to it."""
+    """The prefix of a cached block: all tokens up to its end, and the extra keys (or None) of all blocks up to it."""
 
     extra_keys: tuple[ExtraKey, ...]
     tokens: tuple[int, ...]
@@ -37,8 +37,8 @@ class RequestKeysTarget(Protocol):
 class BlockPoolTarget(Protocol):
     """Factory `make(blocks, block_size, hash_function)`. Source: seed 002 and the pool it serves.
 
-    `hash_function(parent, tokens, extra_key)` answers the hash of a block from that of the block before it (0 for the
-    first), its tokens and its extra key; it may be as weak as it likes. None: the target's own.
+    `hash_function(parent, tokens, extra_key)` returns the hash of a block, given that of the block before it (0 for the
+    first), its tokens and its extra key. It may be weak, so that hashes collide. None: the target's own.
     """
 
     @property

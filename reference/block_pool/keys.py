@@ -1,4 +1,4 @@
-"""Block keys: what the full blocks of a request are known by. Source: seed 002, hash_request_tokens.
+"""Block keys: the names of the full blocks of a request. Source: seed 002, hash_request_tokens.
 
 The key of a block covers its own tokens and extra key and, through the block before it, those of every block before it.
 """
@@ -19,7 +19,7 @@ def block_hash(parent: int, tokens: tuple[int, ...], extra_key: ExtraKey) -> int
 
 
 class BlockKey(NamedTuple):
-    """A full block is looked up by `hash`, and is what was looked for if `prefix` is."""
+    """The key of a full block: lookups compare `hash` first, then `prefix`."""
 
     hash: int
     prefix: Prefix

@@ -65,7 +65,7 @@ class BlockPool:
         return taken
 
     def touch(self, blocks: Sequence[int]) -> None:
-        """One more holder for each of the blocks, such as a hit; those in the free queue leave it.
+        """Adds one holder to each of the blocks, for example after a hit; those in the free queue leave it.
 
         Raises UnknownSlot, InvalidArgument if a block is named twice, NotCached if it is free and caches nothing.
         """
@@ -76,11 +76,11 @@ class BlockPool:
             self._refs[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """One holder less for each of the blocks, given as in a request's table.
+        """Removes one holder from each of the blocks, given as in a request's table.
 
-        Without a holder a block that caches something goes to the tail of the queue, the others to the head, since
-        nothing is lost with them: in both cases so that the last of the table is evicted first.
-        Raises UnknownSlot, InvalidArgument if a block is named twice, NotHeld.
+        A block without a holder goes to the tail of the queue if it caches something, else to the head, since nothing
+        is lost with it. In both cases the last block of the table is evicted first. Raises UnknownSlot, InvalidArgument
+        if a block is named twice, NotHeld.
         """
         self._check("free", blocks, self._check_held)
         for block in blocks:
@@ -90,7 +90,7 @@ class BlockPool:
         self._queue = blank + self._queue + [block for block in idle if block in self._cached]
 
     def cache_full_blocks(self, keys: RequestKeys, table: Sequence[int], cached: int, full: int) -> None:
-        """From now on the blocks `table[cached:full]` are hit as those of the request, whose first `cached` blocks are.
+        """Caches the blocks `table[cached:full]` as those of the request; its first `cached` blocks are cached already.
 
         Several blocks may cache the same prefix. Raises InvalidArgument unless 0 <= cached <= full, and the request has
         that many keys and blocks; for the block before the first: UnknownSlot, NotCached if it does not cache the
@@ -106,9 +106,10 @@ class BlockPool:
             self._cached[table[i]] = keys.key(i)
 
     def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
-        """The blocks that cache the longest prefix of the request, at most `limit` of them. Changes nothing.
+        """Returns the blocks that cache the longest prefix of the request, at most `limit` of them. Changes nothing.
 
-        Of several with the same prefix the one cached first answers. Raises InvalidArgument if `limit` is negative.
+        Of several blocks with the same prefix it returns the one cached first. Raises InvalidArgument if `limit` is
+        negative.
         """
         if limit is not None and limit < 0:
             raise InvalidArgument(f"find_longest_prefix: limit={limit} is negative")

@@ -20,8 +20,10 @@ class StaleGraph(ContractError, RuntimeError):
 
 
 class Lane(NamedTuple):
-    """What a replay did in one lane: DONE, REFUSED (no block was left) or FULL (the table was), and what attention
-    then reads: the stamps of the row's tokens, the new one included if it is done."""
+    """Result of a replay in one lane: DONE, REFUSED (no block was left) or FULL (the table was full).
+
+    The context is what attention then reads: the stamps of the row's tokens, with the new one if DONE.
+    """
 
     status: int
     context: list[int]

@@ -1,7 +1,7 @@
 """decode_graphs: a decode step in captured graphs that read the block table as it is now and take blocks themselves.
 
-A graph replays on memory, not on values: what stood in the table when it was captured counts for nothing. Source:
-seed 003 (allocation between captures, tables read inside), and beyond it the allocation inside.
+A graph replays on memory, not on values: the content of the table at the capture does not matter. Source:
+seed 003 (allocation between captures, tables read inside), and, beyond it, allocation inside.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class DecodeGraphs:
         self._run(graph, rows, stamps)
 
     def collect(self) -> list[Lane]:
-        """What the last replay did, one answer for each row that it was given; waits for the device."""
+        """Returns a Lane for each row of the last replay; waits for the device."""
         return list(self._lanes)
 
     def tables(self) -> Table:

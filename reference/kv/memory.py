@@ -1,4 +1,4 @@
-"""KV memory with provenance: what stands in a slot says everything that it depends on.
+"""KV memory with provenance: the content of a slot says everything that it depends on.
 
 The KV of a token depends on all tokens before it, on itself and on the extra key (adapter, salt). A stamp
 is a number for exactly that history: equal histories, equal stamps; different histories, different stamps.
@@ -62,5 +62,5 @@ class KVMemory:
         self.write([target for _, target in pairs], self.read([source for source, _ in pairs]))
 
     def poison(self, slots: Sequence[int]) -> None:
-        """Marks freed slots, so that a later read shows."""
+        """Marks freed slots, so that a later read of them is noticed."""
         self.write(slots, [POISON] * len(slots))

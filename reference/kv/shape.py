@@ -36,7 +36,7 @@ class KVShape(NamedTuple):
         return 2 * self.layers * self.heads * self.head_dim * self.item_bytes
 
     def shard(self, ranks: int) -> KVShape:
-        """What one of `ranks` tensor-parallel ranks keeps: its share of the heads, or one head that ranks share.
+        """Returns the shape on one of `ranks` tensor-parallel ranks: its share of the heads, or one shared head.
 
         Raises InvalidArgument if heads and ranks do not divide one another.
         """
@@ -44,12 +44,12 @@ class KVShape(NamedTuple):
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
-    """The fewest blocks of `block_size` tokens that hold so many tokens."""
+    """Returns the fewest blocks of `block_size` tokens that hold that many tokens."""
     return -(-tokens // block_size)
 
 
 def blocks_within(budget: int, block_size: int, shape: KVShape) -> int:
-    """How many blocks of `block_size` tokens fit in `budget` bytes.
+    """Returns the number of blocks of `block_size` tokens that fit into `budget` bytes.
 
     Raises InvalidArgument for a negative budget, a block size below 1 or a bad shape.
     """
@@ -60,7 +60,7 @@ def blocks_within(budget: int, block_size: int, shape: KVShape) -> int:
 def heads_per_rank(kv_heads: int, tensor_parallel: int) -> int:
     """KV heads that each rank keeps: an equal share, or a copy of one head if there are more ranks than heads.
 
-    Raises InvalidArgument if neither comes out even.
+    Raises InvalidArgument if heads and ranks do not divide one another.
     """
     if kv_heads < 1 or tensor_parallel < 1:
         raise InvalidArgument(f"kv_heads={kv_heads}, tensor_parallel={tensor_parallel}: less than 1")

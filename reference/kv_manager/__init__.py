@@ -1,4 +1,4 @@
-"""A KV-cache manager: which request holds which blocks, and what of a prompt is a hit."""
+"""A KV-cache manager: the blocks of each request, and the prefix hits of prompts."""
 
 from kvlockstep.reference.kv_manager.manager import KVManager
 

@@ -1,4 +1,4 @@
-"""The contract of kv_manager: what a target must offer, its events and its traits."""
+"""The contract of kv_manager: its methods, events and traits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class KVManagerTarget(Protocol):
     """
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
-        """Finds and pins the cached prefix, takes slots for the next `n` tokens of the prompt.
-        Answers how many tokens are cached, less than all of them; None to refuse, and then nothing is held.
+        """Finds and pins the cached prefix, and takes slots for the next `n` tokens of the prompt.
+        Returns the number of cached tokens, less than all of them. Returns None to refuse; then nothing is held.
         After `preempt` the same id comes back with all the tokens known so far.
         """
 
@@ -28,16 +28,16 @@ class KVManagerTarget(Protocol):
         """One more token of the request is known; its KV is not computed yet."""
 
     def reserve(self, rid: str, n: int) -> bool:
-        """Takes slots for the next `n` tokens. False to refuse, and then nothing has changed."""
+        """Takes slots for the next `n` tokens. Returns False to refuse; then nothing has changed."""
 
     def copies(self) -> list[tuple[int, int]]:
-        """The slot copies (source, target) that this step needs; asked once, before launch."""
+        """Returns the slot copies (source, target) that this step needs; called once, before launch."""
 
     def launch(self) -> None:
-        """Allocation for the whole batch, if there is any."""
+        """Allocates for the whole batch, if the engine does that."""
 
     def slots(self, rid: str) -> list[int]:
-        """The slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset.
+        """Returns the slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset.
         Changes nothing.
         """
 
@@ -45,7 +45,7 @@ class KVManagerTarget(Protocol):
         """`n` reserved tokens are written and accepted. Full blocks may be published now."""
 
     def finish(self, rid: str) -> None:
-        """The request ends and gives its slots back. What stays cached is your business."""
+        """The request ends and gives its slots back. You decide what stays cached."""
 
     def abort(self, rid: str) -> None:
         """The request ends in whatever phase it is."""
@@ -54,31 +54,31 @@ class KVManagerTarget(Protocol):
         """The request gives its slots back, to be admitted again under the same id."""
 
     def avail(self) -> int:
-        """Free and evictable slots. Changes nothing."""
+        """Returns the number of free and evictable slots. Changes nothing."""
 
     def free_now(self) -> int:
-        """Free slots, without evicting anything. Changes nothing."""
+        """Returns the number of free slots, without eviction. Changes nothing."""
 
     def free_slots(self) -> Iterable[int] | None:
-        """The slots that are free and cannot be hit any more; None if nobody knows. Makes traces much shorter."""
+        """Returns the slots that are free and cannot be hit any more, or None. Makes traces much shorter."""
 
 
 class KVManagerOptional(Protocol):
     """Methods of a kv_manager that may be left out. A target that has one announces it with a trait."""
 
     def withdraw(self, rid: str) -> None:
-        """Takes back what this step scheduled for the request; of an admission that is the end of the request."""
+        """Takes back what this step scheduled for the request. If that was its admission, the request ends."""
 
     def fork(self, rid: str, child: str) -> Iterable[tuple[int, int]] | None:
-        """The child starts with everything its parent knows and has computed. Answers the slot copies (source, target)
-        that are made at once; None to refuse, and then nothing has changed.
+        """The child starts with all tokens and all computed KV of its parent. Returns the slot copies (source, target)
+        to be made at once. Returns None to refuse; then nothing has changed.
         """
 
     def reset(self) -> None:
-        """Everything is forgotten, live and preempted requests too."""
+        """Forgets everything, live and preempted requests too."""
 
     def evict_all(self) -> None:
-        """What is cached for nobody is dropped."""
+        """Drops everything that is cached and that no live request holds."""
 
     def limbo(self) -> int:
         """Slots that no live request holds and that cannot be taken yet: what is being copied elsewhere, say. They may
@@ -86,7 +86,7 @@ class KVManagerOptional(Protocol):
         """
 
     def events(self) -> Iterable[Event]:
-        """What can be hit and what cannot any more, since the last call, in order."""
+        """Returns the changes to what can be hit since the last call, in order."""
 
 
 class BlockStored(NamedTuple):
@@ -118,7 +118,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 @dataclass(frozen=True)
 class Traits:
-    """What a kv_manager target declares of itself; read from attributes of the same names."""
+    """Traits that a kv_manager target declares, as attributes of the same names."""
 
     block_size: int = required("Tokens of a block", least=1)
     total: int = required("Slots of the pool, without null blocks")
@@ -132,7 +132,7 @@ class Traits:
     chunk_align: int = trait(1, "Each chunk but the last is a multiple of this.", least=1, common=math.lcm)
     tokens_per_decode: int | None = trait(
         None,
-        "Most tokens of one decode, drafts included; None for any. An engine without drafts says 1.",
+        "Most tokens of one decode, drafts included; None for any number. An engine without drafts says 1.",
         least=1,
         common=smaller,
     )
@@ -143,12 +143,12 @@ class Traits:
     )
     output_reserve: int = trait(
         0,
-        "Slots kept for the output at admission. Added to the prompt, of each request admitted in the step, before "
-        "rounding up to blocks.",
+        "Slots kept for the output at admission. They are added to the prompt of each request that the step admits, "
+        "before rounding up to blocks.",
     )
     lookahead_blocks: int = trait(
         0,
-        "Blocks of a table beyond `max_length`, kept ahead on purpose. The rows of such an engine have room for them.",
+        "Blocks of a table beyond `max_length`, kept ahead on purpose. The worker's rows have room for them.",
     )
     can_withdraw: bool = trait(False, "There is `withdraw(rid)`.", method="withdraw", common=both)
     can_fork: bool = trait(False, "There is `fork(rid, child)`.", method="fork", common=both)
@@ -156,8 +156,8 @@ class Traits:
     can_evict_all: bool = trait(False, "There is `evict_all()`.", method="evict_all", common=both)
     hash_trust: str = trait(
         "none",
-        'What a hit is verified by besides its hash: "none", "tokens", "tokens+parent". Shown in reports only: a hit '
-        "is judged by what it reads.",
+        'A hit is verified by its hash and: "none", "tokens" or "tokens+parent". Only reports show it: the judge looks '
+        "at what a hit reads.",
     )
     copies_at_admit: bool = trait(False, "`admit` can make copies due: reuse by copying.")
     copies_at_reserve: bool = trait(False, "`reserve` can make copies due: copy-on-write.")
@@ -166,9 +166,9 @@ class Traits:
     )
     event_listener: Literal["set", "counting"] | None = trait(
         None,
-        'There is `events()` for a listener that keeps a "set" of keys, or one "counting" copies. A "set" holds equal '
-        "blocks once. A counting listener counts a store and a removal for each copy of a block. A removal of what is "
-        "not known changes nothing.",
+        'There is `events()` for a listener that keeps a "set" of keys, or one "counting" copies. A "set" has equal '
+        "blocks once. A counting listener counts stores and removals of each copy of a block. The removal of an "
+        "unknown key changes nothing.",
         method="events",
     )
     late_release: bool = trait(

@@ -154,7 +154,7 @@ class KVManager:
         return hit
 
     def _key(self, extra_key: int | None, tokens: list[int]) -> Key:
-        """What a full block is published under: everything that its KV depends on."""
+        """Key that a full block is published under: everything that its KV depends on."""
         return extra_key, tuple(tokens)
 
     def _blocks_for(self, tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""What a target of `kv_scheduler` offers: a scheduler together with the KV manager that it drives."""
+"""The contract of kv_scheduler: a scheduler together with the KV manager that it drives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAD_DRAFT = -1
 """A draft that stands for none."""
 
 NO_DRAFTS: Mapping[str, int] = MappingProxyType({})
-"""What `update` hears of accepted drafts where there are none."""
+"""The accepted drafts of a batch without drafts, as `update` gets them."""
 
 
 class Item(NamedTuple):
@@ -25,8 +25,8 @@ class Item(NamedTuple):
 
     `slots` are the physical slots of [0, start + n), as the engine's worker knows them: it reads all of them and
     writes the last n. `tokens` are the ids that it feeds at [start, start + n), as many of them as the scheduler
-    knows. `samples`: a token is expected of it. The last `drafts` of the n tokens are guesses: those that were drafted
-    for the request, also where the scheduler does not know their ids, or PAD_DRAFT, which is never accepted.
+    knows. `samples`: the item samples a token. The last `drafts` of the n tokens are guesses: the drafts that were
+    offered for the request, even if the scheduler does not know their ids, or PAD_DRAFT, which is never accepted.
     """
 
     rid: str
@@ -39,7 +39,7 @@ class Item(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a scheduler has decided for one forward. `preempted` requests have given up all their slots.
+    """Batch that a scheduler has decided for one forward. `preempted` requests have given up all their slots.
 
     `copies` are (source, target) slots to be copied before the forward.
     """
@@ -57,17 +57,17 @@ class KVSchedulerTarget(Protocol):
     END_TOKEN or by its `max_tokens`-th sampled token; together with its prompt they fit into the pool.
 
     `schedule` is called with at most `overlap` - 1 batches in flight, and its batch is launched at once: it writes
-    its KV whatever comes after. `update` brings the sampled tokens of the oldest batch, also of requests that ended or
-    were aborted meanwhile, and answers those that have ended now. `abort` comes when the trait `aborts` says. `queues`
-    names every queue with the requests in it. `slots` are those a request holds now; none if it waits. What has ended
-    may hold its slots, and stand in a queue, until its last batch is back. `free_slots` as in kv_manager.
+    its KV whatever comes after. `update` brings the sampled tokens of the oldest batch, even of requests that ended or
+    were aborted meanwhile, and returns the requests that have ended now. `abort` comes when the trait `aborts` says.
+    `queues` names every queue with the requests in it. `slots` are those a request holds now; none if it waits. An
+    ended request may hold its slots, and stand in a queue, until its last batch is back. `free_slots` as in kv_manager.
 
     With `drafts`, `draft(rid, tokens)` offers guesses behind a request's last token, for its next batch, and `update`
-    has a second argument, the number of drafts that were right where there were any: the sampled token follows them.
-    Where batches overlap, too, the drafts are the device's: `draft` comes right behind the launch of the batch that
-    samples the token before them, and `schedule` has an argument: for each batch in flight, the oldest first, what
-    `update` will say of its drafts, so that the items begin where the device does. Both tell the worker, and the
-    scheduler decides without them.
+    has a second argument: how many drafts of each request were right. The sampled token follows them. If batches
+    overlap as well, the drafts are the device's. Then `draft` comes right after the launch of the batch that samples
+    the token before them, and `schedule` has an argument: for each batch in flight, the oldest first, what `update`
+    will say about its drafts, so that the items begin where the device does. Both inform the worker; the scheduler
+    must decide without them.
     """
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
@@ -77,32 +77,32 @@ class KVSchedulerTarget(Protocol):
         """Decides the next batch, which is launched at once."""
 
     def update(self, sampled: Mapping[str, int]) -> Collection[str]:
-        """The sampled tokens of the oldest batch in flight; answers the requests that have ended now."""
+        """Receives the sampled tokens of the oldest batch in flight; returns the requests that have ended now."""
 
     def abort(self, rid: str) -> None:
-        """The request ends, also with a batch in flight."""
+        """The request ends, even with a batch in flight."""
 
     def queues(self) -> Mapping[str, Sequence[str]]:
-        """Every queue by its name, with the requests in it. Changes nothing."""
+        """Returns every queue by its name, with the requests in it. Changes nothing."""
 
     def slots(self, rid: str) -> list[int]:
-        """The slots that the request holds now; none if it waits. Changes nothing."""
+        """Returns the slots that the request holds now; none if it waits. Changes nothing."""
 
     def avail(self) -> int:
-        """Free and evictable slots. Changes nothing."""
+        """Returns the number of free and evictable slots. Changes nothing."""
 
     def free_slots(self) -> Iterable[int] | None:
-        """The slots that are free and cannot be hit any more; None if nobody knows."""
+        """Returns the slots that are free and cannot be hit any more, or None."""
 
 
 class KVSchedulerOptional(Protocol):
     """Methods that may be left out. A target that has one announces it with a trait."""
 
     def reset(self) -> None:
-        """Every content is dropped; live requests wait anew."""
+        """Drops everything that is cached; live requests wait again."""
 
     def draft(self, rid: str, tokens: list[int]) -> None:
-        """Guesses behind the last token of a request, for its next batch."""
+        """Offers guesses behind the last token of a request, for its next batch."""
 
     def transfers(self) -> Sequence[Transfer]:
         """The transfers that were submitted since the last call. Asked after every operation."""
@@ -124,29 +124,29 @@ class KVSchedulerOptional(Protocol):
 
 
 class DraftingTarget(Protocol):
-    """What a target with `drafts` has in the place of the method of this name."""
+    """Methods that a target with `drafts` has instead of those of the same name."""
 
     def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int]) -> Collection[str]:
-        """As without drafts; `accepted` says how many drafts of each request were right."""
+        """Receives the sampled tokens, and the number of drafts of each request that were right."""
 
 
 class OverlappedDraftingTarget(DraftingTarget, Protocol):
-    """The same with `drafts` and an `overlap` of more than 1."""
+    """Methods with `drafts` and an `overlap` of more than 1."""
 
     def schedule(self, accepted: Sequence[Mapping[str, int]]) -> Batch:
-        """Decides the next batch; `accepted` has for each batch in flight what `update` will say of its drafts."""
+        """Decides the next batch; for each batch in flight `accepted` has what `update` will say about its drafts."""
 
 
 @dataclass(frozen=True)
 class SchedulerTraits:
-    """What a kv_scheduler target declares of itself; read from attributes of the same names."""
+    """Traits that a kv_scheduler target declares, as attributes of the same names."""
 
     block_size: int = required("Tokens of a block", least=1)
     total: int = required("Slots of the pool, without null blocks")
     overlap: int = trait(1, "Batches that may be in flight.", least=1)
     policy: Literal["fcfs", "priority"] | None = trait(
         None,
-        '"fcfs" or "priority" if nobody is admitted before an older request that waits. With "priority" the smaller '
+        '"fcfs" or "priority" if no request is admitted before an older one that waits. With "priority" the smaller '
         "number goes first. None promises no order.",
     )
     preempts: bool = trait(True, "False if it never takes slots back.")
@@ -154,30 +154,30 @@ class SchedulerTraits:
     prefix_cache: bool = trait(True, "False if prefixes are never shared.")
     extra_key: bool = trait(False, "`add` looks at `extra_key`: adapter, salt.")
     can_reset: bool = trait(
-        False, "There is `reset()`. It drops every content; live requests wait again.", method="reset"
+        False, "There is `reset()`. It drops everything that is cached; live requests wait again.", method="reset"
     )
     max_length: int | None = trait(
         None,
         "Longest request in tokens with its output, None for the pool. No table has more blocks than a request of that "
-        "length takes with what a batch may compute beyond its end: its drafts, and what is in flight when it ends.",
+        "length takes, plus what a batch may compute beyond its end: its drafts, and tokens in flight when it ends.",
     )
     lookahead_blocks: int = trait(0, "Blocks of a table beyond `max_length`, kept ahead on purpose.")
     drafts: int = trait(
         0,
-        "Most drafts of a request in a batch; there is `draft(rid, tokens)`, and `update` has a second argument. With "
+        "Most drafts of a request in a batch. There is `draft(rid, tokens)`, and `update` has a second argument. With "
         "`overlap` > 1 `schedule` has an argument, too.",
         method="draft",
     )
     aborts: Literal["any", "before_schedule"] | None = trait(
         "any",
-        'When `abort` comes: at "any" time, "before_schedule", or None for never. "before_schedule" is where a batch '
-        "might be scheduled next, for an engine that reads its messages there.",
+        'When `abort` may come: at "any" time, "before_schedule", or None for never. "before_schedule" means only '
+        "when a batch could be scheduled next, for an engine that reads its messages there.",
         method="abort",
     )
     late_aborts: bool = trait(
         False,
-        "An aborted request that has started may run on. It may do so until its next token is back, and is gone when "
-        "it stands in no queue.",
+        "An aborted request that has started may run on until its next token is back. It is gone when it stands in no "
+        "queue.",
     )
     drops_late_tokens: bool = trait(
         False, "A token in flight is dropped if its request is preempted. It is sampled again."

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 RULES = {
     1: (
-        "Any order of add, schedule, update, abort and reset may come that keeps to `overlap`; reset "
-        "only with nothing in flight. `drain`, in a trace, schedules and updates until every request "
-        "has ended."
+        "add, schedule, update, abort and reset may come in any order that respects `overlap`. reset "
+        "comes only with nothing in flight. `drain`, in a trace, schedules and updates until every "
+        "request has ended."
     ),
     2: (
-        "A batch writes when it is scheduled. What the scheduler frees afterwards may be written "
-        "again by the next batch, which comes behind it on the same stream."
+        "A batch writes when it is scheduled. The next batch may write blocks that the scheduler has "
+        "freed since, because it runs later on the same stream."
     ),
     3: (
-        "An item goes on where the KV of its request stops; one that held nothing starts anywhere "
-        "before its last known token. It computes at least one token, and none that is neither known "
-        "nor a draft. Tokens in flight are known to the judge."
+        "An item continues where the KV of its request stops. If the request held nothing, the item "
+        "starts anywhere before its last known token. It computes at least one token, and only known "
+        "tokens and drafts. Tokens in flight are known to the judge."
     ),
     4: (
-        "A token is sampled exactly where the last known token is computed. Drafts come behind that "
-        "token alone. They are those that were offered last, or the first of them; a scheduler may "
-        "leave them out. Rejected drafts are not computed: the request goes on behind the last "
-        "accepted one, also while the batch that had them is in flight, and whatever was published of "
-        "the others must not be hit."
+        "An item samples if and only if it computes the last known token. Only then may drafts follow. "
+        "They are the drafts that were offered last, or the first of them; a scheduler may leave them "
+        "out. Rejected drafts do not count as computed. The request continues behind the last "
+        "accepted draft, even while the batch that had them is in flight. Blocks that were published "
+        "with rejected drafts must not be hit."
     ),
-    5: "Hits, equal writes and early publishing are judged as in kv_manager: when they are read.",
+    5: "The judge checks hits, equal writes and early publishing as in kv_manager: when they are read.",
     6: (
-        "A preempted request holds nothing. It comes back with all that it has sampled and all drafts "
-        "that were accepted, including what was in flight at its preemption, unless "
-        "`drops_late_tokens`."
+        "A preempted request holds nothing. It comes back with all its sampled tokens and all accepted "
+        "drafts. That includes those in flight at its preemption, unless `drops_late_tokens`."
     ),
     7: (
         "A request that has ended, or was aborted, may hold its slots and stand in a queue until its "
@@ -36,11 +35,11 @@ RULES = {
         "the scheduler learns that a request has ended, the request may be scheduled once more for "
         "each batch in flight."
     ),
-    8: "Between the operations `avail` plus the slots of the held blocks is `total`.",
+    8: "Between operations, `avail` plus the slots of the held blocks is `total`.",
     9: (
-        "With live requests and nothing in flight a batch is not empty: each request fits into the "
-        "pool alone. Without new requests a token is sampled before all that is known could have been "
-        "computed again, and every request ends."
+        "With live requests and nothing in flight, a batch is not empty: each request fits into the "
+        "pool alone. Without new requests, the batches sample a token before they could have computed "
+        "all known tokens again, and every request ends."
     ),
-    10: "No placement, no eviction and no choice between requests is asked for beyond `policy`.",
+    10: "Beyond `policy` a scheduler is free in placement, eviction and the choice between requests.",
 }

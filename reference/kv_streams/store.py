@@ -57,7 +57,7 @@ class KVStreams:
         self._submit("compute", [], [("device", block)], partial(self._cells.__setitem__, ("device", block), stamp))
 
     def read(self, block: int) -> None:
-        """Reads a held block, for `synchronize` to answer. Raises UnknownSlot, NotHeld, OutOfSlots after MOST_READS."""
+        """Reads a held block, for `synchronize` to return. Raises UnknownSlot, NotHeld, OutOfSlots after MOST_READS."""
         self._check_held("read", block)
         if self._asked == MOST_READS:
             raise OutOfSlots(f"read: {MOST_READS} reads wait for a synchronize")
@@ -80,7 +80,7 @@ class KVStreams:
         self._transfer("in", "host", "device", pairs)
 
     def hold(self, stream: str) -> None:
-        """What the stream gets from now on waits at a gate. Raises InvalidArgument if it is held or unknown."""
+        """Work given to the stream from now on waits at a gate. Raises InvalidArgument if it is held or unknown."""
         if stream not in STREAMS or stream in self._streams.held():
             raise InvalidArgument(f"hold: {stream!r} is held or not one of {', '.join(STREAMS)}")
         self._streams.hold(stream)
@@ -92,7 +92,7 @@ class KVStreams:
         self._streams.let_go(stream)
 
     def synchronize(self) -> list[int]:
-        """Opens every gate and waits for everything; answers the reads since the last time, in order."""
+        """Opens every gate and waits for everything; returns the reads since the last time, in order."""
         for stream in self._streams.held():
             self._streams.let_go(stream)
         reads, self._reads, self._asked = self._reads, [], 0

@@ -43,7 +43,7 @@ class Streams:
         return event
 
     def wait(self, stream: str, event: Event) -> None:
-        """What the stream gets from now on waits for the event."""
+        """Work given to the stream from now on waits for the event."""
         self._queues[stream].append(event)
         self._run()
 

@@ -1,6 +1,7 @@
 """paged_cache: sequences with block tables over shared blocks, registered prefixes, eviction. Source: seed 004.
 
-A key stands for the whole prefix up to the end of one full block, so a registered block serves whoever has its key.
+A key stands for the whole prefix up to the end of one full block, so a registered block serves every sequence with its
+key.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class PagedCache:
         return Allocation(len(hit) * self._size, self.table(sequence))
 
     def append(self, sequence: int, tokens: int = 1) -> Growth:
-        """`tokens` more tokens. A last block that has room, but is frozen, gives way to a copy of it.
+        """Appends `tokens` tokens. If the last block has room but is frozen, a copy replaces it.
 
         Raises UnknownSequence, InvalidArgument if `tokens` is not positive, OutOfSlots.
         """
@@ -88,7 +89,7 @@ class PagedCache:
         self._lengths[sequence] = tokens
 
     def fork(self, source: int, child: int, tokens: int | None = None) -> list[int]:
-        """A new sequence `child` shares the first `tokens` tokens of `source`, by default all; answers its table.
+        """A new sequence `child` shares the first `tokens` tokens of `source`, by default all; returns its table.
 
         Raises UnknownSequence, SequenceLive, InvalidArgument if `source` has fewer tokens.
         """
@@ -110,7 +111,7 @@ class PagedCache:
         del self._tables[sequence], self._lengths[sequence]
 
     def register(self, sequence: int, keys: Sequence[int], first: int = 0) -> int:
-        """Registers the blocks from index `first` on under `keys`; a key that has a block keeps it. Answers how many.
+        """Registers the blocks from index `first` under `keys`; a key that has a block keeps it. Returns their number.
 
         Raises UnknownSequence, InvalidArgument if a block is not full or has another key, or a key comes twice.
         """
@@ -130,7 +131,7 @@ class PagedCache:
         return self._pool.lookup(keys)
 
     def evict(self, blocks: int) -> list[int]:
-        """Frees so many idle blocks, in the order of the policy.
+        """Frees `blocks` idle blocks, in the order of the policy.
 
         Raises InvalidArgument if the number is negative, OutOfSlots if fewer are idle.
         """
@@ -168,7 +169,7 @@ class PagedCache:
         return self._pool.idle()
 
     def ref_count(self, block: int) -> int:
-        """How many sequences hold the block. Raises UnknownSlot."""
+        """Returns the number of sequences that hold the block. Raises UnknownSlot."""
         if not 0 <= block < self._blocks:
             raise UnknownSlot(f"ref_count: block={block} is not one of 0..{self._blocks - 1}")
         return self._pool.blocks[block].holders

@@ -1,4 +1,4 @@
-"""The contract of paged_cache: results, errors, what a target must offer."""
+"""The contract of paged_cache: its results, errors and methods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Allocation(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What an append did: `blocks` joined the table, and of each of `copies` the target took the source's place.
+    """Result of an append: `blocks` joined the table, and in each of `copies` the target replaced the source.
 
     Copies are (source, target), to be made before the new tokens are written and before the next operation.
     """
@@ -38,10 +38,11 @@ class Growth(NamedTuple):
 class PagedStatistics(NamedTuple):
     """The state of the pool and what happened since the last reset.
 
-    `blocks` = `free` + `cached` (registered, held by nobody) + `held`; `shared` are held by several sequences. Counted
-    are blocks: `allocations` - `deallocations` = `cached` + `held`; `hits` and `misses` are the keys of allocations.
-    `hit_rate` = hits / (hits + misses); `utilisation` = held / blocks; `fragmentation`, the part of the held blocks
-    that no sequence fills; each 0.0 where there is nothing to divide by. `memory_bytes` are those of `cached` + `held`.
+    `blocks` = `free` + `cached` (registered, held by nobody) + `held`; `shared` are held by several sequences. The
+    counters count blocks: `allocations` - `deallocations` = `cached` + `held`; `hits` and `misses` are the keys of
+    allocations. `hit_rate` = hits / (hits + misses); `utilisation` = held / blocks; `fragmentation`, the part of the
+    held blocks that no sequence fills; each 0.0 where there is nothing to divide by. `memory_bytes` are those of
+    `cached` + `held`.
     """
 
     blocks: int

@@ -1,4 +1,4 @@
-"""The blocks under a paged_cache: who is free, who is held, who is idle and in which order idle blocks are evicted."""
+"""Blocks of a paged_cache: free, held and idle ones, and the order in which idle ones are evicted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Block:
 class PagedPool:
     """`blocks` blocks. One in no table is free or, if registered, idle: it can be hit until it is evicted.
 
-    `policy` evicts first: "lru" what lost its last holder first, "fifo" what was taken first, "frequency" what was used
-    least, of that the least recent; and of several taken or released at once the deepest.
+    `policy` evicts first: "lru" the block that lost its last holder first, "fifo" the one taken first, "frequency"
+    the one used least, then least recently. Among blocks taken or released together the deepest goes first.
     """
 
     def __init__(self, blocks: int, policy: str) -> None:
@@ -50,7 +50,7 @@ class PagedPool:
         return hit
 
     def frozen(self, block: int) -> bool:
-        """Whether a holder must not write it: another one holds it too, or it is registered."""
+        """True if a holder must not write it: another one holds it too, or it is registered."""
         return self.blocks[block].holders > 1 or block in self.registered.values()
 
     def require(self, operation: str, n: int, hit: Sequence[int] = ()) -> None:
@@ -78,7 +78,7 @@ class PagedPool:
             self.blocks[block].uses += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One sequence gives these blocks of its table up, last one first."""
+        """One sequence gives up these blocks of its table, last one first."""
         self._clock += 1
         for block in reversed(blocks):
             self.blocks[block].holders -= 1

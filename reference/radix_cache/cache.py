@@ -29,7 +29,7 @@ class RadixCache:
         self.reset()
 
     def reset(self) -> None:
-        """As new: every handle is stale, every slot is free, those that the caller held as well."""
+        """Empties the cache: every handle is stale and every slot free, even those that the caller held."""
         self._tree = self.tree_type(self._size)
         self._free = list(range(self._pages))
         self._held: set[int] = set()
@@ -57,7 +57,7 @@ class RadixCache:
         """Caches the whole pages of `tokens` and returns the length that was there already.
 
         `slots` are those of all the tokens, to the end of the last page. From that length on the caller must hold them,
-        and the cache takes those of whole pages; what lies before is not looked at, and duplicates stay the caller's.
+        and the cache takes those of whole pages; slots before it are ignored, and duplicates stay the caller's.
         Raises InvalidArgument, UnknownSlot, NotHeld.
         """
         sequence = tuple(tokens)
@@ -68,7 +68,7 @@ class RadixCache:
     def cache_finished(self, handle: Handle, tokens: Sequence[int], slots: Sequence[int]) -> int:
         """Caches a request that is done, frees those of its pages that are not needed, and unlocks its handle.
 
-        `slots` as for `insert_prefix`; the request holds those behind the handle's length. Freed are duplicates, first
+        `slots` as for `insert_prefix`; the request holds those behind the handle's length. It frees duplicates, first
         one first, and a last page that is not full. Returns the length that was there already. Raises StaleHandle,
         NotLocked, InvalidArgument (also if `tokens` do not begin with the handle's prefix), UnknownSlot, NotHeld.
         """
@@ -78,7 +78,7 @@ class RadixCache:
         return already
 
     def cache_unfinished(self, handle: Handle, tokens: Sequence[int], slots: Sequence[int]) -> RadixMatch:
-        """Caches what a running request has computed and moves its lock to a new handle that covers it.
+        """Caches the computed pages of a running request and moves its lock to a new handle that covers them.
 
         As `cache_finished`, but a last page that is not full stays the caller's. Returns the match of all whole pages,
         in the slots that the request has to use from now on.
@@ -91,7 +91,7 @@ class RadixCache:
         return match
 
     def allocate(self, n: int) -> list[int]:
-        """The slots of the fewest pages that hold `n` tokens, for the caller to hold; evicts what is missing.
+        """The slots of the fewest pages that hold `n` tokens, for the caller to hold; evicts the missing pages.
 
         Raises InvalidArgument, and OutOfSlots if free and evictable pages together do not suffice.
         """
@@ -106,7 +106,7 @@ class RadixCache:
         return self._slots(pages)
 
     def free(self, slots: Sequence[int]) -> None:
-        """Gives whole pages that the caller holds back. Raises UnknownSlot, InvalidArgument, NotHeld."""
+        """Takes back whole pages that the caller holds. Raises UnknownSlot, InvalidArgument, NotHeld."""
         self._release(self._held_pages(slots))
 
     def evict(self, n: int) -> list[int]:
@@ -139,7 +139,7 @@ class RadixCache:
         return {p: (tuple(self._slots([page])), locks) for p, (page, locks) in self._tree.entries().items()}
 
     def render(self) -> str:
-        """The tree for people to read: a line per run of pages that neither branches nor changes in locks."""
+        """Draws the tree: a line for each run of pages without a branch or a change of locks."""
         entries = self._tree.entries()
         below: dict[Prefix, list[Prefix]] = {}
         for prefix in sorted(entries, reverse=True):

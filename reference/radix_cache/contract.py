@@ -1,4 +1,4 @@
-"""What a target of `radix_cache` offers, and the errors that only this contract has."""
+"""The contract of radix_cache: its errors, results and methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvlockstep.reference.errors import ContractError
 
 
 class StaleHandle(ContractError, RuntimeError):
-    """What the handle names has been evicted or reset since, in whole or in part."""
+    """The pages of the handle have been evicted or reset since, all or some."""
 
 
 class NotLocked(ContractError, ValueError):
@@ -36,8 +36,8 @@ class RadixSizes(NamedTuple):
 class RadixCacheTarget(Protocol):
     """Factory `make(pages, page_size)`. Source: seed 001, RadixCacheManager and CacheManager.
 
-    Tokens and slots come as any sequence of ints, also as a buffer of 64-bit ones; it is the caller's and may change
-    after the call. So is what is answered. Slots are answered as any sequence of ints.
+    Tokens and slots come as any sequence of ints, or as a buffer of 64-bit ones. Arguments and results belong to the
+    caller, who may change them after the call. Slots are returned as any sequence of ints.
     """
 
     def match_prefix(self, tokens: Sequence[int]) -> RadixMatch: ...

@@ -1,4 +1,4 @@
-"""The tree of radix_cache: which prefix lies in which pages. Source: seed 001, RadixCacheManager.
+"""The tree of radix_cache: prefixes and their pages. Source: seed 001, RadixCacheManager.
 
 Not compressed: every prefix of whole pages is an entry of a dict and owns its last page. So nothing has to be split.
 """
@@ -15,7 +15,7 @@ Prefix = tuple[int, ...]
 
 @dataclass(eq=False)
 class Entry:
-    """A cached page, when it was last used, and how many locks reach it."""
+    """A cached page, its last use, and the number of locks on paths through it."""
 
     page: int
     used: int
@@ -59,7 +59,7 @@ class RadixTree:
         self._use(sequence)
 
     def evict(self, count: int) -> list[int]:
-        """Evicts so many pages, each the least recently used of those without locks that no other extends."""
+        """Evicts that many pages, each the least recently used of those without locks that no other extends."""
         evicted = []
         for _ in range(count):
             inner = {p[: -self._size] for p in self._entries}
@@ -99,12 +99,12 @@ class RadixTree:
             raise NotLocked(f"the handle of {list(handle.prefix)} is not locked")
 
     def counts(self) -> tuple[int, int]:
-        """How many pages are evictable, and how many are protected."""
+        """Returns the numbers of evictable and of protected pages."""
         evictable = sum(not entry.locks for entry in self._entries.values())
         return evictable, len(self._entries) - evictable
 
     def entries(self) -> dict[Prefix, tuple[int, int]]:
-        """Every entry with its page and the number of locks that reach it."""
+        """Every entry with its page and the number of locks on paths through it."""
         return {prefix: (entry.page, entry.locks) for prefix, entry in self._entries.items()}
 
     def _path(self, sequence: Prefix) -> list[Prefix]:

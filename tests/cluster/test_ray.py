@@ -10,7 +10,7 @@ from campaigns import campaign, sums, traces
 pytest.importorskip("ray", reason="ray is not installed; make cluster installs it")
 pytest.importorskip("redis", reason="redis is not installed; make cluster installs it")
 
-from kvlockstep.campaign.ray_workers import ray_engine
+from kvlockstep.campaign.ray_workers import ray_workers
 from kvlockstep.campaign.redis_store import RedisStore
 from kvlockstep.core.errors import UsageError
 from kvlockstep.targets import resolve
@@ -20,8 +20,8 @@ SHARDS = 12
 
 
 def on_ray(target, directory, cluster, **changes):
-    engine = partial(ray_engine, address=cluster.address)
-    return campaign(target, directory, **{"make_engine": engine, "shards": SHARDS, "jobs": None, **changes})
+    engine = partial(ray_workers, address=cluster.address)
+    return campaign(target, directory, **{"make_workers": engine, "shards": SHARDS, "jobs": None, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_store_that_all_share(cluster, redis_server, tmp_path):
 def test_no_such_cluster(tmp_path):
     target = resolve("slot_pool", "reference")
     with pytest.raises(UsageError, match=r"cannot join the Ray cluster at 127\.0\.0\.1:1"):
-        campaign(target, tmp_path, make_engine=partial(ray_engine, address="127.0.0.1:1"))
+        campaign(target, tmp_path, make_workers=partial(ray_workers, address="127.0.0.1:1"))
 
 
 def test_a_node_that_goes_away(cluster, here, tmp_path):

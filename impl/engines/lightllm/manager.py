@@ -208,7 +208,7 @@ class LightllmKVManager:
         return self._context.requests_mapping[self._numbers[rid]]
 
     def _start(self, req: Any, tokens: list[int]) -> None:
-        """What `init_all` gives a text request before it looks it up."""
+        """The attributes that `init_all` gives a text request before it looks it up."""
         ids = np.zeros(self.total + 1, dtype=np.int64)
         ids[: len(tokens)] = tokens
         req.shm_req = SimpleNamespace(

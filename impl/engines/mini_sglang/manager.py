@@ -5,7 +5,7 @@ for each step, which looks up, locks and sets room aside; the pages of the whole
 `complete_one` advances all lengths; a completed prompt is cached after the forward, a finished or aborted request when
 it is freed. The engine keeps room for a request's whole output, so that a decode never lacks a page, and has no
 preemption: here outputs have length 0 at admission, a reserve without room is refused before the engine is asked, and
-a preempted request is aborted and submitted anew. Source: minisgl/scheduler/scheduler.py and prefill.py.
+a preempted request is aborted and submitted again. Source: minisgl/scheduler/scheduler.py and prefill.py.
 """
 
 from __future__ import annotations

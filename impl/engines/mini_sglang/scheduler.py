@@ -36,7 +36,7 @@ with without_the_rest(mini_sglang.ENGINE, (), STUBS):
 
 
 class Output(NamedTuple):
-    """What a forward returns; see minisgl.engine.ForwardOutput."""
+    """Result of a forward; see minisgl.engine.ForwardOutput."""
 
     next_tokens_gpu: torch.Tensor
     next_tokens_cpu: torch.Tensor

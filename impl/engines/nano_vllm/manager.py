@@ -27,7 +27,7 @@ RUNNING, WAITING = sequence.SequenceStatus.RUNNING, sequence.SequenceStatus.WAIT
 
 
 class NanoVllmKVManager:
-    """One BlockManager. Blocks of one token are out of the engine's reach (it wants multiples of 256): they get two.
+    """One BlockManager. The engine cannot have blocks of one token (it wants multiples of 256): they get two.
 
     With one token, `len(seq) % block_size == 1` never holds, and a decode would never get its block.
     """

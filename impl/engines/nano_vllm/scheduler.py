@@ -89,7 +89,7 @@ class NanoVllmScheduler:
         return slots_of(free, self.block_size)
 
     def _item(self, seq: Any, is_prefill: bool) -> Item:
-        """What the model runner makes of a sequence."""
+        """The item that the model runner makes of a sequence."""
         start = seq.num_cached_tokens if is_prefill else len(seq) - 1
         end = start + seq.num_scheduled_tokens
         tokens = seq[start:end] if is_prefill else [seq.last_token]

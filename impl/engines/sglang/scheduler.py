@@ -129,7 +129,7 @@ REPORTS = {"current_scheduler_metrics_enabled": False, "enable_metrics": False, 
 
 
 class Silent:
-    """What reports to somebody, or waits for a device. Any method of it does nothing."""
+    """Stand-in for objects that report to somebody or wait for a device. All its methods do nothing."""
 
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
@@ -164,7 +164,7 @@ class ModelWorker:
 
 
 class Options(NamedTuple):
-    """How the server is started.
+    """Options of the server.
 
     `overlap`: its overlap loop. `mixed`: mixed chunked prefill. `interval`: decode batches behind each prefill. With
     `priority` the smaller number comes first, and may preempt. `estimate`: the most tokens of output that admission
@@ -217,7 +217,7 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
         self.init_batch_result_processor()
 
     def _wire_the_rest(self) -> None:
-        """What stands for other processes, for other ranks, and for the device's streams."""
+        """Stand-ins for other processes, other ranks, and the device's streams."""
         silent = Silent()
         self.output_streamer = self.load_publisher = self.profiler_manager = self.kv_events_publisher = silent
         self.metrics_reporter = Silent(num_generated_tokens=0, forward_ct_decode=0, **REPORTS)
@@ -353,7 +353,7 @@ class SGLangScheduler:
         self._scheduler.abort_request(engine.AbortReq(rid=self._reqs[rid].rid))
 
     def reset(self) -> None:
-        """As before new weights: everybody is retracted, and the caches are flushed."""
+        """Retracts every request and flushes the caches, as before new weights."""
         self._scheduler.pause_generation(engine.PauseGenerationReqInput(mode="retract"))
         self._scheduler.flush_cache(empty_cache=False)
         self._scheduler.continue_generation(engine.ContinueGenerationReqInput(torch_empty_cache=False))

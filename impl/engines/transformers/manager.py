@@ -180,7 +180,7 @@ class CacheMemory:
     """KV memory on the engine's cache tensor, moved by the engine's own code.
 
     Every number of a token, in K and V of every layer, head and dimension, is the stamp times another odd factor: a
-    read answers the stamp if all of them agree, else TORN. Zeroed memory reads as stamp 0.
+    read returns the stamp if all of them agree, else TORN. Zeroed memory reads as stamp 0.
     """
 
     def __init__(self, cache: Any) -> None:
@@ -226,7 +226,7 @@ class CacheMemory:
         self.write(slots, [-1] * len(slots))
 
     def _update(self, stamps: Any, write_rows: Any, read_rows: Any) -> list[tuple[Any, Any]]:
-        """One forward's cache update in every layer; answers K and V at `read_rows`."""
+        """Updates the cache of one forward in every layer; returns K and V at `read_rows`."""
         planes = self._planes(stamps)
         return [
             self._allocator.update(planes[i, 0], planes[i, 1], layer, read_rows, write_rows)
@@ -234,7 +234,7 @@ class CacheMemory:
         ]
 
     def _planes(self, stamps: Any) -> Any:
-        """What stands for these stamps in the cache: [layers, K and V, tokens, heads, head_dim], int64."""
+        """The values of these stamps in the cache: [layers, K and V, tokens, heads, head_dim], int64."""
         return stamps[:, None, None] * self._factors[:, :, None]
 
     def _row(self, slot: int) -> int:

@@ -4,6 +4,10 @@ TARGETS = {
     "block_pool": {
         "vllm-pool": "kvlockstep.impl.engines.vllm.block_pool:VllmBlockPool",
     },
+    "kv_tier": {
+        "vllm-cpu": "kvlockstep.impl.engines.vllm.tier:VllmTier",
+        "vllm-cpu-arc": "kvlockstep.impl.engines.vllm.tier:make_arc",
+    },
     "kv_manager": {
         "vllm": "kvlockstep.impl.engines.vllm.manager:make",
         "vllm-uncached": "kvlockstep.impl.engines.vllm.manager:make_uncached",

@@ -3,7 +3,7 @@
 Of `block_pool` the pool has the order of eviction, the references and the hits. It trusts its hashes, so the hash
 function of a scope, which may be weak, is not used: the engine's own SHA-256 is. It checks nothing that it is given, so
 those errors are raised here; its scheduler makes no such call. A request's table is freed last block first, as
-SingleTypeKVCacheManager.free does. A reset leaves the free queue as it is: blocks are numbered anew, along the queue.
+SingleTypeKVCacheManager.free does. A reset leaves the free queue as it is: blocks are numbered again, along the queue.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def cache_config(blocks: int, block_size: int) -> Any:
 
 
 def block_hasher(block_size: int) -> Any:
-    """What computes a request's block hashes, with the engine's default hash."""
+    """The function that computes a request's block hashes, with the engine's default hash."""
     return utils.get_request_block_hasher(block_size, HASH)
 
 

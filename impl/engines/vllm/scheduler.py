@@ -242,7 +242,7 @@ def _config(
 
 
 def _speculate(config: Any, drafts: int, eagle: bool) -> None:
-    """What speculative decoding changes in the configuration (vllm/config/speculative.py)."""
+    """Changes the configuration as speculative decoding does (vllm/config/speculative.py)."""
     config.num_speculative_tokens = drafts
     config.num_lookahead_tokens = drafts if eagle else 0
     config.num_prefill_lookahead_tokens = int(eagle)

@@ -1,4 +1,4 @@
-"""Each law is the only one that sees some fault, or it is said why not; shown by the shortest traces of the faults."""
+"""Each law alone sees some fault, or SHADOWED says why not; the shortest traces of the faults show it."""
 
 from __future__ import annotations
 

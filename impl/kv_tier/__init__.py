@@ -1,0 +1,1 @@
+"""A store of chunks by key: flat lists by unit under an eviction policy, and one on a directory."""

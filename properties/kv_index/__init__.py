@@ -1,0 +1,1 @@
+"""What holds of a router's index, by the events that arrived."""
