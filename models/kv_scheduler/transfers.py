@@ -103,10 +103,15 @@ class Transfers:
 
     def check_writes(self, name: str, blocks: Iterable[int]) -> None:
         """A batch writes these blocks of the pool."""
-        places = {Place(None, block) for block in blocks}
-        for moving in self.unended:
-            hit = [] if moving.landed else [p for p in (*moving.sources, *moving.targets) if p in places]
-            self._checks.check(laws.transfer_isolation, name, hit[0].unit if hit else 0, str(moving) if hit else "")
+        written = set(blocks)
+        block, of = 0, ""
+        for moving in self.unended if written else ():
+            pool = moving.sources if moving.transfer.kind == "store" else moving.targets
+            hit = [] if moving.landed else [place.unit for place in pool if place.unit in written]
+            if hit:
+                block, of = hit[0], str(moving)
+                break
+        self._checks.check(laws.transfer_isolation, name, block, of)
 
     def launched(self, names: list[str], blocks: set[int], starts: Iterable[tuple[str, int]]) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
@@ -169,9 +174,13 @@ class Transfers:
         views = {name: self._view(name) for name in self._sizes}
         for moving in self.unended:
             for place in moving.targets:
-                self._checks.check(laws.target_owned, str(moving), str(place), _owner(place, free_blocks, views))
+                # One evaluation for all that are right, below: this runs at every step.
+                if owner := _owner(place, free_blocks, views):
+                    self._checks.check(laws.target_owned, str(moving), str(place), owner)
             if moving.transfer.kind == "store":
                 self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
+        if self.moving:
+            self._checks.check(laws.target_owned, "", "", "")
         for name, view in views.items():
             units = [*view.free, *view.cached, *view.storing]
             self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
