@@ -42,6 +42,8 @@ TARGETS = {
     },
     "kv_scheduler": {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
+        "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
+        "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
     },
     "kv_index": {
         "chain": "kvlockstep.impl.kv_index.index:KVIndex",

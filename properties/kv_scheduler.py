@@ -1,5 +1,7 @@
 """Laws of kv_scheduler: those of the KV memory, which kv_manager has too, and those of the schedule.
 
+Those of transfers are in properties/transfers.py.
+
 Each looks at plain values; the judge in models/kv_scheduler/judge.py calls it at the point that its statement names.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from kvlockstep.properties import transfers
 from kvlockstep.properties.kv_manager import laws as kv_manager
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 
@@ -147,4 +150,4 @@ def every_request_ends(left: Sequence[str], batches: int) -> str | None:
     return f"after {counted(batches, 'batch')} {', '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
 
 
-LAWS = (*laws_of(globals()), ERROR_CONTRACT, TERMINATION)
+LAWS = (*laws_of(globals()), *laws_of(vars(transfers)), ERROR_CONTRACT, TERMINATION)

@@ -200,6 +200,23 @@ WHY = {
         "A request that ends too early is cut off. One that runs past its end wastes its budget, and its user gets "
         "text that nobody asked for."
     ),
+    "source_stable": (
+        "A copy that reads while somebody writes stores bytes of two requests under one key. Nothing fails; the wrong "
+        "text comes later, when that key is hit."
+    ),
+    "transfer_isolation": (
+        "A block that is freed while it is still being copied is the next request's. Without a fence the copy takes "
+        "along what that request writes, or overwrites it."
+    ),
+    "target_owned": (
+        "A load that is still running writes into its target whoever has it by then. An abort that frees the target "
+        "early corrupts the next request that gets it."
+    ),
+    "load_before_read": "A hit that is used before its bytes have arrived is computed from what stood there before.",
+    "transfer_progress": (
+        "Requests that are promoted again and again, and never run, keep the tier busy at full bandwidth while "
+        "nothing is served."
+    ),
     "every_request_ends": "A request that never ends holds its slots, and its connection, for good.",
     "answers_match": (
         "The tokens that a request gets must not depend on what else is in the batch, on hits or on preemption."

@@ -46,7 +46,7 @@ class Contract:
     @cached_property
     def announced(self) -> dict[str, str]:
         """The name of each method that may be left out, with the trait that announces it."""
-        return {trait.method: trait.name for trait in self.traits.values() if trait.method is not None}
+        return {method: trait.name for trait in self.traits.values() for method in trait.methods}
 
     @cached_property
     def methods(self) -> dict[str, Any]:

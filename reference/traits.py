@@ -15,7 +15,7 @@ class Trait(NamedTuple):
     """One trait of a contract, as `traits_of` reads it off its field.
 
     The first sentence of `about` stands alone as a summary. A number is at least `least`. A truthy value announces the
-    optional `method`. `common` takes the values of two targets and returns what both can do; None where each target
+    optional `methods`. `common` takes the values of two targets and returns what both can do; None where each target
     keeps its own. A `required` trait has no default.
     """
 
@@ -23,7 +23,7 @@ class Trait(NamedTuple):
     default: Any
     about: str
     least: int
-    method: str | None
+    methods: tuple[str, ...]
     common: Common | None
     required: bool
 
@@ -33,18 +33,26 @@ class Trait(NamedTuple):
         return self.about.partition(". ")[0].removesuffix(".")
 
 
-def trait(default: Any, about: str, *, least: int = 0, method: str | None = None, common: Common | None = None) -> Any:
-    """A field of a dataclass of traits. The arguments are those of `Trait`."""
-    return dataclasses.field(default=default, metadata=_metadata(about, least, method, common))
+def trait(
+    default: Any,
+    about: str,
+    *,
+    least: int = 0,
+    method: str | tuple[str, ...] = (),
+    common: Common | None = None,
+) -> Any:
+    """A field of a dataclass of traits. The arguments are those of `Trait`; `method` is one name or several."""
+    methods = (method,) if isinstance(method, str) else method
+    return dataclasses.field(default=default, metadata=_metadata(about, least, methods, common))
 
 
 def required(about: str, *, least: int = 0) -> Any:
     """A trait without a default: every target declares it."""
-    return dataclasses.field(metadata=_metadata(about, least, None, None))
+    return dataclasses.field(metadata=_metadata(about, least, (), None))
 
 
-def _metadata(about: str, least: int, method: str | None, common: Common | None) -> dict[str, Any]:
-    return {"about": about, "least": least, "method": method, "common": common}
+def _metadata(about: str, least: int, methods: tuple[str, ...], common: Common | None) -> dict[str, Any]:
+    return {"about": about, "least": least, "methods": methods, "common": common}
 
 
 def traits_of(declared: type | None) -> dict[str, Trait]:

@@ -15,10 +15,13 @@ from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.models.registry import model_of
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
 
 TRACES = Path(__file__).parent / "data" / "faults"
+# The target that is right where a fault is not one over the reference.
+RIGHT = {TieredScheduler: "tiered", OverlapScheduler: "overlap"}
 
 
 @pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")
@@ -47,7 +50,7 @@ def test_shows_the_fault(fault, trace, target):
 
 def test_the_reference_passes_it(fault, trace):
     with Watchdog(1.0).watching() as watchdog:
-        right = "overlap" if issubclass(fault.make, OverlapScheduler) else "reference"
+        right = next((name for kind, name in RIGHT.items() if issubclass(fault.make, kind)), "reference")
         clean = resolve(fault.contract, right).factory
         assert run_ops(model_of(fault.contract), clean, trace.scope, trace.ops, watchdog) is None
 

@@ -23,7 +23,7 @@ class Declared:
 def test_a_trait_knows_its_default_its_text_and_its_method() -> None:
     traits = traits_of(Declared)
     assert [t.name for t in traits.values() if t.required] == ["pages"]
-    assert (traits["can_swap"].default, traits["can_swap"].method) == (False, "swap")
+    assert (traits["can_swap"].default, traits["can_swap"].methods) == (False, ("swap",))
     assert traits["can_swap"].summary == "There is `swap()`"
     assert traits["pages"].summary == "Pages of the pool"
     assert Declared(pages=4) == Declared(4, False, 1)

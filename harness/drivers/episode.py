@@ -74,7 +74,8 @@ def not_evaluated(
     model_type: type[Model[Any]], evaluated: Counter[str], not_checked: Container[str]
 ) -> tuple[str, ...]:
     """The laws of a contract that were never evaluated, though the target exposes enough for them."""
-    return tuple(law.id for law in model_type.laws if not evaluated[law.id] and law.id not in not_checked)
+    laws = model_type.laws_in_play(evaluated)
+    return tuple(law.id for law in laws if not evaluated[law.id] and law.id not in not_checked)
 
 
 def common(a: set[str] | None, b: set[str] | None) -> set[str] | None:

@@ -191,7 +191,7 @@ def machine_for(
     def begin(self: LockstepMachine, scope: Scope) -> None:
         LockstepMachine.begin(self, scope)
 
-    body: dict[str, Any] = {command.name: _rule_for(command) for command in model_type.commands}
+    body: dict[str, Any] = {command.name: _rule_for(command) for command in model_type.commands_for(target)}
     body["begin"] = initialize(scope=st.sampled_from(model_type.scopes))(begin)
     body["model_type"] = model_type
     body["target"] = staticmethod(target) if target is not None else None

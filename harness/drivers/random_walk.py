@@ -115,12 +115,12 @@ def walk(
 
     The episode also ends when `stale`, asked after each step, says so.
     """
-    table = model_type.command_table
     ops: list[Op] = []
     answers: list[Any] = []
     try:
         watchdog.beat += 1
         model = model_type(scope, factory)
+        table = model.table
         misses = 0
         sampling = outcome.sampled < SAMPLED_STEPS
         while len(ops) < length and misses < STUCK_AFTER:

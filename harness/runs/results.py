@@ -161,7 +161,7 @@ def law_verdicts(
             return "not_checked"
         return "held" if evaluated.get(law) else "not_evaluated"
 
-    return {law.id: verdict(law.id) for law in model_of(contract).laws}
+    return {law.id: verdict(law.id) for law in model_of(contract).laws_in_play(evaluated)}
 
 
 def result_of(contract: str, target: str, outcome: Outcome, trace: Path | None = None) -> DriverResult:

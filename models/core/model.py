@@ -96,7 +96,7 @@ class Model(ABC, Generic[S]):
     def __init_subclass__(cls) -> None:
         own = (v.command for v in vars(cls).values() if hasattr(v, "command"))
         cls.commands = tuple({c.name: c for c in itertools.chain(cls.commands, own)}.values())
-        cls.command_table = tuple(c for c in cls.commands for _ in range(c.weight))
+        cls.command_table = tuple(c for c in cls.commands for _ in range(c.weight) if c.needs is None)
         cls.own_laws = tuple(law for law in getattr(cls, "laws", ()) if law not in EVERYWHERE)
 
     def __init__(self, scope: S, factory: Factory) -> None:
@@ -105,6 +105,16 @@ class Model(ABC, Generic[S]):
         self.goals_met: Counter[str] = Counter()
         # What is available after each operation, where the model asks for it anyway.
         self.avails: list[int | None] = []
+
+    @property
+    def table(self) -> tuple[Command, ...]:
+        """The commands that a random step picks from, each as often as its weight says."""
+        return self.command_table
+
+    @classmethod
+    def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
+        """The commands of a target, which may lack the traits of some; all of them if nobody says which target."""
+        return cls.commands
 
     def propose(self, command: Command, pick: Pick) -> Op:
         """Returns the operation that a command proposes in this state. Raises NotEnabled if it proposes none."""
@@ -116,6 +126,14 @@ class Model(ABC, Generic[S]):
     def law(cls, id_: str) -> Law[Any] | None:
         """The law of the contract with this id; None if it has no such law, as for the empty law of a saved trace."""
         return next((law for law in cls.laws if law.id == id_), None)
+
+    @classmethod
+    def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
+        """The laws that results speak of; those of a part of the contract that the target has not are left out.
+
+        `evaluated` counts the evaluations of each law, by its id.
+        """
+        return cls.laws
 
     @abstractmethod
     def step(self, op: Op) -> Any:

@@ -98,23 +98,25 @@ class Command:
     """A proposal: a method `(model, pick) -> Op`, with the weight it has in random runs.
 
     `when(model, pick)`, if there is one, is false if the command proposes nothing now; it may leave that to `pick`.
+    A command that `needs` a trait is left out for targets without it, as if it were not there.
     """
 
-    __slots__ = ("doc", "name", "propose", "weight", "when")
+    __slots__ = ("doc", "name", "needs", "propose", "weight", "when")
 
-    def __init__(self, propose: Propose, weight: int, when: When | None = None) -> None:
+    def __init__(self, propose: Propose, weight: int, when: When | None = None, needs: str | None = None) -> None:
         self.propose = propose
         self.name = propose.__name__
         self.doc = (propose.__doc__ or "").strip()
         self.weight = weight
         self.when = when
+        self.needs = needs
 
 
-def command(weight: int = 1, when: When | None = None) -> Callable[[Propose], Propose]:
+def command(weight: int = 1, when: When | None = None, needs: str | None = None) -> Callable[[Propose], Propose]:
     """Declares a method of a Model as a command."""
 
     def declare(propose: Propose) -> Propose:
-        propose.command = Command(propose, weight, when)  # type: ignore[attr-defined]
+        propose.command = Command(propose, weight, when, needs)  # type: ignore[attr-defined]
         return propose
 
     return declare

@@ -196,7 +196,8 @@ class ManagerJudge(Session):
         require(self.allows("evict_all"))
         self._call(self.adapter.evict_all)
         free_now = number(self.adapter.free_now)
-        self.checks.check(laws.eviction_complete, free_now, self.occupancy.held_slots, self.traits.total)
+        held = self.occupancy.held_slots
+        self.checks.check(laws.eviction_complete, free_now, held, self.traits.total, self.limbo())
         self.goals_met["evict_all"] += 1
         settle(self)
         return DONE
@@ -209,7 +210,7 @@ class ManagerJudge(Session):
         self.live.clear()
         self.preempted.clear()
         avail, free_now = number(self.adapter.avail), number(self.adapter.free_now)
-        self.checks.check(laws.reset_complete, avail, free_now, self.traits.total)
+        self.checks.check(laws.reset_complete, avail, free_now, self.traits.total, self.limbo())
         self.memory.reset(self.occupancy.all_slots())
         settle(self)
         return DONE

@@ -9,7 +9,7 @@ from typing import Any
 from kvlockstep.models.core.op import NotEnabled, require
 from kvlockstep.models.kv_manager.listening import Listening
 from kvlockstep.models.kv_manager.questions import Questions
-from kvlockstep.models.requests.adapter import read_traits
+from kvlockstep.models.requests.adapter import number, read_traits
 from kvlockstep.models.requests.checks import Checks, Contents
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.request import Memory, Request
@@ -74,6 +74,10 @@ class Session:
     def subject(self) -> str | None:
         """After a Divergence the request that it concerns, None if it concerns none."""
         return self.checks.subject
+
+    def limbo(self) -> int:
+        """Asks how many slots wait to be released; 0 for a manager that releases at once."""
+        return number(self.adapter.limbo) if self.traits.late_release else 0
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the state of the step allow an operation, whatever its arguments are."""

@@ -34,8 +34,9 @@ def settle(session: Session) -> None:
         checks.check(laws.no_double_free, free, size)
         checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     # The special case first: whatever breaks it breaks accounting, too.
-    checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live))
-    checks.check(laws.accounting, avail, held, traits.total)
+    limbo = session.limbo()
+    checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live), limbo)
+    checks.check(laws.accounting, avail, held, traits.total, limbo)
     # Behind accounting, which says whether it is avail that is wrong.
     checks.check(laws.free_count, free_now, avail, "", (), size)
     for request in session.live.values():

@@ -37,7 +37,23 @@ GOALS = (
     Goal("reset_live", "a reset sends live requests back to waiting", "can_reset"),
     Goal("extra_key", "a request has an extra key", "extra_key"),
     Goal("drain", "a drain runs every request to its end"),
+    Goal("store", "a store lands", "tiers"),
+    Goal("load", "a load lands", "tiers"),
+    Goal("load_blocks", "a load has several blocks", "tiers"),
+    Goal("part_loaded", "a hit is part cached, part loaded", "tiers"),
+    Goal("reordered", "a transfer ends before an older one", "tiers"),
+    Goal("starved", "three batches are scheduled while a transfer is in flight", "tiers"),
+    Goal("store_outlives", "a block is being stored that no request holds any more", "tiers"),
+    Goal("tier_eviction", "a unit of a tier is stored to again", "tiers"),
+    Goal("abort_loading", "a request is aborted while it waits for a load", "aborts_loading"),
+    Goal("store_fails", "a store fails", "stores_fail"),
+    Goal("load_fails", "a load fails", "loads_fail"),
+    Goal("torn", "a load fails with its first blocks written", "loads_fail"),
+    Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
 )
+
+# What a goal depends on that only targets with tiers can reach.
+TIER_GOALS = frozenset(("tiers", "aborts_loading", "stores_fail", "loads_fail", "resets_in_flight"))
 
 
 def notice_start(met: Counter[str], job: Job, item: Item) -> None:
@@ -59,8 +75,13 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
 def unreachable(traits: SchedulerTraits, saw_evictable: bool) -> set[str]:
     """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
+    tiers = bool(traits.tiers)
     has = {
         **vars(traits),
+        "aborts_loading": tiers and traits.aborts,
+        "stores_fail": tiers and traits.fails in ("stores", "any"),
+        "loads_fail": tiers and traits.fails in ("loads", "any"),
+        "resets_in_flight": tiers and traits.can_reset and traits.reset_in_flight,
         "overlap": overlap,
         "overlap_preempts": overlap and traits.preempts,
         "ends_in_flight": overlap or traits.aborts == "any",

@@ -16,14 +16,18 @@ from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler import goals
 from kvlockstep.models.kv_scheduler.job import Flight, Job
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
+from kvlockstep.models.kv_scheduler.transfers import Moving
 from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.answers import DONE, Answer, batch_text
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, PAD_DRAFT, Batch, Item
+from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 SHOWN_BATCHES = 8
+# Rounds of transfers that follow from one another, in which all end at once.
+MOST_ROUNDS = 20
 
 
 class SchedulerJudge(SchedulerSession):
@@ -71,19 +75,26 @@ class SchedulerJudge(SchedulerSession):
         device = [[dict(flight.accepted) for flight in self.flights]] if self.drafts_overlap else []
         batch = Batch(*self._call(self.adapter.schedule, *device))
         items = [Item(*item) for item in batch.items]
+        transfers = self.transfers.submitted() if self.transfers else []
         self._said = batch_text(items, batch.copies, batch.preempted)
         self._let_go()
         self._check_preempted(batch.preempted)
-        if not self.flights:
+        # Who waits for a transfer may schedule nothing, and may lose what he computed for want of room.
+        waits = self.transfers is not None and bool(self.transfers.moving or transfers)
+        if not self.flights and not waits:
             self._check(laws.progress, len(items), list(self.live))
         self._check_items(items)
+        if self.transfers:
+            self._before_forward(items, transfers, batch.copies)
         self._forward(items, batch.copies)
+        if self.transfers:
+            self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
         flight = self._sample(items, tokens, accept)
         self.flights.append(flight)
         for name in flight.sampled if drafts else ():
             self._offer(name, drafts)
         self.goals_met["overlap"] += len(self.flights) > 1
-        self._batches_without_token = 0 if flight.sampled or not items else self._batches_without_token + 1
+        self._batches_without_token = 0 if flight.sampled or not items or waits else self._batches_without_token + 1
         self._check(laws.liveness, self._batches_without_token, sum(job.work for job in self.live.values()))
         self._settle()
         return Answer(text=self.so_far)
@@ -109,6 +120,8 @@ class SchedulerJudge(SchedulerSession):
         for name in expected:
             del self.live[name]
         self._let_go()
+        if self.transfers:
+            self.transfers.returned()
         self._check(laws.ending, [], [name for name, gained in flight.gained.items() if gained and self._lingers(name)])
         self._settle()
         return Answer(text=f"ended {','.join(expected)}") if expected else DONE
@@ -123,6 +136,8 @@ class SchedulerJudge(SchedulerSession):
         self.goals_met["abort_waiting"] += job.fresh and not job.preempted
         self.goals_met["abort_preempted"] += job.preempted
         self.goals_met["abort_in_flight"] += any(name in flight.names for flight in self.flights)
+        if self.transfers:
+            self.transfers.gone(name)
         self._call(self.adapter.abort, name)
         self._let_go()
         self._settle()
@@ -143,8 +158,13 @@ class SchedulerJudge(SchedulerSession):
         self._batches_without_token = 0
         avail = number(self.adapter.avail)
         free = len(self.tables.free()) if self.tables.shows_free else avail
-        self._check(laws.reset_complete, avail, free, self.traits.total)
-        self.memory.reset(self.occupancy.all_slots())
+        limbo = self.transfers.limbo(set()) if self.transfers else 0
+        self._check(laws.reset_complete, avail, free, self.traits.total, limbo)
+        slots = self.occupancy.all_slots()
+        if self.transfers:
+            slots = self.transfers.unpoisoned(slots)
+            self.transfers.reset()
+        self.memory.reset(slots)
         self._settle()
         return DONE
 
@@ -156,9 +176,13 @@ class SchedulerJudge(SchedulerSession):
         shown: deque[str] = deque(maxlen=SHOWN_BATCHES)
         try:
             while self.live and batches < limit:
+                if self.transfers:
+                    self._end_all()
                 shown.append(str(self.schedule(tokens)))
                 self.update()
                 batches += 1
+            if self.transfers:
+                self._end_all()
         except Divergence as wrong:
             last = "the last one" if len(shown) == 1 else "the last ones"
             lines = [f"after {counted(batches, 'batch')} of it, {last} {'; '.join(shown)}"] if shown else []
@@ -166,6 +190,84 @@ class SchedulerJudge(SchedulerSession):
         self._check(laws.every_request_ends, list(self.live), batches)
         self.goals_met["drain"] += 1
         return Answer(text=counted(batches, "batch"))
+
+    def complete(self, transfer: int) -> Answer:
+        """The n-th transfer in flight, the oldest is 0, ends; the scheduler is told."""
+        moving = self._moving(transfer)
+        return self._end(moving, None)
+
+    def complete_all(self) -> Answer:
+        """Every transfer in flight ends, the oldest first."""
+        require(self.allows("complete_all") and self.transfers)
+        assert self.transfers is not None
+        ended = self.transfers.unended
+        for moving in ended:
+            self.transfers.end(moving)
+        self._settle()
+        return Answer(text=f"{', '.join(map(str, ended))} landed")
+
+    def fail(self, transfer: int) -> Answer:
+        """The n-th transfer in flight fails, with nothing written."""
+        moving = self._moving(transfer)
+        require(moving.may_fail(self.traits.fails))
+        return self._end(moving, 0)
+
+    def tear(self, transfer: int, written: int) -> Answer:
+        """The n-th transfer in flight is a load that fails after its first `written` blocks."""
+        moving = self._moving(transfer)
+        require(moving.may_fail(self.traits.fails) and moving.transfer.kind == "load")
+        require(0 < written < len(moving.targets))
+        return self._end(moving, written)
+
+    def poll(self) -> Answer:
+        """The scheduler takes in what has ended, and submits what is due."""
+        require(self.allows("poll") and self.transfers)
+        self._poll()
+        self._settle()
+        return DONE
+
+    def _moving(self, transfer: int) -> Moving:
+        require(self.transfers)
+        assert self.transfers is not None
+        require(0 <= transfer < len(self.transfers.unended))
+        return self.transfers.unended[transfer]
+
+    def _end(self, moving: Moving, written: int | None) -> Answer:
+        assert self.transfers is not None
+        self.transfers.end(moving, written)
+        self._settle()
+        return Answer(text=f"{moving} {'landed' if written is None else 'failed'}")
+
+    def _poll(self) -> None:
+        assert self.transfers is not None
+        self._call(self.adapter.poll)
+        self.transfers.heard()
+
+    def _end_all(self) -> None:
+        """Everything in flight ends and is heard, and what is submitted then, too."""
+        assert self.transfers is not None
+        for _ in range(MOST_ROUNDS):
+            for moving in self.transfers.unended:
+                self.transfers.end(moving)
+            self._poll()
+            self._settle()
+            if not self.transfers.moving:
+                break
+
+    def _before_forward(
+        self, items: Sequence[Item], transfers: Sequence[Transfer], copies: Sequence[tuple[int, int]]
+    ) -> None:
+        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes."""
+        assert self.transfers is not None
+        self.transfers.start((transfer for transfer in transfers if transfer.before), self.live)
+        self.transfers.wait()
+        size = self.traits.block_size
+        self.transfers.check_writes("a copy", dict.fromkeys(target // size for _, target in copies))
+        for item in items:
+            self.transfers.check_writes(item.rid, dict.fromkeys(slot // size for slot in item.slots[item.start :]))
+        starts = [(item.rid, item.start) for item in items if self.live[item.rid].fresh]
+        blocks = {slot // size for item in items for slot in item.slots}
+        self.transfers.launched([item.rid for item in items], blocks, starts)
 
     def _offer(self, name: str, drafts: Sequence[int]) -> None:
         self.live[name].offered = list(drafts)
@@ -215,6 +317,9 @@ class SchedulerJudge(SchedulerSession):
         self._check(laws.batch_limits, sum(item.n for item in items), len(items), *self._limits)
         if self.traits.policy is not None:
             waiting = [(job.rank, name) for name, job in self.live.items() if job.fresh and not job.undelivered]
+            if self.transfers:
+                loading = self.transfers.loading()
+                waiting = [(rank, name) for rank, name in waiting if name not in loading]
             for name in seen:
                 job = self.live[name]
                 before = [n for rank, n in waiting if rank < job.rank and n not in seen] if job.fresh else []
@@ -237,7 +342,8 @@ class SchedulerJudge(SchedulerSession):
 
     def _forward(self, items: Sequence[Item], copies: Sequence[tuple[int, int]]) -> None:
         self.memory.copy(copies)
-        self.memory.poison(self.tables.free())
+        free = self.tables.free()
+        self.memory.poison(self.transfers.unpoisoned(free) if self.transfers else free)
         self.memory.begin_forward()
         written: set[int] = set()
         # The worker's tables: that the scheduler holds the same slots was checked with the items.
@@ -306,15 +412,22 @@ class SchedulerJudge(SchedulerSession):
         avail, free = number(self.adapter.avail), self.tables.free()
         self.avail = avail
         held = occupancy.held_slots
+        limbo = reserved = 0
+        if self.transfers:
+            self.transfers.start(self.transfers.submitted(), self.live)
+            idle = not self.live and not self.flights
+            limbo, reserved = self.transfers.settle(free, occupancy.held, idle)
+        elif self.traits.late_release:
+            limbo = number(self.adapter.limbo)
         started = [name for name, job in self.live.items() if not job.fresh]
         checks(laws.no_double_free, free, self.traits.block_size)
         checks(laws.eviction_safety, free, occupancy.held, self.traits.block_size, tables, self.tables.entry_size)
-        checks(laws.leak_freedom, avail, held, total, started)
-        checks(laws.accounting, avail, held, total)
+        checks(laws.leak_freedom, avail, held, total, started, limbo)
+        checks(laws.accounting, avail, held, total, limbo, reserved)
         for name in started:
             request = self.live[name].request
             checks(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
             self._contents.read(request, tables, request.computed)
-        self.memory.poison(free)
+        self.memory.poison(self.transfers.unpoisoned(free) if self.transfers else free)
         self._free_before = len(free) if self.tables.shows_free else None
         self.saw_evictable = self.saw_evictable or avail > len(free)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from kvlockstep.models.core.model import Factory, Scope
-from kvlockstep.models.core.op import Op, Pick, command, one_in, require
+from kvlockstep.models.core.calls import call_target
+from kvlockstep.models.core.model import Divergence, Factory, Scope
+from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
+from kvlockstep.models.kv_scheduler.transfers import Moving
 from kvlockstep.models.requests.adapter import as_state, make_adapter
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.model import RequestModel
 from kvlockstep.models.requests.prompts import HISTORY, all_prompts, length_near_block
 from kvlockstep.models.requests.shrinking import thinned
 from kvlockstep.properties.kv_scheduler import LAWS
+from kvlockstep.properties.law import Law
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
@@ -73,6 +77,18 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         adapter = make_adapter(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
         super().__init__(scope, factory, SchedulerJudge(adapter, scope.budget, scope.running))
         self.history: list[tuple[int, ...]] = []
+        self._starved = 0
+
+    @property
+    def table(self) -> tuple[Command, ...]:
+        return self.command_table if self.judge.transfers is None else TRANSFER_TABLE
+
+    @classmethod
+    def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
+        # One instance tells; what is wrong with it shows when the episodes begin.
+        made = factory and call_quietly(factory, *CONTRACTS[cls.contract].probe.values())
+        tiers = factory is None or getattr(made, "tiers", None)
+        return tuple(command for command in cls.commands if tiers or command.needs is None)
 
     @command(4, when=lambda self, _: len(self.judge.live) < self.scope.live)
     def add(self, pick: Pick) -> Op:
@@ -128,6 +144,54 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         require(self.scope.exhaustive or one_in(3, pick))
         return Op("drain", tokens=self._samples(pick))
 
+    @command(6, needs="tiers")
+    def complete(self, pick: Pick) -> Op:
+        """A transfer ends, or all of them do."""
+        require(self._patient(pick))
+        if not self.scope.exhaustive and one_in(4, pick):
+            return Op("complete_all")
+        return Op("complete", transfer=self._transfer(pick))
+
+    @command(1, needs="tiers")
+    def fail(self, pick: Pick) -> Op:
+        """A transfer fails."""
+        n = self._transfer(pick)
+        require(self._unended()[n].may_fail(self.judge.traits.fails))
+        return Op("fail", transfer=n)
+
+    @command(1, needs="tiers")
+    def tear(self, pick: Pick) -> Op:
+        """A load fails after its first blocks."""
+        n = self._transfer(pick)
+        moving = self._unended()[n]
+        require(moving.may_fail(self.judge.traits.fails) and moving.transfer.kind == "load")
+        return Op("tear", transfer=n, written=pick(range(1, len(moving.targets))))
+
+    @command(1, when=lambda self, _: not self.scope.exhaustive, needs="tiers")
+    def abort_loading(self, pick: Pick) -> Op:
+        """A request is aborted that waits for a load."""
+        require(self.judge.allows("abort") and self.judge.transfers is not None)
+        loading = self.judge.transfers.loading() if self.judge.transfers else set()
+        return Op("abort", request=pick([n for n, job in self.judge.live.items() if n in loading and not job.aborted]))
+
+    @command(3, needs="tiers")
+    def poll(self, pick: Pick) -> Op:
+        """The scheduler takes in what has ended."""
+        return Op("poll")
+
+    @classmethod
+    def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
+        # A target without tiers is spoken of as if there were no transfers.
+        transfers = any(evaluated.get(law.id) for law in cls.laws if "tiers" in law.needs)
+        return tuple(law for law in cls.laws if transfers or "tiers" not in law.needs)
+
+    def not_checked(self) -> dict[str, str]:
+        known = {law.id for law in self.laws if self.judge.transfers is not None or "tiers" not in law.needs}
+        found = {law: why for law, why in super().not_checked().items() if law in known}
+        if self.judge.transfers is not None and self.judge.traits.ordered:
+            found["stream_order"] = "the target declares ordered"
+        return found
+
     def sketch(self) -> Any:
         live = self.judge.live.values()
         return tuple((tuple(j.request.tokens), j.request.extra_key, j.request.computed, j.delivered) for j in live)
@@ -149,7 +213,8 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         def queues() -> tuple[tuple[str, tuple[int, ...]], ...]:
             return tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
 
-        return jobs, flights, as_state(queues), judge.memory.contents()
+        state = jobs, flights, as_state(queues), judge.memory.contents()
+        return state if judge.transfers is None else (*state, as_state(judge.transfers.state))
 
     def picture(self) -> Picture:
         return picture(self.judge)
@@ -183,6 +248,24 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
                 self._remember(job.request.tokens)
         return answer
 
+    def _unended(self) -> list[Moving]:
+        return self.judge.transfers.unended if self.judge.transfers else []
+
+    def _transfer(self, pick: Pick) -> int:
+        """A transfer in flight: any, more often the oldest or the last one."""
+        n = len(self._unended())
+        numbers = [*range(n)] if self.scope.exhaustive or not n else [0, n - 1, *range(n)]
+        return int(pick(numbers))
+
+    def _patient(self, pick: Pick) -> bool:
+        """Decides whether a transfer may end: now and then none does for a while, which is where things race."""
+        if self.scope.exhaustive:
+            return True
+        if self._starved == 0:
+            self._starved = pick((1, 1, 1, 2, 6))
+        self._starved -= 1
+        return self._starved == 0
+
     def _remember(self, tokens: Sequence[int]) -> None:
         sequence = tuple(tokens)
         if sequence not in self.history:
@@ -213,3 +296,14 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         """A length from 1 to `most`, near a multiple of the block, more often a short one."""
         blocks = most // self.scope.block_size
         return length_near_block(pick, most, self.scope.block_size, (0, 1, 1, 2, 2, 3, blocks // 2, blocks))
+
+
+TRANSFER_TABLE = tuple(command for command in KVSchedulerModel.commands for _ in range(command.weight))
+
+
+def call_quietly(factory: Factory, *sizes: Any) -> Any:
+    """Makes a target to look at its traits; None if that fails."""
+    try:
+        return call_target(factory, *sizes)
+    except Divergence:
+        return None

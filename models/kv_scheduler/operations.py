@@ -14,4 +14,9 @@ OPERATIONS: dict[str, Arguments] = {
     "draft": {"request": str, "tokens": Ints},
     "reset": {},
     "drain": {"tokens": Ints},
+    "complete": {"transfer": int},
+    "complete_all": {},
+    "fail": {"transfer": int},
+    "tear": {"transfer": int, "written": int},
+    "poll": {},
 }

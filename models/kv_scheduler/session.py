@@ -7,6 +7,7 @@ from collections import Counter, deque
 from typing import Any
 
 from kvlockstep.models.kv_scheduler.job import Flight, Job
+from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.requests.adapter import answered, read_traits
 from kvlockstep.models.requests.answers import freed_text
 from kvlockstep.models.requests.checks import Checks, Contents
@@ -14,6 +15,7 @@ from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.tables import Tables
 from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties import transfers as transfer_laws
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 
@@ -22,7 +24,8 @@ class SchedulerSession:
     """State of the judge of a scheduler. `budget` tokens and `running` requests are the most that a batch may have.
 
     Raises Divergence if the adapter's traits cannot be read. `live` has the requests, `flights` the batches that were
-    scheduled and not updated, the oldest first. `goals_met` and `evaluated` count goals and laws.
+    scheduled and not updated, the oldest first. `transfers` are those of a target with tiers, else None. `goals_met`
+    and `evaluated` count goals and laws.
     """
 
     _call = staticmethod(answered)
@@ -50,7 +53,11 @@ class SchedulerSession:
             max_length=self.traits.max_length,
             most_blocks=_blocks_of_longest(self.traits),
         )
-        self._contents = Contents(self.memory, checks, laws, size, self.tables.entry_size)
+        self.transfers = (
+            Transfers(adapter, self.traits, self.memory, checks, self.goals_met) if self.traits.tiers else None
+        )
+        reading = (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.transfers else ()
+        self._contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, reading)
         self.saw_evictable = False
         self.avail: int | None = None
         self._said = ""
@@ -83,7 +90,14 @@ class SchedulerSession:
             case "draft":
                 return bool(self.traits.drafts) and not self.flights
             case "reset":
-                return self.traits.can_reset and not self.flights
+                moving = self.transfers is not None and self.transfers.moving and not self.traits.reset_in_flight
+                return self.traits.can_reset and not self.flights and not moving
+            case "poll":
+                return self.transfers is not None
+            case "complete" | "complete_all":
+                return self.transfers is not None and bool(self.transfers.unended)
+            case "fail" | "tear":
+                return bool(self.traits.fails) and self.transfers is not None and bool(self.transfers.unended)
             case "drain":
                 return bool(self.live) and not self.flights
         return True  # users add requests at any time

@@ -63,7 +63,7 @@ def answered(method: Callable[..., Any], *args: Any) -> Any:
 def number(method: Callable[..., Any]) -> int:
     """Calls a method that must return a number. Raises Divergence if it does not."""
     answer = answered(method)
-    return answer if type(answer) is int else _taken(lambda: as_number(answer), answer, method, "a number")
+    return answer if type(answer) is int else taken(lambda: as_number(answer), answer, method, "a number")
 
 
 def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
@@ -71,7 +71,7 @@ def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
     answer = answered(method, *args)
     if answer is None or (type(answer) is list and (not answer or type(answer[0]) is int)):
         return answer
-    return _taken(lambda: [int(n) for n in answer], answer, method, "numbers")
+    return taken(lambda: [int(n) for n in answer], answer, method, "numbers")
 
 
 def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | None:
@@ -79,16 +79,16 @@ def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | Non
     answer = answered(method, *args)
     if answer is None:
         return None
-    return _taken(lambda: [(int(s), int(t)) for s, t in answer], answer, method, "(source, target) pairs")
+    return taken(lambda: [(int(s), int(t)) for s, t in answer], answer, method, "(source, target) pairs")
 
 
 def events(method: Callable[..., Any]) -> list[Any]:
     """Calls a method that must return events. Raises Divergence."""
     answer = answered(method)
-    return _taken(lambda: list(answer), answer, method, "events")
+    return taken(lambda: list(answer), answer, method, "events")
 
 
-def _taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
+def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
     """Converts a result to the form that the judge uses. An iterator is the target's: it may take long, or raise."""
 
     def attempt() -> R | None:

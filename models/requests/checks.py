@@ -32,14 +32,24 @@ class Checks:
 class Contents:
     """The KV memory of one target under the laws of what requests write to it and read from it.
 
-    `laws` is the module that declares the contract's laws. A table has one entry for every `entry_size` slots.
+    `laws` is the module that declares the contract's laws; `transfer_laws` are those of a target with transfers on
+    what it reads. A table has one entry for every `entry_size` slots.
     """
 
-    def __init__(self, memory: Memory, checks: Checks, laws: Any, block_size: int, entry_size: int) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        checks: Checks,
+        laws: Any,
+        block_size: int,
+        entry_size: int,
+        transfer_laws: tuple[Law[[Any]], ...] = (),
+    ) -> None:
         self._memory, self._checks, self._laws = memory, checks, laws
         self._block_size, self._entry_size = block_size, entry_size
-        # The last law takes whatever is wrong, so the two that name a culprit are asked first.
-        self._content_laws = laws.prefix_soundness, laws.write_isolation, laws.content_equality
+        self._transfer_laws = transfer_laws
+        # The last law takes whatever is wrong, so those that name a culprit are asked first.
+        self._content_laws = *transfer_laws, laws.prefix_soundness, laws.write_isolation, laws.content_equality
 
     def write(self, request: Request, tables: Mapping[str, Sequence[int]], start: int, stop: int) -> None:
         """Writes positions [start, stop). Raises Divergence if another request of this forward wrote there (rule 4)."""
@@ -56,6 +66,8 @@ class Contents:
         laws, evaluated = self._laws, self._checks.evaluated
         evaluated[laws.prefix_soundness.id] += 0 < request.hit <= stop
         evaluated[laws.content_equality.id] += stop > 0
+        for law in self._transfer_laws:
+            evaluated[law.id] += stop > 0
         cell = self._memory.first_wrong(request, tables[request.name], stop)
         if cell is None:
             return

@@ -8,9 +8,12 @@ from typing import Any
 
 from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
 from kvlockstep.models.requests.request import Request
+from kvlockstep.properties import transfers
 from kvlockstep.properties.kv_manager.laws import Cell
-from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, KVMemory, Provenance
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, KVMemory, Provenance
 from kvlockstep.reference.kv_manager.contract import Traits
+
+LEFT_BY_TRANSFERS = {IN_FLIGHT: transfers.NOT_LANDED, LOST: transfers.LOST}
 
 
 class SlotMemory:
@@ -107,6 +110,8 @@ class SlotMemory:
             return "nothing"
         if stamp == POISON:
             return "freed memory"
+        if stamp in LEFT_BY_TRANSFERS:
+            return LEFT_BY_TRANSFERS[stamp]
         if stamp < 0:
             return "planes that disagree"
         extra_key, tokens = self._provenance.history(stamp)
@@ -116,8 +121,23 @@ class SlotMemory:
         """Describes the content of these slots in words."""
         return [self._name(stamp) for stamp in self._store.read(slots)]
 
+    def peek(self, slots: Sequence[int]) -> list[int]:
+        """The stamps in these slots, for a transfer that reads them."""
+        return self._store.read(slots)
+
+    def put(self, slots: Sequence[int], stamps: Sequence[int]) -> None:
+        """Stores the stamps that a transfer writes into these slots."""
+        self._store.write(slots, stamps)
+
+    def worst(self, stamps: Sequence[int]) -> str:
+        """What stands there, in words: of the slots of a block the one that is most wrong."""
+        return self._name(min(stamps))
+
+    def history(self, stamp: int) -> Any:
+        """What a stamp stands for, whatever its number is."""
+        return self._provenance.history(stamp) if stamp > UNWRITTEN else stamp
+
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
         slots = sorted(self._owner)
-        histories = [self._provenance.history(s) if s > UNWRITTEN else s for s in self._store.read(slots)]
-        return tuple(zip(slots, histories, strict=True))
+        return tuple(zip(slots, map(self.history, self._store.read(slots)), strict=True))

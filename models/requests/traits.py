@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -75,6 +75,9 @@ def _kind(trait: Trait, hint: Any) -> Kind:
         return Kind(f"a number from {trait.least} on", number, int, trait.required)
     if plain == [str]:
         return Kind("a text", _text, str, trait.required)
+    if plain == [Mapping[str, int]]:
+        sizes = partial(_sizes, trait.least)
+        return Kind(f"None or {{name: a number from {trait.least} on}}", sizes, dict, trait.required)
     raise TypeError(f"the trait {trait.name} has a type that no rule here knows: {hint}")
 
 
@@ -94,6 +97,16 @@ def _number(least: int, optional: bool, value: Any) -> Any:
 
 def _text(value: Any) -> Any:
     return value if isinstance(value, str) else WRONG
+
+
+def _sizes(least: int, value: Any) -> Any:
+    """An empty mapping is None: there are none of what it counts."""
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        return WRONG
+    sizes = {name: _number(least, False, size) for name, size in value.items()}
+    return WRONG if WRONG in sizes.values() else sizes
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:

@@ -121,18 +121,24 @@ def no_double_free(free: Sequence[int], block_size: int) -> str | None:
 
 
 @law("kv_manager", answers=("xllm#829", "sglang#25805", "TensorRT-LLM#12834"))
-def accounting(avail: int, held: int, total: int) -> str | None:
-    """Rule 8: `avail` and the slots of the held blocks add up to `total`."""
-    if avail + held == total:
+def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0) -> str | None:
+    """Rule 8: `avail` and the slots of the held blocks add up to `total`, but for slots in limbo."""
+    # Those in limbo may be counted as available or not; of these the `reserved` ones may not.
+    least, most = total - limbo, total - reserved
+    if least <= avail + held <= most:
         return None
-    kind = "lost" if avail + held < total else "counted twice"
-    return f"avail={avail} + held={held} is not total={total}: {counted(abs(total - avail - held), 'slot')} {kind}"
+    sums = f"avail={avail} + held={held}"
+    if avail + held > most:
+        kept = f" - {reserved} that transfers write" if reserved else ""
+        return f"{sums} is not total={total}{kept}: {counted(avail + held - most, 'slot')} counted twice"
+    kept = f" - limbo={limbo}" if limbo else ""
+    return f"{sums} is not total={total}{kept}: {counted(least - avail - held, 'slot')} lost"
 
 
 @law("kv_manager", answers=("sglang#13826", "sglang#10871", "sglang#37295", "LMCache#3884"))
-def leak_freedom(avail: int, held: int, total: int, live: Sequence[str]) -> str | None:
-    """When no live request holds a slot, every slot is available again."""
-    if held or avail == total:
+def leak_freedom(avail: int, held: int, total: int, live: Sequence[str], limbo: int = 0) -> str | None:
+    """When no live request holds a slot, every slot is available again, but for slots in limbo."""
+    if held or total - limbo <= avail <= total:
         return None
     who = "no request is live"
     if live:
@@ -175,15 +181,21 @@ def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_
 
 
 @law("kv_manager", needs=("can_evict_all",), answers=("xllm#55", "sglang#4987"))
-def eviction_complete(free_now: int, held: int, total: int) -> str | None:
-    """After evict_all every slot that no live request holds is free."""
-    return None if free_now == total - held else f"after evict_all free_now={free_now}, total={total} - held={held}"
+def eviction_complete(free_now: int, held: int, total: int, limbo: int = 0) -> str | None:
+    """After evict_all every slot that no live request holds is free, but for slots in limbo."""
+    if total - held - limbo <= free_now <= total - held:
+        return None
+    kept = f" - limbo={limbo}" if limbo else ""
+    return f"after evict_all free_now={free_now}, total={total} - held={held}{kept}"
 
 
 @law("kv_manager", needs=("can_reset",), answers=("vllm#57727", "sglang#26009", "transformers#48509"))
-def reset_complete(avail: int, free_now: int, total: int) -> str | None:
-    """After reset every slot is free."""
-    return None if avail == free_now == total else f"after reset avail={avail}, free_now={free_now}, total={total}"
+def reset_complete(avail: int, free_now: int, total: int, limbo: int = 0) -> str | None:
+    """After reset every slot is free, but for slots in limbo."""
+    if avail == free_now and total - limbo <= avail <= total:
+        return None
+    kept = f", limbo={limbo}" if limbo else ""
+    return f"after reset avail={avail}, free_now={free_now}, total={total}{kept}"
 
 
 @law("kv_manager", answers=("vllm#11565", "llama.cpp#10873", "FastDeploy#5544"))

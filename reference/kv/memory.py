@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 UNWRITTEN = 0
 POISON = -1
+# What stands in the target of a transfer: until it lands, and where it failed.
+IN_FLIGHT, LOST = -2, -3
 
 
 class Provenance:

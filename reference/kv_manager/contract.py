@@ -80,6 +80,11 @@ class KVManagerOptional(Protocol):
     def evict_all(self) -> None:
         """Drops everything that is cached and that no live request holds."""
 
+    def limbo(self) -> int:
+        """Slots that no live request holds and that cannot be taken yet: what is being copied elsewhere, say. They may
+        be counted in `avail` or not. Changes nothing.
+        """
+
     def events(self) -> Iterable[Event]:
         """Returns the changes to what can be hit since the last call, in order."""
 
@@ -165,4 +170,9 @@ class Traits:
         "blocks once. A counting listener counts stores and removals of each copy of a block. The removal of an "
         "unknown key changes nothing.",
         method="events",
+    )
+    late_release: bool = trait(
+        False,
+        "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
+        method="limbo",
     )

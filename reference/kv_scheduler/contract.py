@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 from kvlockstep.reference.traits import required, trait
 
 END_TOKEN = 0
@@ -103,6 +104,24 @@ class KVSchedulerOptional(Protocol):
     def draft(self, rid: str, tokens: list[int]) -> None:
         """Offers guesses behind the last token of a request, for its next batch."""
 
+    def transfers(self) -> Sequence[Transfer]:
+        """The transfers that were submitted since the last call. Asked after every operation."""
+
+    def waits(self) -> Collection[Hashable]:
+        """The ids of transfers that the worker waits for before the batch that `schedule` just decided writes."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        """The transfer has ended; if not `ok`, its targets hold garbage. Taken in by the next `poll` at the latest."""
+
+    def poll(self) -> None:
+        """Takes in what has completed and submits what is due, with nothing to compute."""
+
+    def tier(self, name: str) -> TierUnits:
+        """What became of each unit of a tier. Changes nothing."""
+
+    def limbo(self) -> int:
+        """Slots that no live request holds and that are not available yet. Changes nothing."""
+
 
 class DraftingTarget(Protocol):
     """Methods that a target with `drafts` has instead of those of the same name."""
@@ -165,6 +184,25 @@ class SchedulerTraits:
     )
     preempted_last: bool = trait(
         False, "A preempted request waits behind all others of its priority. For `policy` it has arrived again."
+    )
+    tiers: Mapping[str, int] | None = trait(
+        None,
+        "{name: units} of the tiers that KV is stored to and loaded from. None without transfers. A unit holds one "
+        "block.",
+        least=1,
+        method=("transfers", "waits", "complete", "poll", "tier"),
+    )
+    fails: Literal["stores", "loads", "any"] | None = trait(
+        None, "Which transfers may fail. A load that fails may have written its first blocks."
+    )
+    ordered: bool = trait(
+        False, "The device runs loads behind the batches in flight. If False, a load may write at once."
+    )
+    reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
+    late_release: bool = trait(
+        False,
+        "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
+        method="limbo",
     )
 
 

@@ -144,7 +144,7 @@ class KVScheduler:
         planned: list[tuple[Job, int]] = []
         while self._waiting and left and len(self._running) < self._most:
             job = self._waiting[0]
-            cached = self._kv.admit(job.rid, job.tokens, job.extra_key, left)
+            cached = self._start(job, left)
             if cached is None:
                 break
             self._running.append(self._waiting.pop(0))
@@ -153,6 +153,10 @@ class KVScheduler:
             planned.append((job, n))
             left -= n
         return planned
+
+    def _start(self, job: Job, left: int) -> int | None:
+        """Takes slots for a waiting request and returns how many tokens are cached; None if it has to wait."""
+        return self._kv.admit(job.rid, job.tokens, job.extra_key, left)
 
     def _item(self, job: Job, n: int) -> Item:
         end = job.computed + n

@@ -1,0 +1,48 @@
+"""kv_scheduler with a tier that frees blocks while they are still being stored.
+
+Nothing keeps the source of a store. Before a batch, or a load, writes such a block the worker waits for the store; the
+scheduler hears of its end later, as of any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+from kvlockstep.reference.kv_manager.manager import Key
+from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
+
+
+class FencedScheduler(TieredScheduler):
+    """Meets kv_scheduler.contract.KVSchedulerTarget with transfers."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._fence: list[Hashable] = []
+
+    def schedule(self) -> Batch:
+        batch = super().schedule()
+        slots = [slot for item in batch.items for slot in item.slots[item.start :]]
+        self._fence = self._stores_of(self._written({slot // self.block_size for slot in slots}))
+        return batch
+
+    def waits(self) -> Collection[Hashable]:
+        return self._fence
+
+    def _written(self, blocks: set[int]) -> set[int]:
+        """The blocks that are written next: those of the batch, and the targets of loads."""
+        return blocks.union(*(load.blocks for load in self._loads.values()))
+
+    def _stores_of(self, blocks: Collection[int]) -> list[Hashable]:
+        return [id for id, store in self._stores.items() if store.block in blocks]
+
+    def _pinned(self) -> set[int]:
+        return {block for load in self._loads.values() for block in (*load.hit, *load.blocks)}
+
+    def _store(self, key: Key, block: int) -> None:
+        unit = self._tier.begin_store(key)
+        if unit is not None:
+            self._stores[self._submit("store", [(block, unit)])] = Store(key, block)
+
+    def _end_store(self, store: Store, ok: bool) -> None:
+        self._tier.end_store(store.key, ok)

@@ -1,0 +1,147 @@
+"""kv_schedulers that are right and do something unusual: what the suite must not blame."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.reference.kv_manager.manager import Key, KVManager
+from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits
+
+
+class DropsEveryThirdStore(TieredScheduler):
+    """A tier that has no time for every third store."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._offered = 0
+
+    def _store(self, key: Key, block: int) -> None:
+        self._offered += 1
+        if self._offered % 3:
+            super()._store(key, block)
+
+
+class HearsAtOnce(TieredScheduler):
+    """Takes in the end of a transfer when it is told, and waits for no poll."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        super().complete(id, ok)
+        self.poll()
+
+
+class NotesEvictions(KVManager):
+    """A manager that remembers what it has evicted."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.evicted: list[tuple[Key, int]] = []
+
+    def _evict(self, block: int) -> None:
+        self.evicted.append((self._key_of[block], block))
+        super()._evict(block)
+
+
+class WritesBack(TieredScheduler):
+    """Stores a block when it is evicted, in front of the batch that writes it, and waits for the store."""
+
+    fails = "loads"
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._kv: NotesEvictions = NotesEvictions(blocks, block_size)
+        self._fence: list[Hashable] = []
+
+    def schedule(self) -> Batch:
+        batch = super().schedule()
+        self._fence = []
+        for key, block in self._kv.evicted:
+            unit = None if self._tier.knows(key) else self._tier.begin_store(key)
+            if unit is not None:
+                id = self._submit("store", [(block, unit)], before=True)
+                self._stores[id] = Store(key, block)
+                self._fence.append(id)
+        self._kv.evicted.clear()
+        return batch
+
+    def waits(self) -> Collection[Hashable]:
+        return self._fence
+
+    def _pinned(self) -> set[int]:
+        return {block for load in self._loads.values() for block in (*load.hit, *load.blocks)}
+
+    def _store(self, key: Key, block: int) -> None:
+        pass
+
+    def _end_store(self, store: Store, ok: bool) -> None:
+        self._tier.end_store(store.key, ok)
+
+
+class ResetsInFlight(TieredScheduler):
+    """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
+
+    reset_in_flight = True
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        # Of each transfer from before a reset the blocks and the units that it uses.
+        self._forgotten: dict[Hashable, tuple[list[int], list[int]]] = {}
+
+    def reset(self) -> None:
+        for id, store in self._stores.items():
+            self._forgotten[id] = [store.block], [self._tier._storing[store.key]]
+        for id, load in self._loads.items():
+            self._forgotten[id] = load.blocks, load.units
+        self._stores.clear()
+        self._loads.clear()
+        super().reset()
+        for blocks, units in self._forgotten.values():
+            self._withhold(blocks)
+            self._tier._free = [unit for unit in self._tier._free if unit not in units]
+
+    def poll(self) -> None:
+        for id in [id for id, _ in self._completed if id in self._forgotten]:
+            self._end_forgotten(*self._forgotten.pop(id))
+            self._completed = [done for done in self._completed if done[0] != id]
+        super().poll()
+
+    def tier(self, name: str) -> TierUnits:
+        units = super().tier(name)
+        return units._replace(storing=[*units.storing, *self._withheld_units()])
+
+    def _pinned(self) -> set[int]:
+        return super()._pinned().union(*(blocks for blocks, _ in self._forgotten.values()))
+
+    def _withheld_units(self) -> set[int]:
+        """The units of forgotten transfers; several loads may read the same one."""
+        return {unit for _, units in self._forgotten.values() for unit in units}
+
+    def _withhold(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self._kv._free.remove(block)
+            self._kv._refs[block] = 1
+
+    def _end_forgotten(self, blocks: list[int], units: list[int]) -> None:
+        for block in blocks:
+            self._kv._drop(block)
+        self._tier._free += [unit for unit in units if unit not in self._withheld_units()]
+
+
+class OverlapsWithTier(TieredScheduler, OverlapScheduler):
+    """A tier under a scheduler with a batch in flight; the device orders loads behind it."""
+
+    ordered = True
+
+    def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
+        return OverlapScheduler.schedule(self, accepted)
+
+
+VARIANTS = {
+    "drops-stores": DropsEveryThirdStore,
+    "hears-at-once": HearsAtOnce,
+    "writes-back": WritesBack,
+    "overlaps-with-tier": OverlapsWithTier,
+    "resets-in-flight": ResetsInFlight,
+}

@@ -1,0 +1,306 @@
+"""Transfers under a kv_scheduler: the copy engine, which the judge owns, and the laws of what it copies.
+
+The scheduler starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
+the scheduler hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.adapter import answered, number, taken
+from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.properties import transfers as laws
+from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.properties.transfers import Source
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN
+from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+
+# A transfer that is in flight for so many batches has been starved.
+LONG = 3
+
+
+class Place(NamedTuple):
+    """A block of the pool, whose tier is None, or a unit of a tier."""
+
+    tier: str | None
+    unit: int
+
+    def __str__(self) -> str:
+        return f"block {self.unit}" if self.tier is None else f"unit {self.unit} of {self.tier}"
+
+
+@dataclass
+class Moving:
+    """A transfer whose end the scheduler has not heard of.
+
+    `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
+    when the scheduler can hear of its end; after the next poll it has heard. It is `stale` if a reset came
+    since its start. `batches` counts those scheduled since.
+    """
+
+    transfer: Transfer
+    sources: list[Place]
+    targets: list[Place]
+    contents: list[list[int]] = field(default_factory=list)
+    landed: bool = False
+    told: bool = False
+    stale: bool = False
+    batches: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.transfer.kind} {self.transfer.id}"
+
+    def may_fail(self, fails: str | None) -> bool:
+        """Returns whether the trait lets the machine fail it; what has landed has not failed."""
+        return not self.landed and fails in ("any", f"{self.transfer.kind}s")
+
+
+class Transfers:
+    """The transfers of one scheduler, and the memory of its tiers. Methods raise Divergence if a law does not hold."""
+
+    def __init__(
+        self, adapter: Any, traits: SchedulerTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
+    ) -> None:
+        self._adapter, self._traits, self._memory = adapter, traits, memory
+        self._checks, self._goals_met = checks, goals_met
+        self._sizes = traits.tiers or {}
+        self._stored: dict[Place, list[int]] = {}
+        self._loads: Counter[str] = Counter()
+        self._loaded: dict[str, int] = {}
+        self._batches: deque[tuple[list[str], set[int]]] = deque()
+        self.moving: dict[Hashable, Moving] = {}
+
+    @property
+    def unended(self) -> list[Moving]:
+        """Those that the machine can end, the oldest first."""
+        return [moving for moving in self.moving.values() if not moving.told]
+
+    def submitted(self) -> list[Transfer]:
+        """Asks what the scheduler has submitted since the last time."""
+        found = answered(self._adapter.transfers)
+        return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
+
+    def start(self, transfers: Iterable[Transfer], live: Collection[str]) -> None:
+        """The copy engine takes them in, in this order."""
+        for transfer in transfers:
+            self._start(self._placed(transfer), live)
+
+    def wait(self) -> None:
+        """The worker waits for what the scheduler names; the scheduler hears nothing by that."""
+        for id in answered(self._adapter.waits):
+            moving = self.moving.get(id)
+            if moving is None:
+                raise Divergence(ERROR_CONTRACT.id, f"waits names {id!r}, which is no transfer in flight")
+            self._goals_met["waited"] += not moving.landed
+            self._land(moving, len(moving.targets))
+
+    def check_writes(self, name: str, blocks: Iterable[int]) -> None:
+        """A batch writes these blocks of the pool."""
+        written = set(blocks)
+        block, of = 0, ""
+        for moving in self.unended if written else ():
+            pool = moving.sources if moving.transfer.kind == "store" else moving.targets
+            hit = [] if moving.landed else [place.unit for place in pool if place.unit in written]
+            if hit:
+                block, of = hit[0], str(moving)
+                break
+        self._checks.check(laws.transfer_isolation, name, block, of)
+
+    def launched(self, names: list[str], blocks: set[int], starts: Iterable[tuple[str, int]]) -> None:
+        """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
+        self._batches.append((names, blocks))
+        for moving in self.moving.values():
+            moving.batches += 1
+            self._goals_met["starved"] += moving.batches == LONG
+        for name, hit in starts:
+            self._goals_met["part_loaded"] += 0 < self._loaded.pop(name, 0) < hit // self._traits.block_size
+        if names:
+            self._loads.clear()
+
+    def returned(self) -> None:
+        """The oldest batch is back."""
+        self._batches.popleft()
+
+    def gone(self, name: str) -> None:
+        """A request is aborted."""
+        self._goals_met["abort_loading"] += any(name in moving.transfer.rids for moving in self.moving.values())
+        self._loads.clear()
+
+    def end(self, moving: Moving, written: int | None = None) -> None:
+        """A transfer has ended; if it failed, the first `written` of its blocks are there."""
+        self._goals_met["reordered"] += moving is not self.unended[0]
+        if written is None:
+            self._goals_met[moving.transfer.kind] += 1
+        else:
+            self._goals_met[f"{moving.transfer.kind}_fails"] += 1
+            self._goals_met["torn"] += written > 0
+            # What could not be loaded is loaded again, or computed.
+            self._loads.clear()
+        self._land(moving, len(moving.targets) if written is None else written)
+        moving.told = True
+        answered(self._adapter.complete, moving.transfer.id, written is None)
+
+    def heard(self) -> None:
+        """The scheduler has had the chance to hear of everything that it was told."""
+        self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
+
+    def loading(self) -> set[str]:
+        """Returns the requests that wait for a load."""
+        return {rid for moving in self.moving.values() for rid in moving.transfer.rids}
+
+    def unpoisoned(self, free: list[int]) -> list[int]:
+        """Returns the free slots without those that a transfer still reads: a scheduler may fence what it has freed."""
+        read = {
+            place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier
+        }
+        return [slot for slot in free if slot // self._traits.block_size not in read] if read else free
+
+    def settle(self, free: Sequence[int], held: set[int], idle: bool) -> tuple[int, int]:
+        """Checks what holds between the operations; `idle` if nothing is live or in flight.
+
+        Returns the most slots that may be lost to everybody, and the least.
+        """
+        size = self._traits.block_size
+        free_blocks = {slot // size for slot in free}
+        reserved = {p.unit for m in self.unended for p in m.targets if p.tier is None} - held
+        limbo = self.limbo(held)
+        views = {name: self._view(name) for name in self._sizes}
+        for moving in self.unended:
+            for place in moving.targets:
+                # One evaluation for all that are right, below: this runs at every step.
+                if owner := _owner(place, free_blocks, views):
+                    self._checks.check(laws.target_owned, str(moving), str(place), owner)
+            if moving.transfer.kind == "store":
+                self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
+        if self.moving:
+            self._checks.check(laws.target_owned, "", "", "")
+        for name, view in views.items():
+            units = [*view.free, *view.cached, *view.storing]
+            self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
+        if idle and not self.moving:
+            pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
+            self._checks.check(laws.quiescence, pinned, limbo)
+        return limbo, len(reserved) * size
+
+    def limbo(self, held: set[int]) -> int:
+        """Returns how many slots nobody holds that are not available yet: as the scheduler says, or at most so many."""
+        if self._traits.late_release:
+            return number(self._adapter.limbo)
+        unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
+        return len(unheard - held) * self._traits.block_size
+
+    def reset(self) -> None:
+        """Nothing that a tier holds is right any more."""
+        self._goals_met["reset_in_flight"] += bool(self.unended)
+        read = {place for moving in self.moving.values() if not moving.landed for place in moving.sources}
+        self._stored.update({p: [POISON] * len(stamps) for p, stamps in self._stored.items() if p not in read})
+        for moving in self.moving.values():
+            moving.stale = True
+        self._loads.clear()
+
+    def state(self) -> Any:
+        """What the fingerprint of a state has of them."""
+        kinds = [(m.transfer.kind, *m.sources, *m.targets, m.landed, m.told, m.stale) for m in self.moving.values()]
+        stored = [(place, *map(self._memory.history, stamps)) for place, stamps in sorted(self._stored.items())]
+        return tuple(kinds), tuple(stored), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
+
+    def _start(self, moving: Moving, live: Collection[str]) -> None:
+        transfer, check = moving.transfer, self._checks.check
+        moving.contents = [self._read(place) for place in moving.sources]
+        for place, stamps in zip(moving.sources, moving.contents, strict=True):
+            source = Source(str(moving), str(place), self._memory.worst(stamps))
+            check(laws.load_before_read, source)
+            check(laws.failure_visible, source)
+            if transfer.kind == "load":
+                check(laws.backed, str(moving), str(place), self._lacking(place, stamps))
+        for place in moving.targets:
+            for other in self.unended:
+                check(laws.target_owned, str(moving), str(place), f"a target of {other}" * (place in other.targets))
+                read = place in other.sources and not other.landed
+                check(laws.source_stable, str(other), str(place), f"{moving} overwrites it" * read)
+            if transfer.kind == "load" and not self._traits.ordered:
+                batch = next((names for names, blocks in self._batches if place.unit in blocks), [])
+                check(laws.stream_order, str(moving), place.unit, batch)
+            self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self._stored
+            self._write(place, [IN_FLIGHT] * self._traits.block_size)
+        for rid in transfer.rids:
+            self._loads[rid] += 1
+            check(laws.transfer_progress, rid, self._loads[rid], len(live) + 1)
+            self._loaded[rid] = len(transfer.pairs)
+        self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
+        self.moving[transfer.id] = moving
+
+    def _land(self, moving: Moving, written: int) -> None:
+        """The bytes of the first `written` pairs arrive; the others hold garbage from now on."""
+        if moving.landed:
+            return
+        moving.landed = True
+        for n, (place, stamps) in enumerate(zip(moving.sources, moving.contents, strict=True)):
+            changed = "is overwritten" if self._read(place) != stamps else ""
+            self._checks.check(laws.source_stable, str(moving), str(place), changed and f"it {changed}")
+            # Of a reset in the meantime nobody may see what was stored before it, not even what was kept for a load.
+            if moving.stale and place.tier is not None and not self._is_read(place):
+                self._write(place, [POISON] * len(stamps))
+            arrives = [POISON] * len(stamps) if moving.stale else stamps
+            self._write(moving.targets[n], arrives if n < written else [LOST] * len(stamps))
+
+    def _is_read(self, place: Place) -> bool:
+        return any(place in moving.sources and not moving.landed for moving in self.moving.values())
+
+    def _lacking(self, place: Place, stamps: list[int]) -> str:
+        """What is wrong with a unit as the source of a load."""
+        if place.unit in self._view(place.tier or "").free:
+            return "is free"
+        return "holds nothing of this cache" if stamps[0] in (UNWRITTEN, POISON) else ""
+
+    def _read(self, place: Place) -> list[int]:
+        if place.tier is None:
+            return self._memory.peek(self._slots(place))
+        return list(self._stored.get(place, [UNWRITTEN] * self._traits.block_size))
+
+    def _write(self, place: Place, stamps: list[int]) -> None:
+        if place.tier is None:
+            self._memory.put(self._slots(place), stamps)
+        else:
+            self._stored[place] = list(stamps)
+
+    def _slots(self, place: Place) -> list[int]:
+        first = place.unit * self._traits.block_size
+        return list(range(first, first + self._traits.block_size))
+
+    def _view(self, name: str) -> TierUnits:
+        found = answered(self._adapter.tier, name)
+        return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
+
+    def _placed(self, transfer: Transfer) -> Moving:
+        """The transfer with its places. Raises Divergence for one that the contract does not know."""
+        size = self._sizes.get(transfer.tier)
+        wrong = "" if size else f"names the tier {transfer.tier!r}"
+        if transfer.id in self.moving:
+            wrong = "has the id of another one in flight"
+        if transfer.kind not in ("store", "load"):
+            wrong = f"is of the kind {transfer.kind!r}"
+        if not transfer.pairs:
+            wrong = "has no pairs"
+        pool = [Place(None, unit) for unit in (p[transfer.kind == "load"] for p in transfer.pairs)]
+        tier = [Place(transfer.tier, unit) for unit in (p[transfer.kind == "store"] for p in transfer.pairs)]
+        if size and not all(0 <= place.unit < size for place in tier):
+            wrong = f"names a unit beyond the {size} of {transfer.tier}"
+        if wrong:
+            raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
+        return Moving(transfer, pool, tier) if transfer.kind == "store" else Moving(transfer, tier, pool)
+
+
+def _owner(place: Place, free_blocks: set[int], views: dict[str, TierUnits]) -> str:
+    """Whose a target is, if it is not its transfer's."""
+    if place.tier is None:
+        return "free" if place.unit in free_blocks else ""
+    view = views[place.tier]
+    return "free" if place.unit in view.free else "cached" if place.unit in view.cached else ""

@@ -1,0 +1,160 @@
+"""kv_scheduler with a tier: full blocks are stored behind the forward and loaded again on a hit.
+
+Nothing waits for a store: it keeps its source block until its end is heard, also if the request is gone by then. A
+request whose blocks are in the tier waits at the head of the queue until they are loaded; then it starts with a hit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from kvlockstep.reference.kv_manager.manager import Key
+from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
+from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
+from kvlockstep.reference.kv_scheduler.tier import Tier
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+
+HOST = "host"
+
+
+class Store(NamedTuple):
+    """A store in flight: the block that it reads."""
+
+    key: Key
+    block: int
+
+
+class Load(NamedTuple):
+    """A load in flight for a request: what it reads, the blocks that it fills, and those in front that were cached."""
+
+    rid: str
+    keys: list[Key]
+    units: list[int]
+    blocks: list[int]
+    hit: list[int]
+
+
+class TieredScheduler(KVScheduler):
+    """Meets kv_scheduler.contract.KVSchedulerTarget with transfers. The tier is twice as large as the pool."""
+
+    tier_type = Tier
+    fails = "any"
+    late_release = True
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self.tiers = {HOST: self._tier_size(blocks)}
+        self._tier = self.tier_type(self.tiers[HOST])
+        self._stores: dict[Hashable, Store] = {}
+        self._loads: dict[Hashable, Load] = {}
+        self._submitted: list[Transfer] = []
+        self._completed: list[tuple[Hashable, bool]] = []
+        self._ids = itertools.count()
+
+    def transfers(self) -> Sequence[Transfer]:
+        submitted, self._submitted = self._submitted, []
+        return submitted
+
+    def waits(self) -> Collection[Hashable]:
+        return []
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        self._completed.append((id, ok))
+
+    def poll(self) -> None:
+        completed, self._completed = self._completed, []
+        for id, ok in completed:
+            if id in self._stores:
+                self._end_store(self._stores.pop(id), ok)
+            else:
+                self._end_load(self._loads.pop(id), ok)
+
+    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
+        self.poll()
+        return super().update(sampled, accepted)
+
+    def reset(self) -> None:
+        super().reset()
+        self._tier = self.tier_type(self.tiers[HOST])
+
+    def tier(self, name: str) -> TierUnits:
+        return self._tier.units()
+
+    def limbo(self) -> int:
+        held = {block for request in self._kv._live.values() for block in request.table}
+        return len(self._pinned() - held) * self.block_size
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2 * blocks
+
+    def _pinned(self) -> set[int]:
+        """The blocks that transfers in flight keep."""
+        loads = [block for load in self._loads.values() for block in (*load.hit, *load.blocks)]
+        return {store.block for store in self._stores.values()}.union(loads)
+
+    def _commit(self, job: Job, n: int) -> None:
+        first = job.computed // self.block_size
+        super()._commit(job, n)
+        for block in self._kv._live[job.rid].table[first : job.computed // self.block_size]:
+            key = self._kv._key_of.get(block)
+            if key is not None and not self._tier.knows(key):
+                self._store(key, block)
+
+    def _store(self, key: Key, block: int) -> None:
+        """Submits a store of a block that has just been computed; drops it if the tier has no room."""
+        unit = self._tier.begin_store(key)
+        if unit is None:
+            return
+        self._kv._hold(block)
+        id = self._submit("store", [(block, unit)])
+        self._stores[id] = Store(key, block)
+
+    def _end_store(self, store: Store, ok: bool) -> None:
+        self._tier.end_store(store.key, ok)
+        self._kv._drop(store.block)
+
+    def _start(self, job: Job, left: int) -> int | None:
+        if any(load.rid == job.rid for load in self._loads.values()) or self._load(job):
+            return None
+        return super()._start(job, left)
+
+    def _load(self, job: Job) -> bool:
+        """Submits a load of what the tier has behind the request's cached prefix; False if that is nothing.
+
+        The blocks of the prefix are kept as well: without them the loaded ones are no hit.
+        """
+        kv, size = self._kv, self.block_size
+        hit = kv._lookup(job.tokens, job.extra_key)
+        ends = range((len(hit) + 1) * size, len(job.tokens), size)
+        wanted = [kv._key(job.extra_key, job.tokens[:end]) for end in ends]
+        units = list(itertools.takewhile(lambda unit: unit is not None, map(self._tier.find, wanted)))
+        room = len(kv._free) + sum(block not in hit for block in kv._idle)
+        if not units or len(units) > room:
+            return False
+        for block in hit:
+            kv._hold(block)
+        keys = wanted[: len(units)]
+        for key in keys:
+            self._tier.begin_load(key)
+        load = Load(job.rid, keys, [unit for unit in units if unit is not None], kv._take(len(units)), hit)
+        id = self._submit("load", list(zip(load.units, load.blocks, strict=True)), job.rid)
+        self._loads[id] = load
+        return True
+
+    def _end_load(self, load: Load, ok: bool) -> None:
+        """Publishes the blocks of a load, unless it failed or somebody has computed them meanwhile."""
+        for key, unit in zip(load.keys, load.units, strict=True):
+            self._tier.end_load(key, unit, ok)
+        for key, block in zip(load.keys, load.blocks, strict=True):
+            if ok and key not in self._kv._cached:
+                self._kv._cached[key] = block
+                self._kv._key_of[block] = key
+        for block in reversed((*load.hit, *load.blocks)):
+            self._kv._drop(block)
+
+    def _submit(self, kind: str, pairs: list[tuple[int, int]], *rids: str, before: bool = False) -> Hashable:
+        id = next(self._ids)
+        self._submitted.append(Transfer(id, "load" if kind == "load" else "store", HOST, pairs, rids, before))
+        return id

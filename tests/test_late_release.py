@@ -1,0 +1,142 @@
+"""Blocks that are still being copied when their request has ended: right managers and schedulers are not blamed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any
+
+import pytest
+
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+
+
+def walk(model: Any, factory: Callable[..., Any], steps: int = 6_000) -> Any:
+    with Watchdog(5.0).watching() as watchdog:
+        return random_walk(model, factory, seed=3, watchdog=watchdog, steps=steps)
+
+
+class ReleasesAfterCopy(KVManager):
+    """The blocks of a finished request come back when the copy to the host is done: at the second launch after."""
+
+    can_withdraw = False
+    late_release = True
+
+    def reset(self) -> None:
+        super().reset()
+        self._copying: list[tuple[int, list[int]]] = []
+
+    def finish(self, rid: str) -> None:
+        self._copying.append((2, self._live.pop(rid).table))
+
+    def launch(self) -> None:
+        super().launch()
+        for left, table in self._copying:
+            for block in reversed(table) if left == 1 else ():
+                self._drop(block)
+        self._copying = [(left - 1, table) for left, table in self._copying if left > 1]
+
+    def limbo(self) -> int:
+        return len(self._waiting()) * self.block_size
+
+    def _waiting(self) -> set[int]:
+        copying = {block for _, table in self._copying for block in table}
+        return copying - {block for request in self._live.values() for block in request.table}
+
+
+class CountsThem(ReleasesAfterCopy):
+    """`avail` counts what is still being copied."""
+
+    def avail(self) -> int:
+        return super().avail() + self.limbo()
+
+
+@pytest.mark.parametrize("manager", [ReleasesAfterCopy, CountsThem])
+def test_a_manager_may_release_late_and_count_it_either_way(manager: type[KVManager]) -> None:
+    outcome = walk(KVManagerModel, manager)
+    assert outcome.failure is None, failure_page(outcome.failure)
+
+
+def test_a_manager_that_releases_late_and_does_not_say_so_is_blamed() -> None:
+    silent = type("Silent", (ReleasesAfterCopy,), {"late_release": False})
+    assert walk(KVManagerModel, silent).failure.law in ("accounting", "leak_freedom")
+
+
+def test_what_waits_is_no_excuse_for_what_is_lost() -> None:
+    class Loses(ReleasesAfterCopy):
+        """Forgets the last block of each copy."""
+
+        def finish(self, rid: str) -> None:
+            super().finish(rid)
+            self._copying[-1][1][1:2] = []
+
+    assert walk(KVManagerModel, Loses).failure.law in ("accounting", "leak_freedom")
+
+
+class StoresWhatWasAborted(KVScheduler):
+    """The blocks of an aborted request are written out, and come back when that is done."""
+
+    can_reset = False
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self.tiers = {"disk": 100}
+        self._copying: dict[int, list[int]] = {}
+        self._units: dict[int, list[int]] = {}
+        self._done: list[int] = []
+        self._fresh: list[Transfer] = []
+
+    def abort(self, rid: str) -> None:
+        table = self._kv._live[rid].table if any(job.rid == rid for job in self._running) else []
+        if table:
+            id = next(n for n in itertools.count() if n not in self._copying)
+            used = {unit for units in self._units.values() for unit in units}
+            units = [unit for unit in range(100) if unit not in used][: len(table)]
+            self._units[id], self._copying[id] = units, list(table)
+            self._fresh.append(Transfer(id, "store", "disk", list(zip(table, units, strict=True))))
+            for block in table:
+                self._kv._hold(block)
+        super().abort(rid)
+
+    def transfers(self) -> Sequence[Transfer]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def waits(self) -> Collection[Hashable]:
+        return ()
+
+    def complete(self, id: int, ok: bool) -> None:
+        self._done.append(id)
+
+    def poll(self) -> None:
+        for id in self._done:
+            del self._units[id]
+            for block in reversed(self._copying.pop(id)):
+                self._kv._drop(block)
+        self._done = []
+
+    def tier(self, name: str) -> TierUnits:
+        storing = [unit for units in self._units.values() for unit in units]
+        return TierUnits([unit for unit in range(100) if unit not in storing], [], storing)
+
+
+def test_a_scheduler_may_release_late_what_it_stores() -> None:
+    """Without `limbo` the judge allows for the blocks of every transfer whose end was not heard."""
+    outcome = walk(KVSchedulerModel, StoresWhatWasAborted, 6_000)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["store_outlives"] > 0
+
+
+def test_a_scheduler_that_does_not_report_its_stores_is_blamed() -> None:
+    class Silent(StoresWhatWasAborted):
+        def transfers(self) -> Sequence[Transfer]:
+            return []
+
+    assert walk(KVSchedulerModel, Silent).failure.law in ("accounting", "leak_freedom")
