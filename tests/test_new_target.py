@@ -53,7 +53,7 @@ def test_it_names_everything_that_the_contract_asks_for(contract):
     for name in vars(CONTRACTS[contract].protocol):
         if not name.startswith("_"):
             assert hasattr(type(made), name)
-    with pytest.raises(UsageError, match="^target 'mine': not filled in yet: [\\w, ]+$"):
+    with pytest.raises(UsageError, match=r"^target 'mine': not filled in yet: [\w, ]+$"):
         validate(Target(contract, "mine", namespace["Mine"]))
 
 
