@@ -208,7 +208,7 @@ class NumberOutlivesWorker(KVIndex):
 
 @fault("index-keys-outlive-worker", law="index_exact", seen=("mutant",))
 class KeysOutliveWorker(Indexed):
-    """What a key names is kept when its worker leaves, and the next worker uses it for another block."""
+    """The name of a key outlives its worker, and the next worker uses the key for another block."""
 
     def __init__(self, block_size: int) -> None:
         super().__init__(block_size)
@@ -438,7 +438,7 @@ class PartOfABlock(Indexed):
 
 @fault("index-equal-blocks-hang", law="termination", seen=("mutant",))
 class EqualBlocksHang(KVIndex):
-    """A lookup skips blocks that are equal to the one before them, and does not come past the last of them."""
+    """A lookup skips blocks that equal the one before them, and never gets past the last of them."""
 
     def known(self, tokens: Sequence[int], extra_key: int | None) -> dict[Worker, int]:
         size, i = self._size, 0

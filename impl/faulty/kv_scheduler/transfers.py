@@ -128,7 +128,7 @@ class AbortMissesEnd(CachesInTier):
 
 @fault("sched-hit-not-pinned", law="backed", seen=("vllm#42289",))
 class HitNotPinned(CachesInTier, OneUnit):
-    """The hit that is found when a request arrives is loaded when it starts, whatever is in those units by then."""
+    """The hit found at arrival is loaded at the start, whatever the units hold by then."""
 
     class tier_type(Tier):
         def end_load(self, key: Key, unit: int, ok: bool) -> None:
@@ -278,7 +278,7 @@ class LoadBelowHit(TieredScheduler):
 
 @fault("sched-load-shifted", law="prefix_soundness", seen=("LMCache#4921",))
 class LoadShifted(TieredScheduler):
-    """The blocks of a load are indexed from the start of the prompt, though the list begins behind the hit."""
+    """The blocks of a load are indexed from the start of the prompt; the list begins behind the hit."""
 
     def _submit(self, kind: str, pairs: list[tuple[int, int]], *rids: str, before: bool = False) -> Hashable:
         if kind == "load" and len(pairs) > 1:
@@ -346,7 +346,7 @@ class NegativeNeed(TieredScheduler):
 
 @fault("sched-promotes-again", law="transfer_progress", seen=("vllm#49902",))
 class PromotesAgain(TieredScheduler):
-    """Loaded blocks are released before their request is looked up again, so it is loaded for again and again."""
+    """Loaded blocks are released before their request is looked up again, so they are loaded forever."""
 
     def _end_load(self, load: Load, ok: bool) -> None:
         for key, unit in zip(load.keys, load.units, strict=True):
@@ -384,7 +384,7 @@ class ResetReusesTarget(TieredScheduler):
 
 @fault("sched-reset-frees-again", law="no_double_free", seen=("sglang#26009",))
 class ResetFreesAgain(ResetsInFlight):
-    """A block that waits for its store at a reset is freed by the reset, and again when the store has ended."""
+    """A block that waits for its store is freed by a reset, and again when the store ends."""
 
     def _withhold(self, blocks: list[int]) -> None:
         super()._withhold([block for block in blocks if block not in self._sources])

@@ -49,7 +49,7 @@ class PendingForEver(KVTier):
 
 @fault("tier-hit-not-backed", law="backed", seen=("vllm#42289",))
 class HitNotBacked(KVTier):
-    """A load takes a free unit for its work, and is refused where there is none, whatever lookup had promised."""
+    """A load needs a free unit to work in, and refuses without one, whatever lookup promised."""
 
     def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
         return super().load(keys, owner) if self._free else None
@@ -93,7 +93,7 @@ class GhostHit(KVTier):
 
 @fault("tier-touch-forgets", law="evicted_exact", seen=("mutant",))
 class TouchForgets(KVTier):
-    """A touch takes a chunk out of the index to move it, and returns before it is put back if it is the last one."""
+    """A touch takes a chunk out of the index to move it, and does not put the last one back."""
 
     def touch(self, keys: Sequence[Key]) -> None:
         super().touch(keys)
@@ -106,7 +106,7 @@ class TouchForgets(KVTier):
 
 @fault("tier-stored-once", law="plan_exact", seen=("vllm#47235",))
 class StoredOnce(KVTier):
-    """A chunk that was stored once is never stored again, though it was evicted meanwhile: a hole in the middle."""
+    """A chunk that was stored once is never stored again, although it was evicted meanwhile."""
 
     def __init__(self, units: int) -> None:
         super().__init__(units)

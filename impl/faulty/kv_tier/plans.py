@@ -39,7 +39,7 @@ class ReleasedTwice(KVTier):
 
 @fault("tier-unpinned-last", law="tier_accounting", seen=("LMCache#1130",))
 class UnpinnedLast(KVTier):
-    """A load that ends while its chunk is pinned leaves its reference to whoever unpins, who does not drop it."""
+    """A load that ends while its chunk is pinned leaves its reference, and unpinning does not drop it."""
 
     def complete(self, plan: Hashable, ok: bool) -> None:
         done = self._plans.get(plan)
@@ -78,7 +78,7 @@ class OneUnitTwice(KVTier):
 
 @fault("tier-unit-freed-twice", law="no_double_free", seen=("LMCache#987",))
 class FreedTwice(KVTier):
-    """A store that fails frees its units, and so does the holder of its buffers; the count is of another list."""
+    """A store that fails frees its units, and so does the holder of its buffers."""
 
     def complete(self, plan: Hashable, ok: bool) -> None:
         done = self._plans.get(plan)

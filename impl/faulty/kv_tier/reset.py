@@ -54,7 +54,7 @@ class CompletionRestores(KVTier):
 
 @fault("tier-flush-frees-again", law="no_double_free", seen=("sglang#26009",))
 class FlushFreesAgain(KVTier):
-    """A unit of a plan of before a reset is freed by the completion, and again from a list that the reset has left."""
+    """A completion frees a unit of a plan from before a reset, and so does a list the reset left."""
 
     def __init__(self, units: int) -> None:
         super().__init__(units)

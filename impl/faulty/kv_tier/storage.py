@@ -11,7 +11,7 @@ from kvlockstep.reference.kv_tier.contract import Key
 
 @fault("tier-no-rename", law="crash_consistency", seen=("mutant",))
 class NoRename(DirectoryTier):
-    """A chunk is written under its final name, so that a crash in the middle of a store leaves some of its chunks."""
+    """A chunk is written under its final name, so a crash in the middle of a store leaves some chunks."""
 
     def write(self, plan: Hashable, key: Key, data: bytes) -> None:
         super().write(plan, key, data)
