@@ -230,7 +230,8 @@ def test_every_law_of_a_manager_shows_what_was_seen_and_what_had_to_be(law):
 
     observed = VIOLATIONS[law.id]
     assert law.check(*observed) is not None
-    (side,) = differences_of_law(law.id, dict(zip(inspect.signature(law.check).parameters, observed, strict=True)))
+    given = inspect.signature(law.check).bind(*observed).arguments
+    (side,) = differences_of_law(law.id, given)
     assert side.seen
     assert side.wanted
     assert side.seen != side.wanted

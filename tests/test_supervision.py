@@ -286,6 +286,8 @@ def test_signals_reach_the_command_and_their_exit_codes_are_those_of_a_shell(num
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
+        # A shell that starts the tests in the background has them ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
     assert wait_until((tmp_path / "began").exists, 120)
     started.send_signal(number)

@@ -66,6 +66,8 @@ FORKS_AND_IS_INTERRUPTED = """
 import os, signal, sys
 from kvlockstep.core.isolation import in_child
 
+# A shell that starts the tests in the background has them ignore interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Stands for what logging, torch and others register: while it runs the interrupt arrives.
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
