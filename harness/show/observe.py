@@ -207,7 +207,7 @@ def _differences_of(
     if law is None or law.id != divergence.law or not violations:
         return []
     names = list(inspect.signature(law.check).parameters)
-    return differences_of_law(law.id, dict(zip(names, violations[-1], strict=True)))
+    return differences_of_law(law.id, dict(zip(names, violations[-1], strict=False)))
 
 
 def _against_reference(model: LockstepModel[Any], outcomes: Outcomes) -> list[Difference]:
