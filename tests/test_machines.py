@@ -13,13 +13,16 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import FLAKY_SAYS
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import load_trace, replay_line
+from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.machines import SlotPoolMachine, machine
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.check import CheckFailed
 from kvlockstep.runs.play_trace import replay_trace
+from kvlockstep.targets import resolve
 from kvlockstep.targets.registry import from_factory
 
 Broken = FAULTS["pool-occupy-toggles"].make
@@ -198,3 +201,19 @@ def test_an_unusable_target_is_a_usage_error():
         run(SlotPoolMachine)
     with pytest.raises(UsageError, match="lacks"):
         run(machine("slot_pool", lambda slots: object()))
+
+
+@pytest.mark.parametrize("contract", MODELS)
+def test_a_rule_of_your_own_reaches_the_target(contract):
+    """`instance` is None before the episode begins, then what the factory made."""
+    made = []
+
+    def remembering(*sizes):
+        made.append(resolve(contract, "reference").factory(*sizes))
+        return made[-1]
+
+    machine_type = machine_for(model_of(contract), remembering)
+    driven = machine_type()
+    assert driven.instance is None
+    driven.model = driven.model_type(driven.model_type.small_scopes[0], remembering)
+    assert driven.instance is made[-1]

@@ -113,6 +113,12 @@ class LockstepMachine(RuleBasedStateMachine):
             return
         outcome.sample(model)
 
+    @property
+    def instance(self) -> Any:
+        """The object that `target` made for this episode, for your own rules and invariants; None before it begins."""
+        judged = getattr(self.model, "judge", self.model)
+        return getattr(judged, "adapter", getattr(judged, "target", None))
+
     def enabled(self, command: Command) -> bool:
         """Tells whether the command proposes anything in this state."""
         assert self.model is not None

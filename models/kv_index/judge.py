@@ -39,8 +39,8 @@ class IndexJudge:
         always: Iterable[Question] = (),
     ) -> None:
         self._factory, self._size = factory, block_size
-        self.index = make_adapter(factory, block_size)
-        self.traits: IndexTraits = read_traits(self.index, IndexTraits)
+        self.adapter = make_adapter(factory, block_size)
+        self.traits: IndexTraits = read_traits(self.adapter, IndexTraits)
         self._extra_keys = [key for key in extra_keys if key is None or self.traits.extra_key]
         self._names: dict[Prefix, int] = {}
         self.workers = [self._new_worker(name) for name in range(workers)]
@@ -48,7 +48,7 @@ class IndexJudge:
         self.checks = Checks()
         self.goals_met: Counter[str] = Counter()
         usable = [(tokens, key) for tokens, key in always if key in self._extra_keys]
-        self.questions = Questions(self.heard, self.checks, self.index, usable)
+        self.questions = Questions(self.heard, self.checks, self.adapter, usable)
 
     # ---- what happens to a worker ----
 
@@ -80,7 +80,7 @@ class IndexJudge:
     def leave(self, worker: int) -> str:
         """A worker leaves. The next of its name has an empty cache, and counts its events and keys from 0."""
         self.goals_met["left"] += bool(self._worker(worker).copies)
-        answered(self.index.remove, worker)
+        answered(self.adapter.remove, worker)
         self.workers[worker] = self._new_worker(worker, lives=self.workers[worker].lives + 1)
         self.heard[worker] = Heard(self._size, self.traits)
         self._ask_again(worker, laws.clear_heard)
@@ -109,7 +109,7 @@ class IndexJudge:
         orphans = bool(messages) and isinstance(messages[-1].event, BlockRemoved)
         self.goals_met["resynchronised"] += self.heard[worker].gap
         self.goals_met["resynchronised_orphan"] += orphans
-        answered(self.index.resync, worker, number, [message.event for message in messages])
+        answered(self.adapter.resync, worker, number, [message.event for message in messages])
         self.heard[worker] = heard = Heard(self._size, self.traits, number)
         for message in messages:
             heard.take(message)
@@ -122,9 +122,9 @@ class IndexJudge:
         """The router starts again: a new index is fed with the snapshot of the old one, and takes its place."""
         require(self.traits.can_snapshot and self.traits.can_resync)
         rows = self._snapshot()
-        self.index = make_adapter(self._factory, self._size)
+        self.adapter = make_adapter(self._factory, self._size)
         for row in rows:
-            answered(self.index.resync, *row)
+            answered(self.adapter.resync, *row)
         self.goals_met["reloaded"] += any(self.questions.answers.values())
         self._ask_again(None, laws.snapshot_exact)
         return f"{len(rows)} worker{'' if len(rows) == 1 else 's'}"
@@ -177,20 +177,20 @@ class IndexJudge:
     def _apply(self, worker: int, number: int) -> Any:
         cache = self.workers[worker]
         cache.arrived.add(number)
-        return answered(self.index.apply, worker, number, cache.sent[number].event)
+        return answered(self.adapter.apply, worker, number, cache.sent[number].event)
 
     def _ask(
         self, tokens: Sequence[int], extra_key: Any, of: int | None = None, law: Law[Any] | None = None
     ) -> dict[Any, int]:
-        answers = self.questions.ask(self.index, tuple(tokens), extra_key, of, law)
+        answers = self.questions.ask(self.adapter, tuple(tokens), extra_key, of, law)
         goals.notice_answers(self.goals_met, tokens, extra_key, answers, self.questions.answers, self._size)
         return answers
 
     def _ask_again(self, of: int | None, law: Law[Any]) -> int:
-        return self.questions.ask_again(self.index, of, law)
+        return self.questions.ask_again(self.adapter, of, law)
 
     def _snapshot(self) -> list[WorkerSnapshot]:
-        answer = answered(self.index.snapshot)
+        answer = answered(self.adapter.snapshot)
 
         def rows() -> list[WorkerSnapshot] | None:
             try:

@@ -208,7 +208,7 @@ class KVIndexModel(Model[KVIndexScope]):
         return not_checked(self.laws, self.judge.traits, shows_free=True)
 
     def describe(self) -> dict[str, Any]:
-        return {**named(self.judge.index), "traits": self.judge.traits}
+        return {**named(self.judge.adapter), "traits": self.judge.traits}
 
     def unreachable(self) -> set[str]:
         return unreachable(self.judge.traits)
