@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kvlockstep.commands.new_target import adapter_source, class_name, require_module_name, test_source
 from kvlockstep.commands.options import complete_contract
 from kvlockstep.core.errors import UsageError
+from kvlockstep.runs.config import read_toml
 from kvlockstep.show.console import stdout
 from kvlockstep.targets.registry import check_contract
 
@@ -61,7 +62,7 @@ def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
     if not directory.is_dir():
         raise UsageError(f"--dir {directory}: no such directory")
     project = directory / "pyproject.toml"
-    settings = _settings(project)
+    settings = read_toml(project, optional=True)
     target = f"{name}.py:{class_name(name)}"
     texts = {f"{name}.py": adapter_source(name, contract)}
     texts[f"test_{name}.py"] = test_source(name, contract, inside=(directory / "__init__.py").exists())
@@ -77,15 +78,6 @@ def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
         console.print("include .gitlab/kvlockstep.yml from .gitlab-ci.yml, and schedule a pipeline for the night")
     console.print(f"next: implement the methods of {name}.py that raise NotImplementedError, then run", markup=False)
     console.print("  kvlockstep check", markup=False)
-
-
-def _settings(project: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(project.read_bytes().decode()) if project.exists() else {}
-    except OSError as error:
-        raise UsageError(f"cannot read {project}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"cannot read {project}: it is not TOML: {error}") from error
 
 
 def _workflow(template: str, target: str, contract: str, installable: bool) -> str:
@@ -108,29 +100,37 @@ def _write(path: Path, text: str) -> str:
     return f"wrote {path}"
 
 
-def _ignore(path: Path) -> str:
-    """Adds the folder of failing traces to .gitignore. Returns what became of it."""
+def _text_of(path: Path) -> str:
+    """The text of a file, empty if it does not exist yet."""
     try:
-        former = path.read_text(encoding="utf-8") if path.exists() else ""
-        if IGNORED in former.splitlines():
-            return f"kept  {path}: it has {IGNORED} already"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _append(path: Path, text: str, gap: str = "") -> None:
+    """Appends whole lines to a file, behind `gap` if it has any text."""
+    if former := _text_of(path):
+        text = ("" if former.endswith("\n") else "\n") + gap + text
+    try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(("" if not former or former.endswith("\n") else "\n") + IGNORED + "\n")
+            file.write(text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _ignore(path: Path) -> str:
+    """Adds the folder of failing traces to .gitignore. Returns what became of it."""
+    if IGNORED in _text_of(path).splitlines():
+        return f"kept  {path}: it has {IGNORED} already"
+    _append(path, f"{IGNORED}\n")
     return f"wrote {IGNORED} to {path}"
 
 
-def _configure(project: Path, settings: dict[str, object], contract: str, target: str) -> str:
+def _configure(project: Path, settings: dict[str, Any], contract: str, target: str) -> str:
     tool = settings.get("tool")
     if isinstance(tool, dict) and "kvlockstep" in tool:
         return f"kept  {project}: it has a [tool.kvlockstep] table already; set targets.{contract} = {target!r} there"
     table = f'[tool.kvlockstep]\ncontracts = ["{contract}"]\ntargets.{contract} = "{target}"\n'
-    try:
-        former = project.read_text(encoding="utf-8") if project.exists() else ""
-        gap = "" if not former else "\n" if former.endswith("\n") else "\n\n"
-        with project.open("a", encoding="utf-8") as file:
-            file.write(gap + table)
-    except OSError as error:
-        raise UsageError(f"cannot write {project}: {error.strerror}") from error
+    _append(project, table, gap="\n")
     return f"wrote [tool.kvlockstep] to {project}"

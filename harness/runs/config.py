@@ -33,7 +33,7 @@ def load_config(path: Path | None = None) -> Config:
     A file without the table gives the defaults. Raises UsageError, which names the file and the key that is wrong.
     """
     file = DEFAULT_FILE if path is None else path
-    document = _document(file, optional=path is None)
+    document = read_toml(file, optional=path is None)
     table = _table(file, _table(file, document, "tool"), "kvlockstep", "tool.")
     if unknown := sorted(set(table) - set(READERS)):
         raise UsageError(
@@ -42,7 +42,8 @@ def load_config(path: Path | None = None) -> Config:
     return Config(**{key: _read(file, key, value) for key, value in table.items()})
 
 
-def _document(file: Path, optional: bool) -> dict[str, Any]:
+def read_toml(file: Path, optional: bool) -> dict[str, Any]:
+    """The document in a file; empty for one that is `optional` and not there. Raises UsageError."""
     try:
         return tomllib.loads(file.read_bytes().decode())
     except FileNotFoundError as error:

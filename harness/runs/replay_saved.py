@@ -8,7 +8,6 @@ from pathlib import Path
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import Outcome, Replayed, changed_answer, unapplied
-from kvlockstep.properties.law import EVERYWHERE
 from kvlockstep.runs.play_trace import play_trace
 from kvlockstep.runs.progress import Emit, Progress
 from kvlockstep.runs.results import INCONCLUSIVE, TargetResult, result_of
@@ -55,7 +54,7 @@ def _held(path: Path, trace: Trace, again: Replayed) -> str:
     """The note on a trace that no longer fails; removes the file if a check named it and its law was evaluated."""
     if not trace.law:
         return f"HOLDS {path.name}"
-    if trace.law not in {law.id for law in EVERYWHERE} and not again.evaluated[trace.law]:
+    if not again.judged(trace.law):
         changed = changed_answer(trace, again)
         return f"FIXED {path.name}: {changed}; the file is kept, since {trace.law} has nothing to judge there"
     if not named_by_us(path):
