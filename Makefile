@@ -50,7 +50,7 @@ bench: $(READY)
 # Needs a card, and a PYTHON with the CUDA build of torch and the packages of pyproject.toml; writes docs/gpu.md.
 gpu:
 	$(PYTHON) -m pip install -qq --no-deps --no-build-isolation --upgrade --target build/gpu .
-	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -lE 'mark\.gpu|[(, ]device\)' tests/test_*.py)
+	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -rlE 'mark\.gpu|[(, ]device\)' tests/contracts tests/harness tests/suite)
 	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_report
 
 # Known-good targets at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes about five and a half minutes.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-TESTS = "tests/test_kv_kernels.py"
+TESTS = "tests/contracts/test_kv_kernels.py"
 QUICK = "odd_sizes or stamps_say or one_wrong_bit or acquire"
 SECONDS = 150
 PROLOGUE = """

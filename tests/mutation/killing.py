@@ -75,6 +75,12 @@ def file_of(tree: Path, module: str) -> str | None:
     return next((file for file in (f"{path}.py", f"{path}/__init__.py") if (tree / file).is_file()), None)
 
 
+def test_file(tree: Path, name: str) -> str:
+    """The file of `test_NAME`, relative to the tree."""
+    (found,) = (tree / "tests").glob(f"*/test_{name}.py")
+    return str(found.relative_to(tree))
+
+
 def closure(tree: Path, *files: str) -> set[str]:
     """The files and everything that they import, ours only."""
     done: set[str] = set()
@@ -111,7 +117,7 @@ def plan_of(tree: Path, file: str) -> Plan:
             contracts.append(contract)
     few = contracts if len(contracts) < MANY else []
     tests = {CONTRACT_TESTS.get(contract, contract) for contract in few}
-    tests |= {name for name in COMPONENT_TESTS if _about(tree, file, imports(tree, f"tests/test_{name}.py"))}
+    tests |= {name for name in COMPONENT_TESTS if _about(tree, file, imports(tree, test_file(tree, name)))}
     if checks:
         tests.add("laws" if folder == "properties" else "factories")
     if file in TESTS_OF:
@@ -119,7 +125,7 @@ def plan_of(tree: Path, file: str) -> Plan:
         checks = [] if folder == "impl" or "proofs" in file else checks
         contracts = [] if "proofs" in file else contracts
     faults = tuple(contracts) if folder == "properties" else ()
-    return Plan(tuple(checks), faults, tuple(f"tests/test_{name}.py" for name in sorted(tests)))
+    return Plan(tuple(checks), faults, tuple(test_file(tree, name) for name in sorted(tests)))
 
 
 def _about(tree: Path, file: str, imported: set[str]) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from places import ROOT
 
 from kvlockstep.targets.registry import known_divergences
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 RUNNING = (ROOT / "docs" / "running.md").read_text()
 

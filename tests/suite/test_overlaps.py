@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import pytest
+from places import FAULT_TRACES
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.impl.faulty import FAULTS
@@ -15,8 +15,6 @@ from kvlockstep.properties.overlaps import ANY_CONTRACT, SHADOWED, Shadow, shado
 from kvlockstep.runs.score import FaultScore, Score, laws_that_see
 from kvlockstep.targets import resolve
 
-TRACES = Path(__file__).parent / "data" / "faults"
-
 
 @functools.cache
 def scored(contract: str) -> Score:
@@ -24,7 +22,7 @@ def scored(contract: str) -> Score:
     scores = []
     for fault in FAULTS.values():
         if fault.contract == contract:
-            trace = load_trace(TRACES / contract / f"{fault.id}.jsonl", contract)
+            trace = load_trace(FAULT_TRACES / contract / f"{fault.id}.jsonl", contract)
             laws = tuple(laws_that_see(resolve(contract, f"fault:{fault.id}"), trace))
             scores.append(FaultScore(fault.id, contract, fault.law, [], trace, laws))
     return Score(scores)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from places import DOCS
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
@@ -28,7 +28,6 @@ from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
-DOCS = Path(__file__).parent.parent / "docs"
 RIGHT = {"tiered": TieredScheduler, "fenced": FencedScheduler, **VARIANTS}
 # One block is stored, and loaded again, in every order of completion.
 SMALL = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from places import DOCS
 from watched import watched
 
 from kvlockstep.bench.kv_index import DictOfDicts, Load, bench_kv_index, workload
@@ -28,7 +28,7 @@ from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemo
 GOOD = {"reference": Reference, "chain": KVIndex, "counting": CountingKVIndex, **VARIANTS}
 ONE = KVIndexScope(1, 1, 3, tokens=(1, 2), keys=(None, 7))
 TWO = KVIndexScope(1, 2, 3)
-DOCS = Path(__file__).parent.parent / "docs" / "kv_index.md"
+PAGE = DOCS / "kv_index.md"
 
 
 def model(factory=Reference, scope=ONE):
@@ -267,7 +267,7 @@ def test_the_indexes_of_the_bench_agree():
 
 
 def test_the_adapter_of_the_page_holds(run_cli, tmp_path, monkeypatch):
-    code = re.search(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[1]
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
     (tmp_path / "my_index.py").write_text(code)
     monkeypatch.chdir(tmp_path)

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from pathlib import Path
 
 import pytest
 from campaigns import FAST, campaign, is_fork_of_us, sums, traces
+from places import ROOT
 
 from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.ledger import FINDINGS_PER_KIND, HISTORY_POINTS, WINDOW, Ledger
@@ -109,7 +109,7 @@ def test_a_worker_deaf_to_signals_goes_with_its_parent(tmp_path):
         "        time.sleep(3600)\n"
         "campaign(Target('slot_pool', 'deaf', Deaf), Path(sys.argv[1]))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
     process = subprocess.Popen([sys.executable, "-c", program, tmp_path], env=environment, start_new_session=True)
     deadline = time.monotonic() + 30
     while not (tmp_path / "deaf").exists() and time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def started_apart(directory, before=""):
         f"from kvlockstep.targets import resolve\n{before}\n"
         f"campaign(resolve(*{FAULT!r}), Path(sys.argv[1]), shards={SHARDS}, jobs=1)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
     return subprocess.Popen(
         [sys.executable, "-c", program, directory], env=environment, start_new_session=True, stderr=subprocess.PIPE
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from places import DOCS
 
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.show.contract_docs import COMMAND, contracts_page, filled_in, main, written_pages
-
-DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_the_pages_are_up_to_date() -> None:

@@ -6,10 +6,10 @@ import json
 import re
 import sys
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from places import DATA
 
 from kvlockstep.runs.results import HOLDS, VIOLATED, DriverResult
 from kvlockstep.show import junit as formats
@@ -18,7 +18,7 @@ from kvlockstep.show.github import github_annotations
 from kvlockstep.show.sarif import sarif
 
 # The schema that the npm package @microsoft/jest-sarif 1.0.0-beta.0 (MIT) carries.
-SCHEMA = Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json"
+SCHEMA = DATA / "sarif-2.1.0-rtm.5.json"
 
 BEGAN = datetime(2026, 2, 28, 23, 59, 59, 999_999, timezone(timedelta(hours=-2)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DOCS
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
@@ -28,7 +28,7 @@ from kvlockstep.reference.kv_tier import KVTier
 from kvlockstep.reference.kv_tier.contract import HIT, MISS, PENDING, Key, StorePlan
 from kvlockstep.targets import resolve
 
-DOCS = Path(__file__).parent.parent / "docs" / "kv_tier.md"
+PAGE = DOCS / "kv_tier.md"
 A, B, C, D = (Key(n) for n in range(4))
 ME = "me"
 
@@ -86,7 +86,7 @@ def test_every_state_of_a_small_scope_holds(factory):
 
 
 def test_the_example_of_the_docs_holds(tmp_path, monkeypatch, run_cli):
-    (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "my_tier.py").write_text(example)
     code, out, _ = run_cli("check", "kv_tier", "--target", "my_tier.py:MyTier", "--driver", "random")
     assert code == 0, out

@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from places import ROOT
 from watched import watched
 
 from kvlockstep.core.trace import Trace, load_trace, save_trace
@@ -27,7 +28,7 @@ from kvlockstep.show.observe import differences_of_law, observe
 from kvlockstep.show.script import script_of
 from kvlockstep.targets import resolve
 
-TEMPLATES = Path(__file__).parent.parent / "harness" / "templates"
+TEMPLATES = ROOT / "harness" / "templates"
 FAULTS = {
     "slot_pool": "pool-occupy-toggles",
     "slot_prefix_cache": "prefix-evicts-interior",

@@ -7,14 +7,13 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from kvlockstep.commands.cli import cli
 from kvlockstep.commands.init import SERVICES
 
-ROOT = Path(__file__).parent.parent
 TEMPLATES = ROOT / "harness" / "templates" / "ci"
 FILES = dict.fromkeys(("github-gate.yml", "github-overnight.yml"), "vendor.github-workflows")
 FILES["gitlab.yml"] = "vendor.gitlab-ci"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from places import FAULT_TRACES
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.targets import resolve
 
-TRACE = Path(__file__).parent / "data" / "faults" / "kv_manager" / "kv-abort-leaks.jsonl"
+TRACE = FAULT_TRACES / "kv_manager" / "kv-abort-leaks.jsonl"
 
 
 def test_a_trace_that_names_a_variant_by_its_older_prefix_replays(run_cli, tmp_path):

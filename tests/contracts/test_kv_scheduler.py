@@ -34,7 +34,7 @@ def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2
     return SchedulerJudge(make(*sizes, 8, 4), 8, 4)
 
 
-# Goals of schedulers with tiers, see tests/test_transfers.py.
+# Goals of schedulers with tiers, see tests/contracts/test_transfers.py.
 TRANSFERS = {goal.id for goal in KVSchedulerModel.goals if goal.when in TIER_GOALS}
 BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
 # Those of the module `memory` are faults of the manager beneath, which are tried on kv_manager.

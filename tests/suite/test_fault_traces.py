@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from places import FAULT_TRACES
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -19,7 +18,6 @@ from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
 
-TRACES = Path(__file__).parent / "data" / "faults"
 # The target that is right where a fault is not one over the reference.
 RIGHT = {TieredScheduler: "tiered", OverlapScheduler: "overlap"}
 
@@ -31,7 +29,7 @@ def fault(request):
 
 @pytest.fixture
 def trace(fault):
-    return load_trace(TRACES / fault.contract / f"{fault.id}.jsonl", fault.contract)
+    return load_trace(FAULT_TRACES / fault.contract / f"{fault.id}.jsonl", fault.contract)
 
 
 @pytest.fixture
@@ -56,5 +54,5 @@ def test_the_reference_passes_it(fault, trace):
 
 
 def test_every_trace_belongs_to_a_fault():
-    found = {path.relative_to(TRACES).with_suffix("").as_posix() for path in TRACES.rglob("*.jsonl")}
+    found = {path.relative_to(FAULT_TRACES).with_suffix("").as_posix() for path in FAULT_TRACES.rglob("*.jsonl")}
     assert found == {f"{fault.contract}/{fault.id}" for fault in FAULTS.values()}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from places import FAULT_TRACES
 from watched import watched
 
 from kvlockstep.core.errors import UsageError
@@ -18,9 +18,8 @@ from kvlockstep.models.core.op import Unplayable
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.targets import resolve
 
-FAULTS = Path(__file__).with_name("data") / "faults"
 SAVED = {contract: [] for contract in MODELS}
-for file in sorted(FAULTS.rglob("*.jsonl")):
+for file in sorted(FAULT_TRACES.rglob("*.jsonl")):
     text = file.read_text()
     SAVED[json.loads(text.partition("\n")[0])["contract"]].append(text)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
+from places import FAULT_TRACES
 
 from kvlockstep.reference import contracts
 from kvlockstep.targets.importing import load
 from kvlockstep.targets.moved import MOVED
 
-TRACE = Path(__file__).parent / "data" / "faults" / "kv_manager" / "kv-abort-leaks.jsonl"
+TRACE = FAULT_TRACES / "kv_manager" / "kv-abort-leaks.jsonl"
 
 
 @pytest.mark.parametrize("module", MOVED)
