@@ -29,7 +29,7 @@ from kvlockstep.targets.registry import load, resolve
 ROUNDS = 3
 RANDOM_SECONDS = 1.0
 EXAMPLES, STEPS = 60, 50
-NOTE_ROUNDS, NOTED_STEPS = 7, 4_000
+NOTE_ROUNDS, NOTED_STEPS = 41, 700
 ROWS = (("slot_pool", "reference"), ("slot_pool", "pool"), ("kv_manager", "reference"), ("kv_manager", "blocks"))
 
 
