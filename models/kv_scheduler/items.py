@@ -24,10 +24,11 @@ def check_items(session: SchedulerSession, items: Sequence[Item]) -> None:
         if session.transfers:
             loading = session.transfers.loading()
             waiting = [(rank, name) for rank, name in waiting if name not in loading]
-        for name in seen:
-            job = live[name]
+        # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
+        for item in items:
+            job = live[item.rid]
             before = [n for rank, n in waiting if rank < job.rank and n not in seen] if job.fresh else []
-            check(laws.admission_order, name, before, session.traits.policy)
+            check(laws.admission_order, item.rid, before, session.traits.policy)
     sampling = {item.samples for item in items if item.n == 1 or not item.samples}
     session.goals_met["chunk"] += False in sampling
     session.goals_met["mixed"] += any(item.n > 1 for item in items) and any(
