@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from driving import random_walk
 from watched import watched
 
 import kvlockstep
@@ -14,7 +15,6 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import load_trace
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.kv_index import KVIndexModel
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.targets.registry import EngineMissing, resolve
