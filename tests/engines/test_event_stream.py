@@ -39,6 +39,7 @@ class Routed:
     def __init__(self, manager: Any, index: Any, seen: Counter[str]) -> None:
         self._manager, self._index, self._seen = manager, index, seen
         self._numbers, self._drained = count(), []
+        self._exact = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
@@ -53,6 +54,16 @@ class Routed:
         told, self._drained = self._drained, []
         return told
 
+    def evict_all(self) -> None:
+        # A running request keeps its blocks and publishes more behind them, whose parents are not stored by then: an
+        # index may leave those out.
+        self._exact = False
+        self._manager.evict_all()
+
+    def reset(self) -> None:
+        self._exact = True
+        self._manager.reset()
+
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         self._drain()
         size = self._manager.block_size
@@ -60,8 +71,9 @@ class Routed:
         cached: int | None = self._manager.admit(rid, tokens, extra_key, n)
         if cached is not None:
             # The last token is always computed.
-            assert cached == min(known, (len(tokens) - 1) // size * size)
-            self._seen["hits" if cached else "misses"] += 1
+            expected = min(known, (len(tokens) - 1) // size * size)
+            assert cached == expected if self._exact else cached >= expected
+            self._seen["hits" if cached else "misses"] += self._exact
         return cached
 
 
