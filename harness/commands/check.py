@@ -20,7 +20,7 @@ from kvlockstep.commands.options import (
     seed_option,
     target_option,
 )
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers import CHECK_DRIVERS
@@ -81,7 +81,7 @@ def check_command(
     budget = profile_of(profile or settings.profile)
     where = Path(directory or settings.dir)
     if unknown := [driver for driver in drivers if driver not in CHECK_DRIVERS]:
-        raise UsageError(f"unknown driver {unknown[0]!r}; known: {', '.join(CHECK_DRIVERS)}")
+        raise UsageError(f"unknown driver {unknown[0]!r}{known_names(unknown[0], CHECK_DRIVERS)}")
     report = CheckResult()
     chosen = _chosen_targets(contracts, targets, settings, report, device)
     require_writable(where)

@@ -33,7 +33,7 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers import SHARD_DRIVERS
 from kvlockstep.properties.law import counted
 from kvlockstep.runs.config import Config
-from kvlockstep.runs.results import EXIT_CODES
+from kvlockstep.runs.results import EXIT_CODES, INTERRUPTED, VIOLATED
 from kvlockstep.show.console import NowAndThen, print_campaign, progress_bar, stdout
 from kvlockstep.show.findings import results_of_campaign
 from kvlockstep.show.machine_formats import machine_formats, publish
@@ -108,7 +108,8 @@ def fuzz_command(
     workers: str,
     address: str | None,
 ) -> None:
-    """Run random episodes in worker processes until the time is up. Ctrl-C ends it early and loses nothing.
+    """Run random episodes in worker processes until the time is up. Ctrl-C ends it early and loses nothing:
+    the exit code is 1 if it has found something, else 130.
 
     When time is up, running shards finish, at most five minutes later. A second Ctrl-C does not wait for them. With
     --dir it is a campaign: the same command resumes it, even after a crash, and no recorded episode is played again.
@@ -137,7 +138,9 @@ def fuzz_command(
     else:
         print_campaign(stdout(), campaign)
     publish(results_of_campaign(campaign))
-    sys.exit(EXIT_CODES[campaign.verdict])
+    # An interrupted campaign has not run its time: that nothing was found says nothing, and a finding stays one.
+    unfinished = campaign.interrupted and campaign.verdict != VIOLATED
+    sys.exit(INTERRUPTED if unfinished else EXIT_CODES[campaign.verdict])
 
 
 def campaign_json(campaign: Campaign) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import write_whole
+from kvlockstep.core.target_names import one_name
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.core.safe_text import safe_text
@@ -71,8 +72,8 @@ class Trace:
 
     @property
     def finding(self) -> tuple[str, str, str, str]:
-        """The identity of a finding: contract, target, law and shape."""
-        return self.contract, self.target, self.law, self.shape
+        """The identity of a finding: contract, target by whichever of its names, law and shape."""
+        return self.contract, one_name(self.target), self.law, self.shape
 
     @property
     def file_name(self) -> str:
