@@ -102,8 +102,8 @@ class _Verbs(click.Group):
 def cli() -> None:
     """Find bugs in KV-cache managers: run yours in lockstep with an executable specification.
 
-    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 130 interrupted, 141 the
-    reader of the output has gone (after another signal: 128 plus its number).
+    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 128 + N ended by signal
+    N: 130 after Ctrl-C, 141 if the reader of the output has gone.
     """
 
 

@@ -19,6 +19,7 @@ from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.transfers import Moving
 from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.answers import DONE, Answer, batch_text
+from kvlockstep.models.requests.doubt import with_blocks
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import counted
@@ -422,8 +423,13 @@ class SchedulerJudge(SchedulerSession):
         started = [name for name, job in self.live.items() if not job.fresh]
         checks(laws.no_double_free, free, self.traits.block_size)
         checks(laws.eviction_safety, free, occupancy.held, self.traits.block_size, tables, self.tables.entry_size)
-        checks(laws.leak_freedom, avail, held, total, started, limbo)
-        checks(laws.accounting, avail, held, total, limbo, reserved)
+        try:
+            checks(laws.leak_freedom, avail, held, total, started, limbo)
+            checks(laws.accounting, avail, held, total, limbo, reserved)
+        except Divergence as wrong:
+            lists = (self._settled_free, free) if self.tables.shows_free else (None, None)
+            raise with_blocks(wrong, occupancy, held_before, *lists, total - avail - held) from None
+        self._settled_free = free
         for name in started:
             request = self.live[name].request
             checks(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)

@@ -63,6 +63,7 @@ class SchedulerSession:
         self._said = ""
         self._limits = budget, running
         self._free_before: int | None = None
+        self._settled_free: list[int] | None = None
         self._batches_without_token = 0
         self._arrivals = itertools.count()
 

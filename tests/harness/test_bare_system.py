@@ -25,7 +25,7 @@ for name in ("fcntl", "resource", "termios", "pwd", "grp"):
 for name in ("fork", "forkpty", "setpgid", "killpg", "setsid", "register_at_fork"):
     if hasattr(os, name):
         delattr(os, name)
-for name in ("setitimer", "getitimer", "alarm", "pthread_sigmask", "SIGALRM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGTSTP"):
+for name in "setitimer getitimer alarm pthread_sigmask SIGALRM SIGKILL SIGHUP SIGQUIT SIGTSTP".split():
     if hasattr(signal, name):
         delattr(signal, name)
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
