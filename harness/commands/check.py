@@ -18,6 +18,7 @@ from kvlockstep.commands.options import (
     print_json,
     profile_option,
     seed_option,
+    show_output_option,
     target_option,
 )
 from kvlockstep.core.errors import UsageError, known_names
@@ -54,7 +55,7 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
 @click.option(
     "--driver", "drivers", multiple=True, metavar="|".join(CHECK_DRIVERS), help="Run only this driver. Repeatable."
 )
-@in_process_option
+@options(in_process_option, show_output_option)
 @click.option("-v", "--verbose", is_flag=True, help="Show for each target its traits, laws, drivers and goals.")
 @click.option(
     "--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Device that holds the tensors of targets."

@@ -128,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except ChildLost as lost:
         # Verbs that make traces of it do so; for the others it is a call that raised what no contract names.
-        stderr().print("\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details]), markup=False)
+        stderr().print(
+            "\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details, *lost.printed]), markup=False
+        )
         sys.exit(EXIT_CODES[VIOLATED])
     except click.ClickException as error:
         error.show()

@@ -25,6 +25,7 @@ from kvlockstep.commands.options import (
     parse_time,
     print_json,
     profile_option,
+    show_output_option,
     target_option,
 )
 from kvlockstep.core.errors import UsageError
@@ -65,7 +66,7 @@ def where_option(function: F) -> F:
     epilog="Example: kvlockstep fuzz kv_manager --target my_manager.py:MyManager --time 8h --dir nightly",
 )
 @click.argument("contract", shell_complete=complete_contract)
-@options(target_option, profile_option, where_option, json_option, machine_formats)
+@options(target_option, profile_option, where_option, json_option, machine_formats, show_output_option)
 @click.option(
     "--time",
     "time_text",
@@ -214,8 +215,8 @@ class _Shown:
             self._interrupted = True
             self._show.say("interrupted: running shards finish; press Ctrl-C again to stop now")
         self._show(
-            f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {len(campaign.ledger.done):,} shards, "
-            f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
+            f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {counted(len(campaign.ledger.done), 'shard')}, "
+            f"{counted(campaign.failures, 'failure')}, {counted(len(campaign.findings), 'finding')}"
         )
         if campaign.run_seconds > self._seconds + LATE_SECONDS and not self._late:
             self._late = True

@@ -102,5 +102,12 @@ def lost_trace(model_type: type[Model[Any]], scope: Scope, ops: tuple[Op, ...], 
     """The trace of an episode that ended or hung its process at the last operation; it has no answers."""
     law = TERMINATION.id if lost.hung else ERROR_CONTRACT.id
     return Trace(
-        model_type.contract, scope, ops, (), law=law, message=lost.reason, details=lost.details, original=len(ops)
+        model_type.contract,
+        scope,
+        ops,
+        law=law,
+        message=lost.reason,
+        details=lost.details,
+        printed=lost.printed,
+        original=len(ops),
     )

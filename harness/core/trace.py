@@ -39,7 +39,8 @@ class Trace:
 
     `avails` has the available slots after each operation, None where nobody asked or the trace does not say.
     `original` is the number of operations before shrinking. `flaky`: a replay did not repeat the failure.
-    `unfinished`: shrinking ran out of its budget.
+    `unfinished`: shrinking ran out of its budget. `printed` are lines that the target printed in the last operation;
+    they differ from run to run, and no file has them.
     """
 
     contract: str
@@ -56,6 +57,7 @@ class Trace:
     flaky: bool = False
     unfinished: bool = False
     avails: tuple[int | None, ...] = ()
+    printed: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Here a target's words enter every report, from a run as well as from a file.
