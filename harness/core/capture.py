@@ -101,9 +101,9 @@ def quiet() -> Iterator[None]:
 
 def printing(model_type: M) -> M:
     """The model, with each violation knowing what its step has printed; itself in a process that captures nothing."""
-    capture = _current
-    if capture is None:
+    if _current is None:
         return model_type
+    capture: Capture = _current
 
     class Printing(model_type):  # type: ignore[misc,valid-type]
         def __init__(self, scope: Scope, factory: Factory) -> None:

@@ -41,9 +41,8 @@ def settle(session: Session) -> None:
         checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live), limbo)
         checks.check(laws.accounting, avail, held, traits.total, limbo)
     except Divergence as wrong:
-        shown = session.tables.shows_free
-        lists = (session.settled_free, free) if shown else (None, None)
-        raise with_blocks(wrong, occupancy, held_before, *lists, traits.total - avail - held) from None
+        before, now = (session.settled_free, free) if session.tables.shows_free else (None, None)
+        raise with_blocks(wrong, occupancy, held_before, before, now, traits.total - avail - held) from None
     # Behind accounting, which says whether it is avail that is wrong.
     checks.check(laws.free_count, free_now, avail, "", (), size)
     for request in session.live.values():

@@ -427,8 +427,8 @@ class SchedulerJudge(SchedulerSession):
             checks(laws.leak_freedom, avail, held, total, started, limbo)
             checks(laws.accounting, avail, held, total, limbo, reserved)
         except Divergence as wrong:
-            lists = (self._settled_free, free) if self.tables.shows_free else (None, None)
-            raise with_blocks(wrong, occupancy, held_before, *lists, total - avail - held) from None
+            free_before, now = (self._settled_free, free) if self.tables.shows_free else (None, None)
+            raise with_blocks(wrong, occupancy, held_before, free_before, now, total - avail - held) from None
         self._settled_free = free
         for name in started:
             request = self.live[name].request
