@@ -75,8 +75,8 @@ def check_command(
 ) -> None:
     """Check targets against CONTRACTS: saved failures, exploration, Hypothesis, then random episodes.
 
-    Without CONTRACTS it checks every contract. Without --target it checks every target that comes with the package,
-    and those in the configuration.
+    Without CONTRACTS it checks those in the configuration, or else every contract. Without --target it checks the
+    targets in the configuration, or else every target that comes with the package.
     """
     settings = load_config(config)
     budget = profile_of(profile or settings.profile)

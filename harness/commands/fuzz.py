@@ -52,6 +52,7 @@ def where_option(function: F) -> F:
         "--dir",
         "directory",
         type=click.Path(path_type=Path),
+        metavar="DIR",
         help="Directory of the campaign. A campaign that is there is resumed.",
     )
     store = click.option(
@@ -90,7 +91,12 @@ def where_option(function: F) -> F:
     "--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True, help="Driver of every shard."
 )
 @click.option(
-    "--workers", type=click.Choice(WORKERS), default="local", show_default=True, help="Where the workers run."
+    "--workers",
+    type=click.Choice(WORKERS),
+    metavar="|".join(WORKERS),
+    default="local",
+    show_default=True,
+    help="Where the workers run.",
 )
 @click.option("--address", metavar="HOST:PORT", help="Address of a running Ray cluster (default: start a local one).")
 def fuzz_command(

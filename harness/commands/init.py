@@ -45,7 +45,14 @@ SERVICES = {
     metavar="CONTRACT",
     help="Contract that the adapter implements.",
 )
-@click.option("--ci", type=click.Choice(tuple(SERVICES)), default="github", show_default=True, help="CI service.")
+@click.option(
+    "--ci",
+    type=click.Choice(tuple(SERVICES)),
+    metavar="|".join(SERVICES),
+    default="github",
+    show_default=True,
+    help="CI service.",
+)
 @click.option(
     "--requirement",
     default=PACKAGE,
