@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.playing import reuse_examples, shard_driver
 from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
-from kvlockstep.core.capture import printing
+from kvlockstep.core.capture import forget_output, printing
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
@@ -63,8 +64,12 @@ def do_task(
             return reuse_examples(printing(model_of(plan.contract)), factory, plan.seed, watchdog, database)
         if task.kind == RECORD:
             return record_episode(factory, plan, task.number, task.goal, watchdog)
-        model_type = printing(model_of(plan.contract))
-        return run_shard(factory, plan, task.number, watchdog, began=began, model_type=model_type, database=database)
+        return run_shard(factory, plan, task.number, watchdog, began=partial(_begin, began), database=database)
+
+
+def _begin(began: Began, episode: int) -> None:
+    forget_output()
+    began(episode)
 
 
 def _shrunk(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:

@@ -1,8 +1,8 @@
-"""What targets print in a child process: kept for one step, and shown with the step that fails.
+"""What targets print in a child process: kept for a while, and shown with the step that fails.
 
-A child writes its output to a file that its parent made, that of compiled code and of its own children included. Each
-step empties the file. So output does not flood the terminal, and if the target ends the process, what the last step has
-printed is still there.
+A child writes its output to a file that its parent made, that of compiled code and of its own children included. A
+driver empties it at each episode, and the replay of a trace at each step, which costs a tenth of the fastest steps. So
+output does not flood the terminal, and if the target ends the process, its last words are still there.
 """
 
 from __future__ import annotations
@@ -97,6 +97,12 @@ def quiet() -> Iterator[None]:
         return
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
+
+
+def forget_output() -> None:
+    """Begins an episode of a driver: nothing that was printed before is of interest."""
+    if _current is not None:
+        _current.forget()
 
 
 def printing(model_type: M) -> M:

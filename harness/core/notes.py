@@ -12,6 +12,7 @@ import marshal
 import mmap
 from typing import Any, TypeVar
 
+from kvlockstep.core.capture import forget_output
 from kvlockstep.core.isolation import ChildLost
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory, Model, Scope
@@ -79,6 +80,7 @@ def noting(model_type: M, notes: EpisodeNotes) -> M:
     class Noting(model_type):  # type: ignore[misc,valid-type]
         def __init__(self, scope: Scope, factory: Factory) -> None:
             notes.begin(scope)
+            forget_output()
             super().__init__(scope, factory)
 
         def step(self, op: Op) -> Any:

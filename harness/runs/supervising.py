@@ -36,7 +36,7 @@ def supervised(
     notes = EpisodeNotes()
     noted = noting(model_type, notes)
     try:
-        return in_child(lambda watchdog: drive(printing(noted), watchdog), step_seconds, progress, notes.began)
+        return in_child(lambda watchdog: drive(noted, watchdog), step_seconds, progress, notes.began)
     except ChildLost as lost:
         played = notes.read(model_type)
         if played is None:

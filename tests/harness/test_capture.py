@@ -61,7 +61,7 @@ def after(text: str, beginning: str) -> list[str]:
 def test_only_the_failing_step_is_shown(run: Run, tmp_path: Path) -> None:
     check = ["kvlockstep", "check", "slot_pool", "--target", "pools.py:Talks"]
     done = run(*check, code=1)
-    said = after(done.stdout, "the target printed in this step:")
+    said = after(done.stdout, "the target printed last:")
     assert said == ["| occupies 0", "| compiled code writes"]
     assert done.stdout.count("occupies") == 1
     assert "a pool is made" not in done.stdout + done.stderr
@@ -70,7 +70,7 @@ def test_only_the_failing_step_is_shown(run: Run, tmp_path: Path) -> None:
     assert "occupies" not in trace.read_text()
     assert load_trace(trace).printed == ()
     again = run("kvlockstep", "replay", str(trace), "--target", "pools.py:Talks", code=1)
-    assert after(again.stdout, "the target printed in this step:") == said
+    assert after(again.stdout, "the target printed last:") == said
 
 
 def test_it_is_shown_if_somebody_asks(run: Run) -> None:
@@ -82,7 +82,7 @@ def test_it_is_shown_if_somebody_asks(run: Run) -> None:
 
 def test_the_last_words_of_a_process_are_not_lost(run: Run) -> None:
     done = run("kvlockstep", "check", "slot_pool", "--target", "pools.py:Dies", "--driver", "random", code=1)
-    assert after(done.stdout, "the target printed in this step:") == ["| the last words"]
+    assert after(done.stdout, "the target printed last:") == ["| the last words"]
 
 
 def test_a_campaign_is_quiet(run: Run, tmp_path: Path) -> None:
