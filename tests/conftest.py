@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from kvlockstep.commands.cli import main
 
@@ -15,6 +14,7 @@ pytest_plugins = ["pytester"]
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     """Where a target keeps its tensors."""
+    torch = pytest.importorskip("torch")
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return request.param

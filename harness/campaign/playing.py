@@ -10,7 +10,7 @@ from hypothesis import Phase
 
 from kvlockstep.campaign.distinct import state_hash
 from kvlockstep.campaign.examples import example_database
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
@@ -63,5 +63,5 @@ def reuse_examples(
 def shard_driver(name: str) -> ShardDriver:
     """The driver of this name. Raises UsageError."""
     if name not in SHARD_DRIVERS:
-        raise UsageError(f"unknown driver {name!r} for fuzz; known: {', '.join(SHARD_DRIVERS)}")
+        raise UsageError(f"unknown driver {name!r} for fuzz{known_names(name, SHARD_DRIVERS)}")
     return SHARD_DRIVERS[name]

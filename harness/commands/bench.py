@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kvlockstep.commands.options import json_option, print_json
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.show.console import announce_timing, stderr, stdout
 from kvlockstep.targets.extras import ExtraMissing
 from kvlockstep.targets.registry import check_contract
@@ -37,7 +37,7 @@ def bench_command(
     from kvlockstep.bench.guided import CONTRACTS, SEEDS, STEPS, bench_guided, print_guided  # noqa: PLC0415
 
     if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
-        raise UsageError(f"unknown bench {unknown[0]!r}; known: drivers, {', '.join(BENCHES)}")
+        raise UsageError(f"unknown bench {unknown[0]!r}{known_names(unknown[0], ('drivers', *BENCHES))}")
     for contract in contracts:
         check_contract(contract)
     results: dict[str, list[dict[str, Any]]] = {}

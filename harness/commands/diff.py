@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from kvlockstep.commands.options import json_option, options, print_json, seed_option, target_option
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace
@@ -149,7 +149,7 @@ def diff_command(
         raise UsageError(f"diff compares two targets: give --target twice, not {len(targets)} times")
     operations = [command.name for command in KVManagerModel.commands]
     if unknown := [name for name in without if name not in operations]:
-        raise UsageError(f"--without {unknown[0]!r}: no operation of kv_manager; known: {', '.join(operations)}")
+        raise UsageError(f"--without {unknown[0]!r}: no operation of kv_manager{known_names(unknown[0], operations)}")
     a, b = (resolve("kv_manager", name) for name in targets)
     with progress_bar() as bar:
         bar.add_task(f"{a.name} and {b.name}")

@@ -12,6 +12,7 @@ import marshal
 import mmap
 from typing import Any, TypeVar
 
+from kvlockstep.core.capture import forget_output
 from kvlockstep.core.isolation import ChildLost
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory, Model, Scope
@@ -92,6 +93,7 @@ def noting(model_type: M, notes: EpisodeNotes) -> M:
         def __init__(self, scope: Scope, factory: Factory) -> None:
             notes.begin(scope)
             self.noted = notes.end[0]
+            forget_output()
             super().__init__(scope, factory)
 
         def step(self, op: Op) -> Any:
@@ -113,5 +115,12 @@ def lost_trace(model_type: type[Model[Any]], scope: Scope, ops: tuple[Op, ...], 
     """The trace of an episode that ended or hung its process at the last operation; it has no answers."""
     law = TERMINATION.id if lost.hung else ERROR_CONTRACT.id
     return Trace(
-        model_type.contract, scope, ops, (), law=law, message=lost.reason, details=lost.details, original=len(ops)
+        model_type.contract,
+        scope,
+        ops,
+        law=law,
+        message=lost.reason,
+        details=lost.details,
+        printed=lost.printed,
+        original=len(ops),
     )

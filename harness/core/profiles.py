@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 
 # Steps per second of the slowest target and machine that are waited for, and how long is always waited. The references
 # play 5,000 to 20,000 on an idle machine.
@@ -52,5 +52,5 @@ PROFILES = {
 def profile_of(name: str) -> Profile:
     """The profile of this name. Raises UsageError."""
     if name not in PROFILES:
-        raise UsageError(f"unknown profile {name!r}; known: {', '.join(PROFILES)}")
+        raise UsageError(f"unknown profile {name!r}{known_names(name, PROFILES)}")
     return PROFILES[name]

@@ -238,8 +238,17 @@ def differences_of_law(law: str, observed: dict[str, Any]) -> list[Difference]:
     try:
         what, seen, wanted = _COMPARED[law](observed)
     except KeyError:
-        return [Difference(name, _short(value), "") for name, value in observed.items()]
+        return [Difference(name, _short(_told(value)), "") for name, value in observed.items()]
     return [Difference(what, _short(seen), _short(wanted))]
+
+
+def _told(value: Any) -> str:
+    """A value in words as far as it has named parts, as the state of a pool has."""
+    if hasattr(value, "_asdict"):
+        return ", ".join(f"{name} {_told(part)}" for name, part in value._asdict().items())
+    if isinstance(value, frozenset | set):
+        return str(sorted(value, key=str))
+    return str(value)
 
 
 Compared = Callable[[dict[str, Any]], tuple[str, Any, Any]]

@@ -22,11 +22,12 @@ class Divergence(AssertionError):
     """A law does not hold. `law` is its id; `details` are further lines for the failure page.
 
     `answer` is the answer of the failing operation up to there. `avails` has the available slots after each operation,
-    that one included, None where nobody asked.
+    that one included, None where nobody asked. `printed` are lines that the target printed in the failing operation.
     """
 
     answer = ""
     avails: tuple[int | None, ...] = ()
+    printed: tuple[str, ...] = ()
 
     def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
         self.law = law

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import goals
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.requests.adapter import answered, number
+from kvlockstep.models.requests.doubt import with_blocks
 from kvlockstep.properties import kv_scheduler as laws
 
 
@@ -37,8 +39,13 @@ def settle(session: SchedulerSession) -> None:
     started = [name for name, job in live.items() if not job.fresh]
     check(laws.no_double_free, free, size)
     check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
-    check(laws.leak_freedom, avail, held, total, started, limbo)
-    check(laws.accounting, avail, held, total, limbo, reserved)
+    try:
+        check(laws.leak_freedom, avail, held, total, started, limbo)
+        check(laws.accounting, avail, held, total, limbo, reserved)
+    except Divergence as wrong:
+        before, now = (session.settled_free, free) if session.tables.shows_free else (None, None)
+        raise with_blocks(wrong, occupancy, held_before, before, now, total - avail - held) from None
+    session.settled_free = free
     for name in started:
         request = live[name].request
         check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
