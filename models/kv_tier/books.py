@@ -35,9 +35,11 @@ class Books:
 
     `in_flight` has the plans by number, oldest first, `done` the last one that has ended. `pins` are (owner, key).
     `epoch` counts resets: what was stored before one has other content. `reopened` has the chunks that a crash left.
+    `loads_hold` is the trait of that name.
     """
 
     total: int
+    loads_hold: bool = True
     chunks: dict[Key, int] = field(default_factory=dict)
     fates: dict[Key, Fate] = field(default_factory=dict)
     in_flight: dict[int, Plan] = field(default_factory=dict)
@@ -60,7 +62,8 @@ class Books:
     @property
     def held(self) -> frozenset[int]:
         """The units that a plan in flight uses or a pin holds."""
-        planned = {unit for plan in self.in_flight.values() for unit in plan.units.values()}
+        plans = (plan for plan in self.in_flight.values() if self.loads_hold or not plan.loads)
+        planned = {unit for plan in plans for unit in plan.units.values()}
         return frozenset(planned | {self.chunks[key] for _, key in self.pins})
 
     def use(self, keys: Sequence[Key]) -> None:

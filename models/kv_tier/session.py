@@ -28,7 +28,7 @@ class TierSession:
     def __init__(self, adapter: Any, checks: Checks | None = None) -> None:
         self.adapter = adapter
         self.traits = read_traits(adapter, TierTraits)
-        self.books = Books(self.traits.total)
+        self.books = Books(self.traits.total, self.traits.loads_hold)
         self.content = Content()
         self.checks = checks or Checks()
         self.goals_met: Counter[str] = Counter()

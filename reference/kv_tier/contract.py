@@ -164,5 +164,8 @@ class TierTraits:
     reset_in_flight: bool = trait(False, "`reset` may come while plans are in flight.")
     announces: bool = trait(False, "There is `events()`.", method="events")
     holds_bytes: bool = trait(False, "The tier moves the bytes itself, by `write` and `read`.")
+    loads_hold: bool = trait(
+        True, "A load in flight holds its units. Otherwise `load` has read the bytes, and the chunks may be evicted."
+    )
     can_damage: bool = trait(False, "There is `damage(key, how)`, for tests. Needs `holds_bytes`.", method="damage")
     can_reopen: bool = trait(False, "There is `reopen()`, for tests. Needs `holds_bytes`.", method="reopen")

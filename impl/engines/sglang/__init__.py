@@ -4,6 +4,9 @@ TARGETS = {
     "block_stack": {
         "sglang-pages": "kvlockstep.impl.engines.sglang.block_stack:PagedBlockStack",
     },
+    "kv_tier": {
+        "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
+    },
     "kv_manager": {
         "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",
         "sglang-python": "kvlockstep.impl.engines.sglang.manager:make_unified_python",
