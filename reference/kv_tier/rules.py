@@ -8,8 +8,8 @@ RULES = {
     2: "Which chunks are evicted is the tier's business, and so is when a load counts as a use. What is evicted is in "
     "the plan of the store that needed the room; nothing is evicted at any other time.",
     3: "A unit is held by each plan in flight that uses it, and by each pin. What is held is not evicted, not free, "
-    "and in no other store; several loads may read one unit. Without `loads_hold` a load holds nothing: it has read the "
-    "bytes when its call returns, and hands them out later.",
+    "and in no other store; several loads may read one unit. Without `loads_hold` a load holds nothing: it has read "
+    "the bytes when its call returns, and hands them out later.",
     4: "A store is refused only if its new chunks do not fit into free units and chunks that nobody holds. Chunks that "
     "are offered to it and are there do not count as room: a sequence is worth nothing with a hole in it.",
     5: "A hit promises only the load that follows at once. Whoever needs it later pins it.",

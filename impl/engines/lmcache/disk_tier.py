@@ -5,9 +5,9 @@ Real are the manager's calls, both backends, the policy, the memory objects and 
 the CPU backend only allocates: with it on, a chunk that the disk has evicted may still be a hit in memory.
 
 The backend reserves room and evicts when a put is submitted, and a worker writes later: a store is submitted when it
-begins, and the worker's coroutine is run when it is completed, in this thread. A write that fails raises half-way, as on
-a full disk. A load pins its chunks and reads them at once, as lookup and retrieve do. Files have no numbers: a unit is
-a number that a key has for as long as the backend knows it or writes it.
+begins, and the worker's coroutine is run when it is completed, in this thread. A write that fails raises half-way, as
+on a full disk. A load pins its chunks and reads them at once, as lookup and retrieve do. Files have no numbers: a unit
+is a number that a key has for as long as the backend knows it or writes it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
@@ -30,9 +31,9 @@ from kvlockstep.impl.engines.lmcache.tier import (
     SHAPE,
     STUBS,
     UNIT,
-    _load,
     allocators,
     config,
+    load_module,
     utils,
 )
 from kvlockstep.impl.engines.loading import without_the_rest
@@ -68,12 +69,12 @@ def _submit(coroutine: Coroutine[Any, Any, Any], loop: Worker) -> None:
 
 
 with without_the_rest(ENGINE, BARE, STUBS):
-    cpu = _load("v1.storage_backend.local_cpu_backend")
-    disk = _load("v1.storage_backend.local_disk_backend")
+    cpu = load_module("v1.storage_backend.local_cpu_backend")
+    disk = load_module("v1.storage_backend.local_disk_backend")
     # Of the package itself the manager's constructor needs these two, and no other method.
     package: Any = sys.modules["lmcache.v1.storage_backend"]
     package.CreateStorageBackends = package.is_cuda_worker = None
-    managers = _load("v1.storage_backend.storage_manager")
+    managers = load_module("v1.storage_backend.storage_manager")
 
 disk.AsyncPQThreadPoolExecutor = AtOnce
 disk.asyncio = SimpleNamespace(run_coroutine_threadsafe=_submit)
@@ -223,12 +224,9 @@ class LMCacheDiskTier:
             raise OSError("no space left on device")
 
         self.backend.write_file = broken
-        try:
+        with suppress(OSError):
             run(write)
-        except OSError:
-            pass
-        finally:
-            del self.backend.write_file
+        del self.backend.write_file
 
     def _room(self) -> int:
         """Units that the backend counts as free."""
@@ -266,10 +264,8 @@ class LMCacheDamagedDiskTier(LMCacheDiskTier):
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Runs a coroutine that waits for nothing."""
-    try:
+    with suppress(StopIteration):
         coroutine.send(None)
-    except StopIteration:
-        pass
 
 
 def key_of(key: Key) -> Any:

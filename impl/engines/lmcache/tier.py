@@ -37,7 +37,8 @@ UNIT = 4096
 SHAPE, DTYPE = torch.Size([2, 1, 1024, 1]), torch.float16
 
 
-def _load(name: str) -> Any:
+def load_module(name: str) -> Any:
+    """A module of LMCache."""
     return importlib.import_module(f"lmcache.{name}")
 
 
@@ -51,12 +52,12 @@ class _Nothing:
 
 
 with without_the_rest(ENGINE, BARE, STUBS):
-    _load("observability").LMCStatsMonitor.GetOrCreate = _Nothing
-    backend = _load("v1.storage_backend.local_cpu_backend")
-    config = _load("v1.config")
-    allocators = _load("v1.memory_allocators.host_memory_allocator")
-    utils = _load("utils")
-    _load("v1.pin_monitor").PinMonitor.GetOrCreate = lambda *_, **__: _Nothing()
+    load_module("observability").LMCStatsMonitor.GetOrCreate = _Nothing
+    backend = load_module("v1.storage_backend.local_cpu_backend")
+    config = load_module("v1.config")
+    allocators = load_module("v1.memory_allocators.host_memory_allocator")
+    utils = load_module("utils")
+    load_module("v1.pin_monitor").PinMonitor.GetOrCreate = lambda *_, **__: _Nothing()
 
 
 class Job(NamedTuple):

@@ -5,10 +5,10 @@ managers/cache_controller.py. Real are the storage, its evictor and the file sys
 hash, as in SGLang's trees.
 
 `set` reserves room, evicts, writes and renames in one call. Here the reservation is made when a store begins, by the
-evictor's own `reserve`, and `set` finds it when the store is completed. A store that fails, and a process that ends, are
-a write that raises. `get` copies at once, and nothing holds the file afterwards. The controller takes whatever `get`
-raises for a page that is not there, and so does this adapter. Files have no numbers: a unit is a number that a key has
-for as long as the evictor counts its file.
+evictor's own `reserve`, and `set` finds it when the store is completed. A store that fails, and a process that ends,
+are a write that raises. `get` copies at once, and nothing holds the file afterwards. The controller takes whatever
+`get` raises for a page that is not there, and so does this adapter. Files have no numbers: a unit is a number that a
+key has for as long as the evictor counts its file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -174,10 +175,8 @@ class SglangFileTier:
     def reopen(self) -> None:
         for job in self._jobs.values():
             for key, page in () if job.loads else job.pages.items():
-                try:
+                with suppress(Killed):
                     self.backend.set(name_of(key), page if page is None else Broken(page, Killed))
-                except Killed:
-                    pass
         self._open()
 
     def _open(self) -> None:
