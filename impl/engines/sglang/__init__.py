@@ -6,6 +6,7 @@ TARGETS = {
     },
     "kv_tier": {
         "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
+        "sglang-host": "kvlockstep.impl.engines.sglang.host_tier:SglangHostTier",
     },
     "kv_manager": {
         "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",

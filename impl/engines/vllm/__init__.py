@@ -7,6 +7,8 @@ TARGETS = {
     "kv_tier": {
         "vllm-cpu": "kvlockstep.impl.engines.vllm.tier:VllmTier",
         "vllm-cpu-arc": "kvlockstep.impl.engines.vllm.tier:make_arc",
+        "vllm-tiering": "kvlockstep.impl.engines.vllm.tiering:make",
+        "vllm-tiering-by-request": "kvlockstep.impl.engines.vllm.tiering:make_by_request",
     },
     "kv_manager": {
         "vllm": "kvlockstep.impl.engines.vllm.manager:make",
