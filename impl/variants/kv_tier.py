@@ -104,6 +104,35 @@ class NamesItsPlans(KVTier):
         super().complete(int(str(plan).partition("-")[2]), ok)
 
 
+class ReadsAtOnce(KVTier):
+    """Holds the bytes. A load copies them at once, and holds no unit afterwards."""
+
+    holds_bytes = True
+    loads_hold = False
+
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+        self._bytes: dict[int, bytes] = {}
+        self._copies: dict[Hashable, dict[Key, bytes]] = {}
+
+    def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
+        plan = super().load(keys, owner)
+        if plan is not None:
+            self._copies[plan.id] = {key: self._bytes[unit] for key, unit in plan.units.items()}
+            super().complete(plan.id, True)
+        return plan
+
+    def write(self, plan: Hashable, key: Key, data: bytes) -> None:
+        self._bytes[self._plans[plan].units[key]] = data
+
+    def read(self, plan: Hashable, key: Key) -> bytes | None:
+        return self._copies[plan][key]
+
+    def complete(self, plan: Hashable, ok: bool) -> None:
+        super().complete(plan, ok)
+        self._copies.pop(plan, None)
+
+
 VARIANTS: dict[str, type[KVTier]] = {
     re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): tier
     for name, tier in list(globals().items())

@@ -1,7 +1,8 @@
-"""The adapters of kv_tier: the CPU tiers of vLLM and LMCache, each where it is on this machine."""
+"""The adapters of kv_tier: tiers of vLLM, LMCache and SGLang, each where it is on this machine."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -30,8 +31,29 @@ def engine(name: str) -> Any:
 
 def put(tier: Any, *keys: Key) -> Any:
     plan = tier.store(list(keys), "a")
+    if hasattr(tier, "write"):
+        for key in plan.units:
+            tier.write(plan.id, key, data(key))
     tier.complete(plan.id, True)
     return plan
+
+
+def data(key: Key) -> bytes:
+    return f"chunk {key.hash}".encode()
+
+
+def got(tier: Any, key: Key) -> bytes | None:
+    """What a load of one chunk reads."""
+    assert tier.lookup(key, "a") == HIT
+    plan = tier.load([key], "a")
+    found: bytes | None = tier.read(plan.id, key)
+    tier.complete(plan.id, True)
+    return found
+
+
+def adapter(name: str) -> Any:
+    """The module of a target's adapter."""
+    return importlib.import_module(engine(name).__module__)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,3 +129,124 @@ def test_a_hit_before_its_store_is_done_is_seen_in_vllm(monkeypatch: pytest.Monk
     outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
     assert outcome.failure is not None
     assert outcome.failure.law == "visible_when_written"
+
+
+def test_sglang_keeps_its_pages_when_the_process_ends_in_the_middle_of_a_write() -> None:
+    tier = engine("sglang-file")(2)
+    put(tier, A)
+    plan = tier.store([B], "a")
+    tier.write(plan.id, B, data(B))
+    tier.reopen()
+    assert (tier.lookup(A, "b"), tier.lookup(B, "b")) == (HIT, MISS)
+    assert got(tier, A) == data(A)
+    assert len(tier.free_units()) == 1
+
+
+def test_sglang_reads_no_page_of_which_a_part_is_gone() -> None:
+    tier = adapter("sglang-file").make_damaged(1)
+    put(tier, A)
+    tier.damage(A, "truncate")
+    assert got(tier, A) is None
+    assert tier.lookup(A, "b") == HIT, "nobody repairs it: sglang-file-truncated-kept"
+
+
+def test_a_write_under_the_final_name_is_seen_in_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = engine("sglang-file")
+    monkeypatch.setattr(adapter("sglang-file").Broken, "tofile", lambda self, path: self._page.numpy().tofile(path))
+    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law in ("crash_consistency", "failure_visible")
+
+
+def test_vllm_brings_a_chunk_back_from_its_second_tier() -> None:
+    tier = engine("vllm-tiering")(1)
+    put(tier, A)
+    assert put(tier, B).evicted == [A]
+    plan = tier.store([A], "a")
+    assert (plan.evicted, tier.lookup(A, "b"), len(tier.below.loads)) == ([B], PENDING, 1)
+    tier.complete(plan.id, True)
+    assert got(tier, A) == data(A)
+    tier.reset()
+    assert tier.store([A], "a").units, "the second tier is empty after a reset"
+    assert not tier.below.loads
+
+
+@pytest.mark.parametrize("name", ["vllm-tiering", "vllm-tiering-by-request"])
+def test_a_cascade_without_its_units_is_seen_in_vllm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, primary = engine(name), adapter(name).managers.CPUPrimaryTierOffloadingManager
+    init, spec = primary.__init__, adapter(name).managers.CPULoadStoreSpec
+
+    def made(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        self.complete_read = lambda *_: None
+
+    def unpinned(self: Any, keys: Any, context: Any) -> Any:
+        return spec([self._policy.get(key).chunk_id for key in keys])
+
+    monkeypatch.setattr(primary, "__init__", made)
+    monkeypatch.setattr(primary, "prepare_read", unpinned)
+    # The CPU tier takes chunks before their cascades have ended.
+    process = adapter(name).managers.TieringOffloadingManager.prepare_store
+    monkeypatch.setattr(adapter(name).managers.TieringOffloadingManager, "prepare_store", without_polling(process))
+    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=20_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law in ("whole_or_none", "error_contract")
+
+
+def without_polling(prepare_store: Any) -> Any:
+    """The call, in which the manager asks no tier what has ended."""
+
+    def prepared(self: Any, keys: Any, context: Any) -> Any:
+        self._process_finished_jobs = lambda *_: None
+        try:
+            return prepare_store(self, keys, context)
+        finally:
+            del self._process_finished_jobs
+
+    return prepared
+
+
+def test_a_store_that_does_not_ask_what_has_ended_is_seen_in_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, manager = engine("vllm-tiering"), adapter("vllm-tiering").managers.TieringOffloadingManager
+    monkeypatch.setattr(manager, "prepare_store", without_polling(manager.prepare_store))
+    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law == "refusal_honest"
+
+
+def test_a_promotion_that_fails_and_counts_is_seen_in_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, manager = engine("vllm-tiering"), adapter("vllm-tiering").managers.TieringOffloadingManager
+    complete = manager._complete_promotion
+
+    def counted(self: Any, job: Any, result: Any) -> None:
+        result.success = True
+        complete(self, job, result)
+
+    monkeypatch.setattr(manager, "_complete_promotion", counted)
+    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law in ("failure_visible", "tier_accounting", "event_consistency")
+
+
+def test_lmcache_reads_from_disk_what_it_wrote() -> None:
+    tier = engine("lmcache-disk-repaired")(1)
+    put(tier, A)
+    assert got(tier, A) == data(A)
+    assert put(tier, B).evicted == [A]
+    assert (tier.lookup(A, "a"), got(tier, B)) == (MISS, data(B))
+
+
+def test_an_unpin_that_lmcache_forgets_is_seen_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = engine("lmcache-disk-repaired")
+    monkeypatch.setattr(adapter("lmcache-disk-repaired").disk.LocalDiskBackend, "unpin", lambda *_: True)
+    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law in ("quiescence", "tier_accounting")
+
+
+def test_pages_that_sglang_does_not_count_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = engine("sglang-host")
+    pool = adapter("sglang-host").base.HostKVCache
+    monkeypatch.setattr(pool, "available_size", lambda self: len(self.free_slots))
+    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    assert outcome.failure is not None

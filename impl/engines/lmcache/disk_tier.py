@@ -53,19 +53,33 @@ class AtOnce:
         return job(*args, **options)
 
 
+class Write:
+    """A coroutine that waits for nothing, and may never be run."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+
+    def run(self) -> None:
+        with suppress(StopIteration):
+            self._coroutine.send(None)
+
+    def __del__(self) -> None:
+        self._coroutine.close()
+
+
 class Worker:
-    """Event loop of the backend's worker: keeps the coroutine of the last put that was submitted."""
+    """Event loop of the backend's worker: keeps the last write that was submitted."""
 
     def __init__(self) -> None:
-        self.submitted: Coroutine[Any, Any, Any] | None = None
+        self.submitted: Write | None = None
 
-    def take(self) -> Coroutine[Any, Any, Any] | None:
-        coroutine, self.submitted = self.submitted, None
-        return coroutine
+    def take(self) -> Write | None:
+        write, self.submitted = self.submitted, None
+        return write
 
 
 def _submit(coroutine: Coroutine[Any, Any, Any], loop: Worker) -> None:
-    loop.submitted = coroutine
+    loop.submitted = Write(coroutine)
 
 
 with without_the_rest(ENGINE, BARE, STUBS):
@@ -85,7 +99,7 @@ class Job(NamedTuple):
 
     loads: bool
     objects: dict[Key, Any]
-    writes: dict[Key, Coroutine[Any, Any, Any]]
+    writes: dict[Key, Write]
 
 
 class LMCacheDiskTier:
@@ -171,7 +185,7 @@ class LMCacheDiskTier:
             return
         for key, write in job.writes.items():
             if ok:
-                run(write)
+                write.run()
             else:
                 self._fail(key, write, job.objects[key])
         if job.loads:
@@ -207,7 +221,7 @@ class LMCacheDiskTier:
             case "repeat" if others:
                 shutil.copyfile(others[0], path)
 
-    def _fail(self, key: Key, write: Coroutine[Any, Any, Any], chunk: Any) -> None:
+    def _fail(self, key: Key, write: Write, chunk: Any) -> None:
         self._break(write)
         # What the backend leaves behind.
         chunk.ref_count_down()
@@ -215,7 +229,7 @@ class LMCacheDiskTier:
         self.backend.current_cache_size -= UNIT
         self.backend.usage -= UNIT
 
-    def _break(self, write: Coroutine[Any, Any, Any]) -> None:
+    def _break(self, write: Write) -> None:
         """Runs a write on a disk that is full half-way."""
 
         def broken(buffer: Any, path: str) -> None:
@@ -225,7 +239,7 @@ class LMCacheDiskTier:
 
         self.backend.write_file = broken
         with suppress(OSError):
-            run(write)
+            write.run()
         del self.backend.write_file
 
     def _room(self) -> int:
@@ -252,7 +266,7 @@ class LMCacheDiskTier:
 class LMCacheDiskTierLeft(LMCacheDiskTier):
     """The same, and nobody cleans up after a write that has failed."""
 
-    def _fail(self, key: Key, write: Coroutine[Any, Any, Any], chunk: Any) -> None:
+    def _fail(self, key: Key, write: Write, chunk: Any) -> None:
         self._break(write)
 
 
@@ -260,12 +274,6 @@ class LMCacheDamagedDiskTier(LMCacheDiskTier):
     """The same on a disk that loses, truncates and mixes up files."""
 
     can_damage = True
-
-
-def run(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Runs a coroutine that waits for nothing."""
-    with suppress(StopIteration):
-        coroutine.send(None)
 
 
 def key_of(key: Key) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_tier.directory import CHUNK, HEADER, DirectoryTier, packed, unpacked
-from kvlockstep.reference.kv_tier.contract import Key
+from kvlockstep.reference.kv_tier.contract import Key, LoadPlan
+from kvlockstep.reference.kv_tier.tier import KVTier
 
 
 @fault("tier-no-rename", law="crash_consistency", seen=("mutant",))
@@ -65,3 +66,29 @@ class OneReader(DirectoryTier):
     def complete(self, plan: Hashable, ok: bool) -> None:
         super().complete(plan, ok)
         self._readers = {unit: first for unit, first in self._readers.items() if self._holds[unit]}
+
+
+@fault("tier-reads-late", law="whole_or_none", seen=("mutant",))
+class ReadsLate(KVTier):
+    """A load holds no unit, and still reads only when it is completed, when another chunk may be there."""
+
+    holds_bytes = True
+    loads_hold = False
+
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+        self._bytes: dict[int, bytes] = {}
+        self._loads: dict[Hashable, Mapping[Key, int]] = {}
+
+    def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
+        plan = super().load(keys, owner)
+        if plan is not None:
+            self._loads[plan.id] = plan.units
+            super().complete(plan.id, True)
+        return plan
+
+    def write(self, plan: Hashable, key: Key, data: bytes) -> None:
+        self._bytes[self._plans[plan].units[key]] = data
+
+    def read(self, plan: Hashable, key: Key) -> bytes | None:
+        return self._bytes[self._loads[plan][key]]
