@@ -29,16 +29,17 @@ class Entry:
 class FreeQueue:
     """First in, first out, over the block numbers below `capacity`. The caller queues no block twice.
 
-    The head of the queue is a doubly linked list of entries, closed by `_end`. Behind it lie arrivals: `_out` (its end first), the lists in `_pieces`,
-    then `_in`; a piece is turned over when it becomes `_out`. A block leaves the list by its links. Nobody knows where
-    among the arrivals a block lies, so there it leaves its entry behind: the first `gone` arrivals of an
-    entry are gone. As long as any arrival is gone, every block that is removed or popped from the list pays for the first
-    arrival: if it is gone it is dropped, otherwise it joins the list.
+    The head of the queue is a doubly linked list of entries, closed by `_end`. Behind it lie arrivals: `_out` (its end
+    first), the lists in `_pieces`, then `_in`; a piece is turned over when it becomes `_out`. A block leaves the list
+    by its links. Nobody knows where among the arrivals a block lies, so there it leaves its number behind: the first
+    `gone` arrivals of an entry are gone. Every block that is removed pays for the first two arrivals, and every block
+    popped from the list for one as long as any is gone: what is gone is dropped, what is not joins the list.
 
     So arrivals that are gone are never more than blocks in the list: an operation that adds one to these, or takes one
     from those, evens it out at once. Hence nothing is gone when the list is empty, and a batch is popped off the
     arrivals as it is; arrivals are never more than `capacity`; and a call does O(1) for each of its blocks, beside
-    turning over one piece.
+    turning over one piece. When nothing is left behind the list, blocks that return after a removal join it at once,
+    as many as were `_taken`: their entries are still near the core.
     """
 
     __slots__ = ("_end", "_entries", "_gone", "_in", "_linked", "_out", "_pieced", "_pieces", "_taken")
