@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvlockstep.impl.block_pool.free_queue import FreeQueue
-from kvlockstep.impl.block_pool.keys import RequestKeys
+from kvlockstep.impl.block_pool.keys import DIGESTS, NamedHash, RequestKeys
 from kvlockstep.impl.block_pool.prefixes import CachedPrefix, Prefixes
 from kvlockstep.reference.block_pool.contract import AlreadyCached, ExtraKey, HashFunction, InUse, Prefix
 from kvlockstep.reference.errors import InvalidArgument, NotCached, NotHeld, OutOfSlots, UnknownSlot
@@ -19,12 +19,14 @@ class BlockPool:
 
     Nobody asks by name for a free block that caches nothing, so these are a plain stack. They come before the cached
     ones, of which a hit may take any out of the middle: a FreeQueue. `_state` of a block is HOLDER times the number of
-    its holders, plus CACHED if it is cached.
+    its holders, plus CACHED if it is cached. `hash_function` is a function, or the name of one of keys.DIGESTS.
     """
 
-    def __init__(self, blocks: int, block_size: int, hash_function: HashFunction | None = None) -> None:
+    def __init__(self, blocks: int, block_size: int, hash_function: HashFunction | NamedHash | None = None) -> None:
         if blocks < 0 or block_size < 1:
             raise InvalidArgument(f"blocks={blocks}, block_size={block_size}: at least 0 and 1")
+        if isinstance(hash_function, str) and hash_function not in DIGESTS:
+            raise InvalidArgument(f"hash_function={hash_function!r}: by name there are {', '.join(DIGESTS)}")
         self._blocks = blocks
         self._block_size = block_size
         self._hash = hash_function

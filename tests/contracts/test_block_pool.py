@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 from array import array
@@ -87,7 +88,7 @@ TestMachine.settings = settings(max_examples=20, stateful_step_count=30, deadlin
 
 
 class TestKeys:
-    @pytest.mark.parametrize("hash_function", [None, one_bit])
+    @pytest.mark.parametrize("hash_function", [None, one_bit, *block_keys.DIGESTS])
     @given(tokens=tokens_of, size=st.sampled_from(SIZES), cuts=st.lists(st.integers(0, 70), max_size=4))
     def test_growing_makes_no_difference(self, hash_function, tokens, size, cuts):
         whole = RequestKeys(size, (None, "image"), hash_function)
@@ -132,6 +133,26 @@ class TestKeys:
             pools = [make(0, size, function) for make in POOLS]
             wanted, found = (keys_of(pool, range(-40, 40), (7, None, "image")).hashes for pool in pools)
             assert found == wanted
+
+    def test_a_named_digest_covers_parent_tokens_and_extra_key(self):
+        keys = RequestKeys(2, (None, "image"), "sha256")
+        keys.extend([1, 2, -3, 4, 5])
+        first = hashlib.sha256(bytes(32) + array("i", [1, 2]).tobytes()).digest()
+        second = hashlib.sha256(first + array("i", [-3, 4]).tobytes() + b"'image'").digest()
+        assert keys.hashes == [int.from_bytes(digest, "little") for digest in (first, second)]
+        twin = keys.copy()
+        twin.extend([6])
+        keys.extend([6])
+        assert twin.hashes == keys.hashes
+
+    @pytest.mark.parametrize("name", block_keys.DIGESTS)
+    def test_a_pool_on_a_named_digest(self, name):
+        outcome = watched(random_walk, BlockPoolModel, lambda b, s, _: BlockPool(b, s, name), seed=8, steps=4_000)
+        assert outcome.failure is None
+
+    def test_an_unknown_digest_is_refused_with_the_known_ones(self):
+        with pytest.raises(InvalidArgument, match="sha256, blake2b"):
+            BlockPool(1, 1, "md5")
 
     def test_every_form_of_tokens(self):
         tokens = [5, -6, 2**31 - 1, 0, 9]
