@@ -14,7 +14,7 @@ from typing import Any
 
 from kvlockstep.bench.peers import hashers, pools, queues
 from kvlockstep.bench.serving import bench_longest, bench_serving
-from kvlockstep.bench.timing import Call, Speed, best_of, no_gc
+from kvlockstep.bench.timing import Call, Speed, cpu_best_of, no_gc
 
 Take = Callable[[int], list[int]]
 Give = Callable[[list[int]], None]
@@ -63,7 +63,7 @@ def bench_churn(queue: Callable[..., Any], pool: Callable[..., Any], rounds: int
         calls = [churn(stack.take, stack.give, batch)]
         calls += [churn(take, give, batch) for take, give in lists.values()]
         calls += [churn(server.allocate, server.free, batch) for server in counted.values()]
-        floor, *times = [1e9 * t / (RING * batch) for t in best_of(calls, rounds, max(1, 256 // batch))]
+        floor, *times = [1e9 * t / (RING * batch) for t in cpu_best_of(calls, rounds, max(1, 256 // batch))]
         bare = dict(zip(lists, times, strict=False))
         whole = dict(zip(counted, times[len(lists) :], strict=True))
         ours = bare.pop("ours"), whole.pop("ours")
@@ -101,12 +101,12 @@ def removal_time(queue: Callable[..., Any], blocks: int, rounds: int, batch: int
     best = float("inf")
     with no_gc():
         for _ in range(rounds):
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(3):
                 for some in batches:
                     free_queue.remove(some)
                     free_queue.append(some)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
     return 1e9 * best / (3 * len(batches) * batch)
 
 
@@ -130,7 +130,7 @@ def bench_keys(pool: Callable[..., Any], rounds: int = 60) -> list[Speed]:
     peers, grown = hashers(tokens), hashers(tokens[:GROWN])
     ours = [partial(grow, None, [data]), partial(grow, None, [tokens]), partial(grow, "sha256", [tokens])]
     calls: list[Call] = [*ours, *(whole for whole, _ in peers.values()), floor or ours[0]]
-    times = best_of(calls, rounds, 1)
+    times = cpu_best_of(calls, rounds, 1)
     array_, list_, digest, *others, bare = [1e6 * t / (PROMPT / 1000) for t in times]
     bare = bare if floor else 0.0
     beside = dict(zip(peers, others, strict=True))
@@ -145,7 +145,7 @@ def bench_keys(pool: Callable[..., Any], rounds: int = 60) -> list[Speed]:
         partial(grow, "sha256", pieces),
         *(more for _, more in grown.values()),
     ]
-    plain, digest, *others = [1e6 * t / (GROWN / 1000) for t in best_of(growing, rounds // 4, 2)]
+    plain, digest, *others = [1e6 * t / (GROWN / 1000) for t in cpu_best_of(growing, rounds // 4, 2)]
     beside = dict(zip(grown, others, strict=True))
     rows.append(Speed("b keys of a request growing to 4k by the block", unit, plain, 0.0, 0.0, peers=beside))
     rows.append(Speed("b keys of a request growing to 4k by the block, sha256", unit, digest, 0.0, 0.0, peers=beside))

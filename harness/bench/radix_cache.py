@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kvlockstep.bench.peers import sglang_tree
-from kvlockstep.bench.timing import Speed, best_of, no_gc
+from kvlockstep.bench.timing import Speed, cpu_best_of, no_gc
 from kvlockstep.runs.chat import Chats
 
 Factory = Callable[[int, int], Any]
@@ -54,7 +54,7 @@ def bench_match(factory: Factory, prompts: int = 1000, rounds: int = 60) -> list
             partial(_each, cache.match_prefix, diverging[:some]),
             partial(_each, _equal, pairs),
         ]
-        whole, half, floor = [1e6 * t / some / (PROMPT / 1000) for t in best_of(calls, rounds, 16 // some)]
+        whole, half, floor = [1e6 * t / some / (PROMPT / 1000) for t in cpu_best_of(calls, rounds, 16 // some)]
         rows.append(Speed(f"c match 32k, fully cached, {how}", "us per 1k tokens", whole, floor, 2.4))
         rows.append(Speed(f"c match 32k, diverges half-way, {how}", "us per 1k tokens", half, floor, 2.4))
     return rows
@@ -107,18 +107,18 @@ def bench_insert(factory: Factory, rounds: int = 300) -> Speed:
         for _ in range(rounds):
             tokens = array("q", np.concatenate((head, numbers.integers(0, 128_000, half))).tobytes())
             slots = np.concatenate((head_slots, cache.allocate(half)))
-            start = time.perf_counter()
+            start = time.process_time()
             already = cache.insert_prefix(tokens, slots)
-            ours.append(time.perf_counter() - start)
+            ours.append(time.process_time() - start)
             assert already == half
-            start = time.perf_counter()
+            start = time.process_time()
             _ = data == other, bytes(memoryview(data)), slots32.copy()
-            floor.append(time.perf_counter() - start)
+            floor.append(time.process_time() - start)
             if tree is not None:
                 key, values = tree.key(tokens), tree.slots(2 * half)
-                start = time.perf_counter()
+                start = time.process_time()
                 already = tree.insert(key, values)
-                peer.append(time.perf_counter() - start)
+                peer.append(time.process_time() - start)
                 assert already == half
     peers = {RUST: 1e6 * median(peer)} if peer else {}
     return Speed("d insert 4k, 2k cached", "us", 1e6 * median(ours), 1e6 * median(floor), 0.0, peers=peers)
@@ -142,9 +142,9 @@ def bench_evict(factory: Factory, rounds: int = 5) -> list[Speed]:
     times = []
     with no_gc():
         for _ in range(2_000):
-            start = time.perf_counter()
+            start = time.process_time()
             cache.evict(1)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
     rows.append(Speed("e evict one token, 100,000 leaves", "us", 1e6 * median(times), 0.0, 5.0))
     return rows
 
@@ -154,9 +154,9 @@ def evict_time(factory: Factory, leaves: int, size: int) -> float:
     cache = leafy_cache(factory, leaves, size)
     tokens = leaves * size // 10
     with no_gc():
-        start = time.perf_counter()
+        start = time.process_time()
         cache.evict(tokens)
-        return (time.perf_counter() - start) / tokens
+        return (time.process_time() - start) / tokens
 
 
 def leafy_cache(factory: Factory, leaves: int, size: int) -> Any:
@@ -207,7 +207,7 @@ def deep_times(factory: Factory, depth: int, rounds: int, size: int = 16) -> lis
     if tree is not None:
         key = tree.key(tokens)
         calls.append(lambda: tree.match(key))
-    times = [1e6 * t / depth for t in best_of(calls, rounds, max(1, 2_000 // depth))]
+    times = [1e6 * t / depth for t in cpu_best_of(calls, rounds, max(1, 2_000 // depth))]
     return times if tree is not None else [*times, 0.0]
 
 
@@ -255,9 +255,9 @@ def bench_chat(factory: Factory, rounds: int = 5) -> list[Speed]:
         for how, make in ways.items():
             server = make()
             with no_gc():
-                start = time.perf_counter()
+                start = time.process_time()
                 rates[how] = serve(server, requests)
-                seconds[how] = min(seconds[how], time.perf_counter() - start)
+                seconds[how] = min(seconds[how], time.process_time() - start)
     speed = {how: len(requests) / seconds[how] for how in ways}
     rows = []
     for how, publish in (("prompt cached at once", True), ("cached when finished", False)):
@@ -302,7 +302,7 @@ class Server:
 
 
 def serve(server: Any, requests: list[tuple[array[int], array[int]]], in_flight: int = IN_FLIGHT) -> float:
-    """Runs the requests, each finished when `in_flight` later ones have started; the share of prompt tokens that hit."""
+    """Runs the requests, each finished when `in_flight` later ones have started; the share of prompt tokens hit."""
     flying: deque[tuple[Any, array[int]]] = deque()
     hit = asked = 0
     for prompt, full in requests:

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from kvlockstep.bench.peers import BLOCK_SIZE, pools
-from kvlockstep.bench.timing import Call, Speed, best_of, worst_call
+from kvlockstep.bench.timing import Call, Speed, cpu_best_of, worst_call
 
 BATCH = 16
 MANY = 1_000_000
@@ -29,9 +29,9 @@ def bench_serving(make: Callable[..., Any], blocks: int = 100_000, rounds: int =
     turns = [partial(_next, cycles[name]) for name in servers], [partial(_next, hits[name]) for name in servers]
     rows = []
     for what, calls in zip(("evict, cache and free 16", "hold 16 random cached blocks and let go"), turns, strict=True):
-        times = [1e9 * t / BATCH for t in best_of(calls, rounds, 1_000)]
+        times = [1e9 * t / BATCH for t in cpu_best_of(calls, rounds, 1_000)]
         rows.append(_row(f"a pool, {what}", "ns per block", dict(zip(servers, times, strict=True))))
-    times = [1e6 * t for t in best_of(list(ones.values()), rounds, 200)]
+    times = [1e6 * t for t in cpu_best_of(list(ones.values()), rounds, 200)]
     rows.append(_row("a pool, evict one block", "us", dict(zip(servers, times, strict=True))))
     return rows
 

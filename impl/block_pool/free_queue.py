@@ -38,11 +38,11 @@ class FreeQueue:
     So arrivals that are gone are never more than blocks in the list: an operation that adds one to these, or takes one
     from those, evens it out at once. Hence nothing is gone when the list is empty, and a batch is popped off the
     arrivals as it is; arrivals are never more than `capacity`; and a call does O(1) for each of its blocks, beside
-    turning over one piece. When nothing is left behind the list, blocks that return after a removal join it at once,
-    as many as were `_taken`: their entries are still near the core.
+    turning over one piece. From the first removal on, arrivals are linked when they come, while their entries are still
+    near the core, and as many that came before; a queue without removals stays one of slices.
     """
 
-    __slots__ = ("_end", "_entries", "_gone", "_in", "_linked", "_out", "_pieced", "_pieces", "_taken")
+    __slots__ = ("_end", "_entries", "_gone", "_in", "_linked", "_out", "_pieced", "_pieces", "_removals")
 
     def __init__(self, capacity: int, blocks: Iterable[int] = ()) -> None:
         self._in: list[int] = []
@@ -54,7 +54,7 @@ class FreeQueue:
         self._end.following = self._end
         self._linked = 0
         self._gone = 0
-        self._taken = 0
+        self._removals = False
         self.append(list(blocks))
 
     def __len__(self) -> int:
@@ -74,11 +74,11 @@ class FreeQueue:
 
     def append(self, blocks: Sequence[int]) -> None:
         """Queues blocks at the tail, in their order."""
-        if self._taken:
-            self._taken = max(0, self._taken - len(blocks))
+        if self._removals:
             if not self._arrivals():
                 self._link(blocks)
                 return
+            self._link(self._arrived(len(blocks)))
         last = self._in
         last += blocks
         if len(last) >= PIECE:
@@ -111,7 +111,7 @@ class FreeQueue:
                 entry.following = None
         self._linked -= len(blocks) - gone
         self._gone += gone
-        self._taken += len(blocks)
+        self._removals = True
         if self._arrivals():
             self._link(self._arrived(2 * len(blocks)))
 

@@ -258,14 +258,14 @@ class TestFreeQueue:
             queue.append(queue.pop(30))
         assert not queue._linked
 
-    def test_what_hits_took_is_linked_when_it_returns_and_nothing_else(self):
+    def test_after_a_removal_arrivals_are_linked_until_none_is_left(self):
         queue = FreeQueue(100, range(100))
-        for i in range(300):
+        for i in range(60):
             queue.remove([i % 100])
             queue.append([i % 100])
         assert (queue._linked, queue._arrivals()) == (100, 0)
         queue.append(queue.pop(60))
-        assert (queue._linked, queue._arrivals()) == (40, 60)
+        assert (queue._linked, queue._arrivals()) == (100, 0)
 
 
 def shuffled_cut(blocks, rng):
