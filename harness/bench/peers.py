@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,7 +114,7 @@ def hashers(tokens: list[int]) -> dict[str, tuple[Callable[[], Any], Callable[[]
             for start in range(0, len(tokens), BLOCK_SIZE):
                 request.append_output_token_ids(tokens[start : start + BLOCK_SIZE])
 
-        calls[f"vLLM {name}"] = (lambda hasher=hasher, whole=whole: hasher(whole)), grow
+        calls[f"vLLM {name}"] = partial(hasher, whole), grow
     return calls
 
 
