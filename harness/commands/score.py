@@ -47,7 +47,8 @@ from kvlockstep.targets.registry import check_contract, known_faults
     default=0.25,
     show_default=True,
     metavar="X",
-    help="Steps for each known-good target, as a multiple of the profile's random steps.",
+    help="Steps for each known-good target, as a multiple of the profile's random steps. "
+    "A target that misses goals is played again, 2.5 times as long.",
 )
 @click.option(
     "--every-driver", is_flag=True, help="Run Hypothesis also on faults that exploration and random episodes caught."

@@ -2,7 +2,7 @@
 
 Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
 With `every_driver` it also runs on faults that the others caught, with a third of its examples. Known-good
-targets run under the random driver.
+targets run under the random driver, longer while goals are missing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faul
 STEP_SECONDS = 0.5
 SHRINK_STEPS = 40_000
 EXPLORE_SHARE = 0.02
+# A known-good target that has not met every goal is played again, so many times as long.
+LONGER = 2.5
 MEDIAN_LENGTH = 6
 LONGEST = 12
 
@@ -205,7 +207,8 @@ def score(
 ) -> Score:
     """Scores the faults of the contracts, or only `faults`; with `faults` no known-good targets run.
 
-    Known-good targets get `clean_times` the profile's random steps; 0 leaves them out. `progress` hears (done, all).
+    Known-good targets get `clean_times` the profile's random steps, and LONGER where that misses goals; 0 leaves them
+    out. `progress` hears (done, all).
     """
     started = time.perf_counter()
     result = Score(whole=not faults)
@@ -296,11 +299,13 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 
 
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
-    target = resolve(contract, name)
-    outcome = drive("random", target, replace(profile, random_steps=steps), seed)
-    model_type = model_of(contract)
-    missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
-    missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
+    target, model_type = resolve(contract, name), model_of(contract)
+    for budget in (steps, round(LONGER * steps)):
+        outcome = drive("random", target, replace(profile, random_steps=budget), seed)
+        missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
+        missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
+        if outcome.failure is not None or not missed:
+            break
     verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
     law = outcome.failure.law if outcome.failure is not None else None
     return Clean(contract, name, verdict, outcome.steps, round(outcome.seconds, 1), law, missed)
