@@ -12,9 +12,9 @@ from kvlockstep.commands.cli import main
 pytest_plugins = ["pytester"]
 
 # On tensors as small as those of the tests a second thread only waits, and burns as much time as the first one: a
-# Llama of two layers takes seven times as long. Processes that tests start inherit it.
+# Llama of two layers takes seven times as long. Nothing has imported torch yet.
+# Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
