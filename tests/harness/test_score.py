@@ -18,8 +18,8 @@ from kvlockstep.targets.registry import OWN_TARGETS, resolve
 QUICK = profile_of("quick")
 
 
-def test_a_contract_is_scored_with_every_driver_and_seed():
-    result = score(QUICK, contracts=["block_stack"], every_driver=True, jobs=1)
+def test_a_contract_is_scored_with_thorough_and_seed():
+    result = score(QUICK, contracts=["block_stack"], thorough=True, jobs=1)
     assert result.verdict == "holds"
     assert {fault.id for fault in result.faults} == {f.id for f in FAULTS.values() if f.contract == "block_stack"}
     for fault in result.faults:
