@@ -15,7 +15,7 @@ class Job:
 
     The first `prompt` tokens are its prompt; of those behind them the scheduler has heard of `delivered`. `rank` orders
     it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. `offered` are
-    drafts for its next batch. If it is `aborted`, it ends with its next token at the latest.
+    drafts for its next batch. `turn` counts the starts of all requests up to its last one, 0 before. If it is `aborted`, it ends with its next token at the latest.
     """
 
     request: Request
@@ -26,6 +26,7 @@ class Job:
     fresh: bool = True
     preempted: bool = False
     aborted: bool = False
+    turn: int = 0
     offered: list[int] = field(default_factory=list)
 
     @property

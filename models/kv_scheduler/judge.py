@@ -81,9 +81,11 @@ class SchedulerJudge(SchedulerSession):
         self._check_preempted(batch.preempted)
         # Who waits for a transfer may schedule nothing, and may lose what he computed for want of room.
         waits = self.transfers is not None and bool(self.transfers.moving or transfers)
+        # So may who has made room for a request that holds what was loaded for it, and goes on in the next batch.
+        waits = waits or bool(self.transfers and batch.preempted and not items and self.holding)
         if not self.flights and not waits:
             self._check(laws.progress, len(items), list(self.live))
-        self._check_items(items)
+        self._check_items(items, {rid for transfer in transfers for rid in transfer.rids})
         if self.transfers:
             self._before_forward(items, transfers, batch.copies)
         self._forward(items, batch.copies)
@@ -146,6 +148,8 @@ class SchedulerJudge(SchedulerSession):
     def reset(self) -> Answer:
         """Every content is dropped; live requests wait again."""
         require(self.allows("reset"))
+        if self.transfers and self.traits.in_steps:
+            self._end_all()
         self._call(self.adapter.reset)
         self.goals_met["reset_live"] += any(not job.fresh for job in self.live.values())
         queued = [name for names in self._call(self.adapter.queues).values() for name in names]
@@ -251,7 +255,7 @@ class SchedulerJudge(SchedulerSession):
                 self.transfers.end(moving)
             self._poll()
             self._settle()
-            if not self.transfers.moving:
+            if self.transfers.quiet:
                 break
 
     def _before_forward(
@@ -308,7 +312,7 @@ class SchedulerJudge(SchedulerSession):
         for flight in self.flights:
             flight.gained.pop(name, None)
 
-    def _check_items(self, items: Sequence[Item]) -> None:
+    def _check_items(self, items: Sequence[Item], loading: set[str]) -> None:
         seen: set[str] = set()
         for item in items:
             self._check(laws.live_items, item.rid, self.live, seen)
@@ -318,11 +322,16 @@ class SchedulerJudge(SchedulerSession):
         if self.traits.policy is not None:
             waiting = [(job.rank, name) for name, job in self.live.items() if job.fresh and not job.undelivered]
             if self.transfers:
-                loading = self.transfers.loading()
+                loading |= self.transfers.loading()
                 waiting = [(rank, name) for rank, name in waiting if name not in loading]
             for name in seen:
                 job = self.live[name]
-                before = [n for rank, n in waiting if rank < job.rank and n not in seen] if job.fresh else []
+                # Who holds what was loaded for it may go first: it keeps others from that room.
+                late = job.fresh and name not in self.holding
+                before = [n for rank, n in waiting if rank < job.rank and n not in seen] if late else []
+                # Who was overtaken while it was loaded for may be so again, if both are preempted.
+                if self.transfers:
+                    before = [n for n in before if not 0 < job.turn < self.live[n].turn]
                 self._check(laws.admission_order, name, before, self.traits.policy)
         sampling = {item.samples for item in items if item.n == 1 or not item.samples}
         self.goals_met["chunk"] += False in sampling
@@ -352,6 +361,7 @@ class SchedulerJudge(SchedulerSession):
             job, stop = self.live[item.rid], item.start + item.n
             if job.fresh:
                 goals.notice_start(self.goals_met, job, item)
+                job.turn = next(self._turns)
                 job.request.hit = item.start
                 job.fresh = job.preempted = False
             else:
@@ -414,6 +424,7 @@ class SchedulerJudge(SchedulerSession):
         held = occupancy.held_slots
         limbo = reserved = 0
         if self.transfers:
+            self.holding = {name for name, job in self.live.items() if job.fresh and tables[name]}
             self.transfers.start(self.transfers.submitted(), self.live)
             idle = not self.live and not self.flights
             limbo, reserved = self.transfers.settle(free, occupancy.held, idle)

@@ -198,6 +198,16 @@ class SchedulerTraits:
     ordered: bool = trait(
         False, "The device runs loads behind the batches in flight. If False, a load may write at once."
     )
+    partial_loads: bool = trait(
+        False,
+        "Of a load that fails the blocks that were written count: `complete` has a third argument, how many of the "
+        "first ones these are.",
+    )
+    in_steps: bool = trait(
+        False,
+        "Transfers are submitted and heard of in steps only. `poll` is a step without a batch, and comes with no batch "
+        "in flight. What is decided in between is submitted by the next step.",
+    )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(
         False,
