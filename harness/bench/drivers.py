@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,16 +20,18 @@ from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.notes import EpisodeNotes, noting
+from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.hypothesis_machine import hypothesis_run
-from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets.registry import load, resolve
 
 ROUNDS = 3
 RANDOM_SECONDS = 1.0
-EXAMPLES, STEPS = 60, 50
+BUDGET = Profile("bench", examples=60, steps_per_example=50, random_steps=sys.maxsize)
 NOTE_ROUNDS, NOTED_STEPS = 7, 4_000
 ROWS = (("slot_pool", "reference"), ("slot_pool", "pool"), ("kv_manager", "reference"), ("kv_manager", "blocks"))
 
@@ -58,8 +61,9 @@ def _compare(contract: str, name: str) -> DriverSpeed:
     walks, machines = [], []
     for seed in range(ROUNDS):
         with Watchdog(30.0).watching() as watchdog:
-            walk = random_walk(model_type, factory, seed=seed, watchdog=watchdog, seconds=RANDOM_SECONDS)
-            machine = hypothesis_run(model_type, factory, seed=seed, watchdog=watchdog, examples=EXAMPLES, steps=STEPS)
+            run = Run(model_type, factory, BUDGET, watchdog, seed)
+            walk = RandomWalk(RANDOM_SECONDS).run(run)
+            machine = HypothesisMachines().run(run)
         walks.append(walk.steps / walk.seconds)
         machines.append(machine.steps / machine.seconds)
     ratio = statistics.median(w / m for w, m in zip(walks, machines, strict=True))
@@ -76,7 +80,7 @@ def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
         for model in (model_type, noted):
             with Watchdog(30.0).watching() as watchdog:
                 began = time.process_time()
-                random_walk(model, factory, seed=seed, watchdog=watchdog, steps=NOTED_STEPS)
+                RandomWalk().run(Run(model, factory, Profile("notes", random_steps=NOTED_STEPS), watchdog, seed))
                 seconds.append(time.process_time() - began)
         shares.append(seconds[1] / seconds[0] - 1)
     return statistics.median(shares)

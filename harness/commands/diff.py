@@ -22,7 +22,8 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_manager import KVManagerModel
@@ -119,7 +120,7 @@ def diff(
     pair = pair_model((a.name, b.name), b.factory, without, roomy)
 
     def work(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
-        return random_walk(model_type, a.factory, seed=seed, watchdog=watchdog, steps=steps)
+        return RandomWalk().run(Run(model_type, a.factory, replace(budget, random_steps=steps), watchdog, seed))
 
     outcome = supervised("random", pair, work, budget.step_seconds)
     if outcome.failure is None:

@@ -15,16 +15,16 @@ SLOWEST, SHORTEST_LIMIT = 100, 300.0
 class Profile:
     """Budgets of one check of one target, in work and not in time, so that every machine finds the same.
 
-    `explore_steps` is for all small scopes together; see drivers.explore for which steps count. Shrinking one failure
-    plays up to `shrink_steps`. The limits in seconds are there for targets that are slow beyond all reason. A call that
-    takes `step_seconds` is cut off.
+    A driver reads what it uses; the rest may be left out. `explore_steps` is for all small scopes together; see
+    drivers.explore for which steps count. Shrinking one failure plays up to `shrink_steps`. The limits in seconds are
+    there for targets that are slow beyond all reason. A call that takes `step_seconds` is cut off.
     """
 
     name: str
-    explore_steps: int
-    examples: int
-    steps_per_example: int
-    random_steps: int
+    explore_steps: int = 0
+    examples: int = 0
+    steps_per_example: int = 0
+    random_steps: int = 0
     step_seconds: float = 5.0
     shrink_steps: int = 120_000
 

@@ -20,7 +20,7 @@ from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.models.registry import MODELS, model_of
-from kvlockstep.properties.law import EVERYWHERE, Law, muted
+from kvlockstep.properties.law import EVERYWHERE, Law
 from kvlockstep.properties.overlaps import shadow_of
 from kvlockstep.runs.drive import drive
 from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
@@ -47,7 +47,7 @@ class Sighting:
 
 @dataclass
 class FaultScore:
-    """The score of one fault. `laws` are those that see the shrunk trace: each one with those before it muted."""
+    """The score of one fault. `laws` are those that see the shrunk trace: each one found without those before it."""
 
     id: str
     contract: str
@@ -277,15 +277,14 @@ def _runs(seeds: tuple[int, ...], so_far: FaultScore, every_driver: bool) -> Ite
 
 
 def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
-    """The laws that the trace violates, each found with those before it muted, as far as a model gets without them."""
+    """The laws that the trace violates, each found without those before it, as far as a model gets without them."""
     model_type = model_of(target.contract)
     laws = {law.id: law for law in model_type.laws if law not in EVERYWHERE}
     seen: list[Law[Any]] = []
     with Watchdog(STEP_SECONDS).watching() as watchdog:
         while True:
             try:
-                with muted(seen):
-                    again = run_ops(model_type, target.factory, trace.scope, trace.ops, watchdog)
+                again = run_ops(model_type.without(seen), target.factory, trace.scope, trace.ops, watchdog)
             except Exception:
                 return
             if again is None:

@@ -37,6 +37,7 @@ class IndexJudge:
         workers: int,
         extra_keys: Sequence[Any],
         always: Iterable[Question] = (),
+        checks: Checks | None = None,
     ) -> None:
         self._factory, self._size = factory, block_size
         self.adapter = make_adapter(factory, block_size)
@@ -45,7 +46,7 @@ class IndexJudge:
         self._names: dict[Prefix, int] = {}
         self.workers = [self._new_worker(name) for name in range(workers)]
         self.heard = [Heard(block_size, self.traits) for _ in range(workers)]
-        self.checks = Checks()
+        self.checks = checks or Checks()
         self.goals_met: Counter[str] = Counter()
         usable = [(tokens, key) for tokens, key in always if key in self._extra_keys]
         self.questions = Questions(self.heard, self.checks, self.adapter, usable)

@@ -21,6 +21,7 @@ from kvlockstep.models.kv_manager.session import Session
 from kvlockstep.models.kv_manager.settling import settle
 from kvlockstep.models.requests.adapter import answered, number, pairs
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, copies_text, freed_text
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Memory, Request, accepted_of
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.listener import Hit
@@ -37,8 +38,14 @@ class ManagerJudge(Session):
 
     _call = staticmethod(answered)
 
-    def __init__(self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail") -> None:
-        super().__init__(adapter, memory, ask)
+    def __init__(
+        self,
+        adapter: Any,
+        memory: Callable[[Any, Traits, Counter[str]], Memory],
+        ask: str = "avail",
+        checks: Checks | None = None,
+    ) -> None:
+        super().__init__(adapter, memory, ask, checks)
         self._answer = DONE
         settle(self)
 

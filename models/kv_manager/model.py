@@ -19,6 +19,7 @@ from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import as_state, make_adapter
 from kvlockstep.models.requests.answers import Answer
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.shrinking import less_room, without_forks
@@ -50,7 +51,7 @@ class KVManagerModel(RequestModel[KVScope]):
 
     def __init__(self, scope: KVScope, factory: Factory) -> None:
         adapter = make_adapter(factory, scope.blocks, scope.block_size)
-        super().__init__(scope, factory, ManagerJudge(adapter, self.memory_type, scope.ask))
+        super().__init__(scope, factory, ManagerJudge(adapter, self.memory_type, scope.ask, Checks(self.laws)))
         self.prompts = Prompts(scope, self.judge)
         self.forks = Forks(scope, self.judge)
         self._size = self.judge.traits.block_size

@@ -18,7 +18,7 @@ from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.properties.transfers import Source
-from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
@@ -53,6 +53,7 @@ class Moving:
     contents: list[list[int]] = field(default_factory=list)
     landed: bool = False
     told: bool = False
+    failed: bool = False
     stale: bool = False
     batches: int = 0
 
@@ -82,6 +83,9 @@ class Transfers:
         self._stepped = False
         self._free_in_steps: deque[set[int]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
         self.quiet = True
+        self.has_own = False
+        self.failed_unheard: list[Hashable] = []
+        self.void_slots: set[int] = set()
         self.moving: dict[Hashable, Moving] = {}
 
     @property
@@ -100,11 +104,14 @@ class Transfers:
             self._wait_for(transfer.after, "after")
             self._start(self._placed(transfer), live)
 
-    def wait(self) -> None:
-        """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end."""
-        self._own = self._wait_for(answered(self._adapter.waits), "waits")
+    def wait(self, lost: int | None = None) -> None:
+        """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end.
 
-    def _wait_for(self, ids: Collection[Hashable], said: str) -> list[Hashable]:
+        The first of these fails with `lost` blocks written, if that is not None.
+        """
+        self._own = self._wait_for(answered(self._adapter.waits), "waits", lost)
+
+    def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
         """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
         own = []
         for id in ids:
@@ -113,11 +120,22 @@ class Transfers:
                 raise Divergence(ERROR_CONTRACT.id, f"{said} names {id!r}, which is no transfer in flight")
             self._goals_met["waited"] += not moving.landed
             if moving.transfer.before and moving.transfer.kind == "load" and not moving.told:
+                self.has_own = True
+                if lost is not None and not own and moving.may_fail(self._traits.fails):
+                    self._fail_own(moving, min(lost, len(moving.targets) - 1))
+                else:
+                    self.end(moving)
                 own.append(id)
-                self.end(moving)
             else:
                 self._land(moving, len(moving.targets))
         return own
+
+    def _fail_own(self, moving: Moving, written: int) -> None:
+        """A load that the batch waits for fails; the scheduler hears of it when the batch is back."""
+        self._goals_met["own_load_fails"] += 1
+        self.void_slots.update(slot for place in moving.targets[written:] for slot in self._slots(place))
+        self.failed_unheard.append(moving.transfer.id)
+        self.end(moving, written)
 
     def check_writes(self, name: str, blocks: Iterable[int]) -> None:
         """A batch writes these blocks of the pool."""
@@ -143,11 +161,19 @@ class Transfers:
         if names:
             self._loads.clear()
 
-    def returned(self) -> None:
-        """The oldest batch is back, and with it the ends of its own loads."""
+    def returned(self) -> bool:
+        """The oldest batch is back, and with it the ends of its own loads. Returns whether one of them had failed."""
         self._polls = 0
-        for id in self._batches.popleft()[2]:
+        own = self._batches.popleft()[2]
+        for id in own:
             self.moving.pop(id, None)
+        failed = not set(own).isdisjoint(self.failed_unheard)
+        self.failed_unheard = [id for id in self.failed_unheard if id not in own]
+        return failed
+
+    def failed(self) -> set[str]:
+        """Returns the requests whose load has failed, which the scheduler hears of at the next poll at the latest."""
+        return {rid for moving in self.moving.values() if moving.failed for rid in moving.transfer.rids}
 
     def gone(self, name: str) -> None:
         """A request is aborted."""
@@ -166,7 +192,7 @@ class Transfers:
             # What could not be loaded is loaded again, or computed.
             self._loads.clear()
         self._land(moving, len(moving.targets) if written is None else written)
-        moving.told = True
+        moving.told, moving.failed = True, written is not None
         landed = [len(moving.targets) if written is None else written] if self._traits.partial_loads else []
         answered(self._adapter.complete, moving.transfer.id, written is None, *landed)
 
@@ -284,7 +310,8 @@ class Transfers:
             if moving.stale and place.tier is not None and not self._is_read(place):
                 self._write(place, [POISON] * len(stamps))
             arrives = [POISON] * len(stamps) if moving.stale else stamps
-            self._write(moving.targets[n], arrives if n < written else [LOST] * len(stamps))
+            left = VOID if moving.transfer.id in self.failed_unheard else LOST
+            self._write(moving.targets[n], arrives if n < written else [left] * len(stamps))
 
     def _is_read(self, place: Place) -> bool:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())

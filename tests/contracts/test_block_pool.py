@@ -8,14 +8,13 @@ from array import array
 
 import numpy as np
 import pytest
+from driving import explore, random_walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
-from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_pool import BlockPool, free_queue
 from kvlockstep.impl.block_pool import keys as block_keys
 from kvlockstep.impl.block_pool import pool as block_pool

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from driving import explore, random_walk
 from places import DOCS
 from watched import watched
 
 from kvlockstep.bench.kv_index import DictOfDicts, Load, bench_kv_index, workload
-from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_index import CountingKVIndex, KVIndex
 from kvlockstep.impl.variants.kv_index import VARIANTS, DropsOrphans, KnowsNoNumbers, WaitsBehindAGap

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from driving import random_walk
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.core.calls import TRACEBACK_LINES, unexpected
 from kvlockstep.models.core.model import Divergence

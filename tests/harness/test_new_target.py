@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from driving import random_walk
 
 from kvlockstep.commands.new_target import adapter_source, class_name
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.targets.registry import Target, validate

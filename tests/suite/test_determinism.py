@@ -12,12 +12,14 @@ import pytest
 from kvlockstep.models.registry import MODELS
 
 PROGRAM = """
-import hashlib, sys
+import hashlib, math, sys
+from kvlockstep.core.profiles import Profile
+from kvlockstep.drivers import Run
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.explore import Explore
 from kvlockstep.drivers.guided import Guide
 from kvlockstep.drivers.random_walk import run_episode
-from kvlockstep.drivers.hypothesis_machine import hypothesis_run
+from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
 from kvlockstep.models.registry import MODELS
 from kvlockstep.targets import resolve
 from kvlockstep.core.watchdog import Watchdog
@@ -26,6 +28,7 @@ contract = sys.argv[1]
 base = MODELS[contract]
 factory = resolve(contract, "reference").factory
 watchdog = Watchdog(30)
+BUDGET = Profile("test", examples=8, steps_per_example=20)
 
 class Noted(base):
     def step(self, op):
@@ -44,10 +47,11 @@ def by_guided():
         guide.run_episode(factory, episode, watchdog, Outcome("guided"))
 
 def by_hypothesis():
-    hypothesis_run(Noted, factory, seed=5, watchdog=watchdog, examples=8, steps=20)
+    HypothesisMachines().run(Run(Noted, factory, BUDGET, watchdog, seed=5))
 
 def by_explore():
-    explore(Noted, factory, base.small_scopes[-1], watchdog=watchdog, max_depth=2)
+    scopes = base.small_scopes[-1:]
+    Explore(scopes, steps=math.inf, max_depth=2).run(Run(Noted, factory, BUDGET, watchdog))
 
 for drive in (by_random, by_guided, by_hypothesis, by_explore):
     seen = hashlib.sha256()

@@ -39,6 +39,8 @@ class ConnectedScheduler(VllmScheduler):
         self.blocks, self.block_size = blocks, block_size
         self._policy_on_failure = policy_on_failure
         super().__init__(blocks, block_size, budget, running, **options)
+        self.failed_loads = "recompute" if policy_on_failure == "recompute" else "end"
+        # With batches that overlap it frees no block that a batch in flight may write.
         self.preempts_in_flight = self.overlap == 1
 
     def connect(self, config: Any) -> Any:
