@@ -283,4 +283,10 @@ class TierScheduler(ConnectedScheduler):
 
 
 make = TierScheduler
+make_failing = partial(TierScheduler, policy_on_failure="fail")
+make_async = partial(TierScheduler, asynchronous=True)
 make_inside = partial(TierScheduler, inside=True, at_end=True)
+make_inside_failing = partial(TierScheduler, inside=True, at_end=True, policy_on_failure="fail")
+make_inside_async = partial(TierScheduler, inside=True, at_end=True, asynchronous=True)
+make_priority = partial(TierScheduler, policy="priority")
+make_ngram = partial(TierScheduler, drafts=3)

@@ -91,7 +91,7 @@ with without_the_rest(ENGINE, BARE, STUBS):
     pause = _load("v1.core.sched.interface").PauseState
     events = _load("distributed.kv_events")
 
-logging.getLogger("vllm").setLevel(logging.ERROR)
+logging.getLogger("vllm").setLevel(logging.CRITICAL)
 single_type.register_all_kvcache_specs(None)
 HASH = hashing.sha256
 ADAPTER = "adapter-"

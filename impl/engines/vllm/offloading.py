@@ -190,3 +190,5 @@ class Spec(offload.OffloadingSpec):  # type: ignore[misc]
 make = OffloadingScheduler
 make_arc = partial(OffloadingScheduler, eviction="arc")
 make_inside = partial(OffloadingScheduler, inside=True)
+make_async = partial(OffloadingScheduler, asynchronous=True)
+make_unrepaired = partial(OffloadingScheduler, repaired=False)
