@@ -50,7 +50,6 @@ GOALS = (
     Goal("load_fails", "a load fails", "loads_fail"),
     Goal("torn", "a load fails with its first blocks written", "loads_fail"),
     Goal("own_load_fails", "a load fails in front of the batch that waits for it", "own_loads_fail"),
-    Goal("void_shared", "two requests of a batch need what a load of it has lost", "own_loads_fail"),
     Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
 )
 

@@ -28,7 +28,6 @@ def void_items(session: SchedulerSession, items: Sequence[Item]) -> set[str]:
             job = session.live[item.rid]
             if job.known is None:
                 job.known, job.first_lost = len(job.request.tokens), item.start
-    session.goals_met["void_shared"] += len(void) > 1
     return void
 
 

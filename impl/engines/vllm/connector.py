@@ -242,7 +242,11 @@ class WorkerMeta(vllm.connector.KVConnectorWorkerMetadata):  # type: ignore[misc
 
 
 class TierScheduler(ConnectedScheduler):
-    """A scheduler with a TierConnector, whose tier is as large as the pool."""
+    """A scheduler with a TierConnector, whose tier is as large as the pool.
+
+    If `repaired`, blocks that could not be loaded, and what was computed behind them, are evicted whoever had them: see
+    vllm-failed-load-published in known.toml.
+    """
 
     fails = "any"
     partial_loads = True
@@ -255,10 +259,11 @@ class TierScheduler(ConnectedScheduler):
         running: int,
         inside: bool = False,
         at_end: bool = False,
+        repaired: bool = False,
         **options: Any,
     ) -> None:
         self.tiers = {TIER: blocks}
-        self._stand = inside, at_end
+        self._stand, self._repaired = (inside, at_end), repaired
         super().__init__(blocks, block_size, budget, running, **options)
 
     def connect(self, config: Any) -> TierConnector:
@@ -268,6 +273,14 @@ class TierScheduler(ConnectedScheduler):
 
     def results(self, finished: set[str]) -> Any:
         return self._connector.results()
+
+    def _take_in(self, output: Any, ran: Any) -> list[str]:
+        ended = super()._take_in(output, ran)
+        invalid = ran.kv_connector_output.invalid_block_ids
+        for table in self._tables.values() if self._repaired and invalid else ():
+            first = next((i for i, block in enumerate(table) if block in invalid), len(table))
+            self._scheduler.kv_cache_manager.evict_blocks(set(table[first:]))
+        return ended
 
     def transfers(self) -> Sequence[Transfer]:
         return self._connector.submitted()
@@ -285,8 +298,9 @@ class TierScheduler(ConnectedScheduler):
 make = TierScheduler
 make_failing = partial(TierScheduler, policy_on_failure="fail")
 make_async = partial(TierScheduler, asynchronous=True)
-make_inside = partial(TierScheduler, inside=True, at_end=True)
-make_inside_failing = partial(TierScheduler, inside=True, at_end=True, policy_on_failure="fail")
-make_inside_async = partial(TierScheduler, inside=True, at_end=True, asynchronous=True)
+make_inside = partial(TierScheduler, inside=True, at_end=True, repaired=True)
+make_inside_unrepaired = partial(TierScheduler, inside=True, at_end=True)
+make_inside_failing = partial(TierScheduler, inside=True, at_end=True, repaired=True, policy_on_failure="fail")
+make_inside_async = partial(TierScheduler, inside=True, at_end=True, repaired=True, asynchronous=True)
 make_priority = partial(TierScheduler, policy="priority")
 make_ngram = partial(TierScheduler, drafts=3)
