@@ -56,7 +56,6 @@ def _start_item(session: SchedulerSession, job: Job, item: Item) -> None:
     if job.fresh:
         goals.notice_start(session.goals_met, job, item)
         job.request.hit = item.start
-        job.turn = next(session.turns)
         job.fresh = job.preempted = False
     else:
         session.goals_met["behind_accepted"] += any(flight.accepted.get(item.rid) for flight in session.flights)

@@ -8,10 +8,11 @@ from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 
-def check_items(session: SchedulerSession, items: Sequence[Item], loading: set[str]) -> None:
-    """Checks a batch before it runs; `loading` are those for whom it submits a load. Raises Divergence."""
+def check_items(session: SchedulerSession, items: Sequence[Item], submitted: Sequence[Transfer] = ()) -> None:
+    """Checks a batch before it runs, which came with these transfers. Raises Divergence."""
     check, live = session.checks.check, session.live
     seen: set[str] = set()
     for item in items:
@@ -21,18 +22,17 @@ def check_items(session: SchedulerSession, items: Sequence[Item], loading: set[s
     check(laws.batch_limits, sum(item.n for item in items), len(items), *session.limits)
     if session.traits.policy is not None:
         waiting = [(job.rank, name) for name, job in live.items() if job.fresh and not job.undelivered]
+        # Who is loaded for is overtaken meanwhile, then goes first, for it keeps others from its room, and may be
+        # preempted behind those whom it has overtaken. Among the others the order is as ever.
+        loaded = {rid for transfer in submitted for rid in transfer.rids}
         if session.transfers:
-            loading = loading | session.transfers.loading()
-            waiting = [(rank, name) for rank, name in waiting if name not in loading]
+            loaded |= session.transfers.ever_loaded
+            waiting = [(rank, name) for rank, name in waiting if name not in loaded]
         # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
         for item in items:
             job = live[item.rid]
-            # Who holds what was loaded for it may go first: it keeps others from that room.
-            late = job.fresh and item.rid not in session.holding
+            late = job.fresh and item.rid not in loaded
             before = [n for rank, n in waiting if rank < job.rank and n not in seen] if late else []
-            if session.transfers:
-                # Who was overtaken while it was loaded for may be so again, if both are preempted.
-                before = [n for n in before if not 0 < job.turn < live[n].turn]
             check(laws.admission_order, item.rid, before, session.traits.policy)
     sampling = {item.samples for item in items if item.n == 1 or not item.samples}
     session.goals_met["chunk"] += False in sampling

@@ -15,9 +15,11 @@ class Job:
 
     The first `prompt` tokens are its prompt; of those behind them the scheduler has heard of `delivered`. `rank` orders
     it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. `offered` are
-    drafts for its next batch. `turn` counts the starts of all requests up to its last one, 0 before. If it was in a batch whose
-    own load failed, it had `known` tokens before that batch, which began at `first_lost`;
-    when that has been heard it may go on from `restart` at most. If it is `aborted`, it ends with its next token at the latest.
+    drafts for its next batch. If it is `aborted`, it ends with its next
+    token at the latest.
+
+    If an own load of its batch has failed, it had `known` tokens before that batch, and the batch began at
+    `first_lost`. When the scheduler has heard of that, it may go on from `restart` at most.
     """
 
     request: Request
@@ -28,7 +30,6 @@ class Job:
     fresh: bool = True
     preempted: bool = False
     aborted: bool = False
-    turn: int = 0
     known: int | None = None
     first_lost: int = 0
     restart: int | None = None

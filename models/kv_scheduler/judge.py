@@ -87,7 +87,7 @@ class SchedulerJudge(TransferOperations):
         waits = waits or bool(batch.preempted and not items and self.holding)
         if not self.flights and not waits:
             self.checks.check(laws.progress, len(items), list(self.live))
-        check_items(self, items, {rid for transfer in transfers for rid in transfer.rids})
+        check_items(self, items, transfers)
         if self.transfers:
             self.before_forward(items, transfers, batch.copies, lost)
         void = void_items(self, items)

@@ -67,7 +67,6 @@ class SchedulerSession:
         self.free_before: int | None = None
         self._batches_without_token = 0
         self._arrivals = itertools.count()
-        self.turns = itertools.count(1)
 
     def begin(self) -> None:
         """Begins an operation, which has no answer yet."""
@@ -124,7 +123,9 @@ class SchedulerSession:
         """Returns the requests that drafts can be offered for."""
         if not self.allows("draft"):
             return []
-        return [name for name, job in self.live.items() if not job.fresh and job.request.remaining == 1]
+        return [
+            name for name, job in self.live.items() if not job.fresh and not job.lost and job.request.remaining == 1
+        ]
 
 
 def _blocks_of_longest(traits: SchedulerTraits) -> int | None:

@@ -121,7 +121,9 @@ class TransferOperations(SchedulerSession):
         ended, transfers = answered(self.adapter.poll), self._transfers()
         if self.traits.failed_loads == "end":
             expected = [name for name in self.live if name in transfers.failed()]
-            ended = taken(lambda: [name for name in ended if name not in self._aborted], ended, self.adapter.poll, "ids")
+            ended = taken(
+                lambda: [name for name in ended if name not in self._aborted], ended, self.adapter.poll, "ids"
+            )
             self.checks.check(laws.ending, ended, expected)
             for name in expected:
                 del self.live[name]

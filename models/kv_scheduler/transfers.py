@@ -84,6 +84,7 @@ class Transfers:
         self._free_in_steps: deque[set[int]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
         self.quiet = True
         self.has_own = False
+        self.ever_loaded: set[str] = set()
         self.failed_unheard: list[Hashable] = []
         self.void_slots: set[int] = set()
         self.moving: dict[Hashable, Moving] = {}
@@ -291,6 +292,7 @@ class Transfers:
                 check(laws.stream_order, str(moving), place.unit, batch)
             self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self._stored
             self._write(place, [IN_FLIGHT] * self._traits.block_size)
+        self.ever_loaded.update(transfer.rids)
         for rid in transfer.rids:
             self._loads[rid] += 1
             check(laws.transfer_progress, rid, self._loads[rid], len(live) + 1)

@@ -160,8 +160,8 @@ class SchedulerTraits:
     )
     failed_loads: Literal["recompute", "end"] = trait(
         "recompute",
-        'What becomes of a request whose load has failed: "recompute" if it computes what is missing, "end" if it ends. '
-        "Then `update` or `poll` returns it, at the latest the next `poll`.",
+        'What becomes of a request whose load has failed: "recompute" if it computes what is missing, "end" if it '
+        "ends. Then `update` or `poll` returns it, at the latest the next `poll`.",
     )
     partial_loads: bool = trait(
         False,

@@ -1,8 +1,8 @@
 """kv_scheduler with transfers on vLLM's v1 Scheduler and AsyncScheduler (0.33.0) with a KV connector.
 
 The scheduler is driven as in scheduler.py. What its worker would do for the connector is done here, in the order of
-vllm/v1/worker/gpu/kv_connector.py, ActiveKVConnector: loads that the batch needs start in front of it and are waited for,
-all other transfers start behind it, and what has ended is reported with the result of a batch.
+vllm/v1/worker/gpu/kv_connector.py, ActiveKVConnector: loads that the batch needs start in front of it and are waited
+for, all other transfers start behind it, and what has ended is reported with the result of a batch.
 
 A step without a batch is what the engine makes of a paused scheduler (`pause_generation` with mode "keep"): `schedule`
 decides nothing, the worker hears of the requests that have ended, and `update_from_output` gets its report.
@@ -23,7 +23,7 @@ vllm.scheduler.KVConnectorFactory = SimpleNamespace(
 
 
 class ConnectedScheduler(VllmScheduler):
-    """A scheduler with a connector. `policy_on_failure` is `kv_load_failure_policy`; other options are the scheduler's."""
+    """A scheduler with a connector. `policy_on_failure` is `kv_load_failure_policy`, other options are the base's."""
 
     late_release = in_steps = True
 

@@ -1,7 +1,7 @@
 """A KV connector for vLLM (0.33.0) on its public base class, with a tier of its own, whose copies somebody else makes.
 
 Scheduler and worker have one instance each in the engine; here one instance is both. Its scheduler side finds blocks in
-the tier by their hash and asks for stores and loads. Its worker side only notes what it submits, and reports what it was
+the tier by their hash and asks for stores and loads. Its worker side notes what it submits, and reports what it was
 told: `submitted` hands out the transfers, `complete` ends one.
 
 Stores are submitted behind the batch that computes their blocks; or, if `at_end`, all at once when a request has ended
@@ -181,9 +181,7 @@ class TierConnector(vllm.connector.KVConnectorBase_V1):  # type: ignore[misc]
         ended, self._ended = self._ended, []
         jobs = [self._jobs[id] for id in ended]
         output.finished_recving = {job.rid for job in jobs if job.loads and not job.inside}
-        output.invalid_block_ids = {
-            block for job in jobs if job.loads for block in job.blocks[job.written :]
-        }
+        output.invalid_block_ids = {block for job in jobs if job.loads for block in job.blocks[job.written :]}
         left = {rid: ids.difference(ended) for rid, ids in self._owes.items()}
         output.finished_sending = {rid for rid, ids in left.items() if rid in self._gone and not ids}
         for rid in output.finished_sending:

@@ -5,8 +5,8 @@ one that copies nothing. The connector decides a store in the step that computes
 It frees blocks under a running store and has the worker wait before they are written (`jobs_to_flush`). It asserts that
 every transfer succeeds, so none may fail.
 
-A request waits while its own stores are in flight, or while another one stores what it could hit. Others overtake it, so
-no order of admission is promised.
+A request waits while its own stores are in flight, or while another one stores what it could hit. Others overtake it,
+so no order of admission is promised.
 Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and offloading/; vllm/v1/kv_offload.
 """
 
@@ -42,7 +42,7 @@ with without_the_rest(vllm.ENGINE, BARE, STUBS):
 
 
 class CopyEngine(offload.OffloadingWorker):  # type: ignore[misc]
-    """Takes what the connector submits, and reports as finished what it is told. `before` marks what is submitted now."""
+    """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now."""
 
     def __init__(self) -> None:
         self.before = True

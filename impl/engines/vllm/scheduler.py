@@ -105,7 +105,9 @@ class VllmScheduler:
         rids = list(output.num_scheduled_tokens)
         right = {rid: drafts[rid][:n] for rid, n in accepted.items()}
         tokens = [[*right.get(rid, []), sampled[rid]] if rid in sampled else [] for rid in rids]
-        return self._take_in(output, vllm.outputs.ModelRunnerOutput(rids, {rid: i for i, rid in enumerate(rids)}, tokens))
+        return self._take_in(
+            output, vllm.outputs.ModelRunnerOutput(rids, {rid: i for i, rid in enumerate(rids)}, tokens)
+        )
 
     def abort(self, rid: str) -> None:
         self._scheduler.finish_requests(rid, vllm.ABORTED)
