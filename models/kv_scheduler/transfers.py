@@ -114,7 +114,7 @@ class Transfers:
 
     def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
         """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
-        own = []
+        own: list[Hashable] = []
         for id in ids:
             moving = self.moving.get(id)
             if moving is None:

@@ -37,8 +37,8 @@ STUBS = (
 CPU = "cpu"
 
 with without_the_rest(vllm.ENGINE, BARE, STUBS):
-    offload = importlib.import_module("vllm.v1.kv_offload.base")
-    product = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector")
+    offload: Any = importlib.import_module("vllm.v1.kv_offload.base")
+    product: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector")
 
 
 class CopyEngine(offload.OffloadingWorker):  # type: ignore[misc]
@@ -88,7 +88,7 @@ class OffloadingScheduler(ConnectedScheduler):
         self.tiers = {CPU: blocks}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
         super().__init__(blocks, block_size, budget, running, **options)
-        self.policy = None
+        self.policy = None  # type: ignore[assignment]
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
