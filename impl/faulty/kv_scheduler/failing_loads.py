@@ -11,7 +11,7 @@ from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFa
 from kvlockstep.reference.kv_scheduler.tiered import Load
 
 
-@fault("sched-own-load-kept", law="continuity", seen=("vllm#7577",))
+@fault("sched-own-load-kept", law="ending", seen=("vllm#7577",))
 class OwnLoadKept(CachesInTier, LoadsInside):
     """A request goes on behind what the load of its batch could not bring."""
 
