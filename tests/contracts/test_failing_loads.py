@@ -70,8 +70,8 @@ def test_who_goes_on_behind_a_lost_load_is_named() -> None:
     kind = type("Keeps", (LoadsInside,), {"_rewind": lambda self, load: None})
     run = stored(kind)
     run.schedule([8], lost=0)
+    run.update()
     with pytest.raises(Divergence) as wrong:
-        run.update()
         run.schedule([8])
     assert wrong.value.law == "continuity"
 
