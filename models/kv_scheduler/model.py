@@ -260,7 +260,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
             return {}
         if self.scope.exhaustive:
             return pick(({}, {"lost": 0}))
-        return {"lost": pick((0, 0, 1, 2))} if one_in(3, pick) else {}
+        return {"lost": pick((0, 1, 2))} if one_in(2, pick) else {}
 
     def _transfer(self, pick: Pick) -> int:
         """A transfer in flight: any, more often the oldest or the last one."""
