@@ -19,7 +19,7 @@ from kvlockstep.reference.kv_scheduler.contract import (
     KVSchedulerTarget,
     SchedulerTraits,
 )
-from kvlockstep.reference.kv_scheduler.drafting import drafting_target
+from kvlockstep.reference.kv_scheduler.instead import target_instead
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
@@ -136,7 +136,7 @@ CONTRACTS = {
             "kvlockstep.reference.kv_scheduler.scheduler:KVScheduler",
             SchedulerTraits,
             KVSchedulerOptional,
-            drafting_target,
+            target_instead,
             SCHEDULER_RULES,
         ),
         Contract(

@@ -20,5 +20,13 @@ TARGETS = {
         "vllm-ngram": "kvlockstep.impl.engines.vllm.scheduler:make_ngram",
         "vllm-async-ngram": "kvlockstep.impl.engines.vllm.scheduler:make_async_ngram",
         "vllm-async-eagle": "kvlockstep.impl.engines.vllm.scheduler:make_async_eagle",
+        "vllm-connector": "kvlockstep.impl.engines.vllm.connector:make",
+        "vllm-connector-fail": "kvlockstep.impl.engines.vllm.connector:make_failing",
+        "vllm-connector-async": "kvlockstep.impl.engines.vllm.connector:make_async",
+        "vllm-connector-inside": "kvlockstep.impl.engines.vllm.connector:make_inside",
+        "vllm-offloading": "kvlockstep.impl.engines.vllm.offloading:make",
+        "vllm-offloading-arc": "kvlockstep.impl.engines.vllm.offloading:make_arc",
+        "vllm-offloading-inside": "kvlockstep.impl.engines.vllm.offloading:make_inside",
+        "vllm-offloading-async": "kvlockstep.impl.engines.vllm.offloading:make_async",
     },
 }
