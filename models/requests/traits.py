@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from kvlockstep.reference.kv_manager.groups.contract import KINDS, Group
 from kvlockstep.reference.traits import Trait, traits_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _kind(trait: Trait, hint: Any) -> Kind:
     if plain == [Mapping[str, int]]:
         sizes = partial(_sizes, trait.least)
         return Kind(f"None or {{name: a number from {trait.least} on}}", sizes, dict, trait.required)
+    if plain == [Group, Ellipsis]:
+        return Kind(f"Groups of kinds {', '.join(KINDS)}", _groups, tuple, trait.required)
     raise TypeError(f"the trait {trait.name} has a type that no rule here knows: {hint}")
 
 
@@ -107,6 +110,21 @@ def _sizes(least: int, value: Any) -> Any:
         return WRONG
     sizes = {name: _number(least, False, size) for name, size in value.items()}
     return WRONG if WRONG in sizes.values() else sizes
+
+
+def _groups(value: Any) -> Any:
+    """A window or a chunk without a reach is none: it is taken for a slip."""
+    try:
+        groups = tuple(Group(*group) for group in value)
+    except TypeError:
+        return WRONG
+    return groups if all(map(_is_group, groups)) else WRONG
+
+
+def _is_group(group: Group) -> bool:
+    sizes = (group.block_size, group.units, group.reach + (group.kind not in ("window", "chunked")))
+    texts = isinstance(group.pool, str) and group.kind in KINDS
+    return texts and all(isinstance(size, int) and size >= 1 for size in sizes)
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:

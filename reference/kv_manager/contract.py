@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.traits import both, required, smaller, trait
 
 
@@ -175,4 +176,24 @@ class Traits:
         False,
         "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
         method="limbo",
+    )
+    groups: tuple[Group, ...] = trait(
+        (),
+        "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
+        "kv_manager has without this trait. With groups, pools are counted in blocks.",
+    )
+    pools: Mapping[str, int] | None = trait(
+        None,
+        "The blocks of each pool, if the groups have several. None for one pool of `total` slots, in blocks of the "
+        "first group.",
+        least=1,
+    )
+    frees_window: bool = trait(False, "A commit frees the blocks that no window reaches any more.")
+    cuts_chunks: bool = trait(
+        False,
+        "`admit` and `reserve` may take fewer tokens than asked. `admit` returns `Admitted(cached, n)` then, `reserve` "
+        "a number.",
+    )
+    defers_twins: bool = trait(
+        False, "`admit` may refuse a request whose first block a request of the same step has, until that is computed."
     )
