@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from kvlockstep.properties.law import law
 
 
-@law("kv_manager", needs=("groups",), answers=("vllm#53142", "Megatron-LM#6416", "TensorRT-LLM#14478"))
+@law("kv_manager", needs=("groups",), answers=("vllm#53142", "Megatron-LM#6416 (b)"))
 def state_soundness(position: int, block: int | None, got: str, want: str) -> str | None:
     """A step goes on from the state behind exactly the tokens that are computed, whoever has saved it."""
     if got == want:

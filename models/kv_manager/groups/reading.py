@@ -23,7 +23,8 @@ def copy(judge: GroupedJudge, due: Sequence[Copy]) -> None:
     for pool, source, target in due:
         if sources.setdefault((pool, target), source) != source:
             two = [f"a copy from block {s}" for s in (sources[pool, target], source)]
-            judge.checks.check(laws.no_aliasing, two, target, 1, name=judge.of_pool(pool))
+            size = next(group.block_size for group in judge.groups.groups if group.pool == pool)
+            judge.checks.check(laws.no_aliasing, two, target * size, size, name=judge.of_pool(pool))
     judge.kv.copy(due)
     judge.goals_met["copies"] += bool(due)
 
@@ -107,7 +108,8 @@ def _save(judge: GroupedJudge, request: Request, g: int, step: Step) -> None:
         other = judge.kv.save(request, g, position, block)
         if other is not None:
             two = [f"the state of {other}", f"that of {request.name} behind {position} tokens"]
-            judge.checks.check(laws.no_aliasing, two, block, 1, name=judge.named(g))
+            size = judge.groups.groups[g].block_size
+            judge.checks.check(laws.no_aliasing, two, block * size, size, name=judge.named(g))
 
 
 def _also(judge: GroupedJudge, request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:

@@ -113,7 +113,8 @@ def _check_pool(judge: GroupedJudge, pool: str, answers: GroupAnswers, occupied:
     check(one_group, {judge.named(g): blocks for g, blocks in occupied.surely.items()}, name=of)
     if judge.groups.shows_free:
         free = answers.free[pool]
-        check(laws.no_double_free, free, 1, name=of)
+        size = next(group.block_size for group in judge.groups.groups if group.pool == pool)
+        check(laws.no_double_free, [block * size for block in free], size, name=of)
         for g, blocks in occupied.surely.items():
             size = judge.groups.groups[g].block_size
             tables = {f"{name} in group {g},": table.get(g, []) for name, table in answers.tables.items()}

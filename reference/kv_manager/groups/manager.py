@@ -36,7 +36,7 @@ class GroupedManager(GroupTables):
             for block in request.held(g):
                 self._pool(g).hold(block)
         self._live[rid] = request
-        self._grow(rid, request, n)
+        self._grow(request, n)
         return cached
 
     def append(self, rid: str, token: int) -> None:
@@ -47,7 +47,7 @@ class GroupedManager(GroupTables):
         need = self._need(request, n)
         if any(need[name] > pool.room() for name, pool in self._pools.items()):
             return False
-        self._grow(rid, request, n)
+        self._grow(request, n)
         return True
 
     def copies(self) -> list[tuple[Any, ...]]:

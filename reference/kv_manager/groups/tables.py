@@ -82,20 +82,24 @@ class GroupTables:
                 need[group.pool] += max(0, end - len(request.tables[g])) + (self._shared(g, request) is not None)
         return need
 
-    def _grow(self, rid: str, request: Request, n: int) -> None:
-        """Takes what `_need` has counted; a block that is written and shared is copied."""
-        for g, group in enumerate(self.groups):
-            pool, table = self._pool(g), request.tables[g]
-            if group.kind == "state":
-                own = self._own_state(g, request)
-                for stop in request.stops(n):
-                    request.saves[g][stop], own = pool.take() if own is None else own, None
-                continue
-            if (source := self._shared(g, request)) is not None:
-                target = table[request.computed // group.block_size] = pool.take()
-                self._due.append((group.pool, source, target))
-            while len(table) < touched(group, request.computed, request.computed + n).stop:
-                table.append(pool.take())
+    def _grow(self, request: Request, n: int) -> None:
+        """Takes what `_need` has counted."""
+        for g in range(len(self.groups)):
+            self._grow_in(g, request, n)
+
+    def _grow_in(self, g: int, request: Request, n: int) -> None:
+        """Takes the blocks of one group; a block that is written and shared is copied."""
+        group, pool, table = self.groups[g], self._pool(g), request.tables[g]
+        if group.kind == "state":
+            own = self._own_state(g, request)
+            for stop in request.stops(n):
+                request.saves[g][stop], own = pool.take() if own is None else own, None
+            return
+        if (source := self._shared(g, request)) is not None:
+            target = table[request.computed // group.block_size] = pool.take()
+            self._due.append((group.pool, source, target))
+        while len(table) < touched(group, request.computed, request.computed + n).stop:
+            table.append(pool.take())
 
     def _own_state(self, g: int, request: Request) -> int | None:
         """The block of the state, if it may be written over: nobody else holds it, and nobody can hit it."""
