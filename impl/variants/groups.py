@@ -7,7 +7,6 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
     Chunked,
     FullAndState,
     FullAndWindow,
-    StatePool,
     TwoPools,
     TwoWindows,
     WindowAlone,
@@ -103,12 +102,12 @@ class DefersTwins(FullAndState):
 
 
 GROUP_VARIANTS = {
+    "full-and-window": FullAndWindow,
     "window-alone": WindowAlone,
     "two-windows": TwoWindows,
     "chunked": Chunked,
     "two-pools": TwoPools,
     "full-and-state": FullAndState,
-    "state-pool": StatePool,
     "keeps-a-block-more": KeepsABlockMore,
     "slides-at-reserve": SlidesAtReserve,
     "cannot-tell": CannotTell,

@@ -1,4 +1,4 @@
-"""What the judge asks, writes, reads and checks where a request has one table: each method is a part of an operation."""
+"""What the judge asks, writes, reads and checks where a request has one table; each method is part of an operation."""
 
 from __future__ import annotations
 

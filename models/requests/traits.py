@@ -113,18 +113,15 @@ def _sizes(least: int, value: Any) -> Any:
 
 
 def _groups(value: Any) -> Any:
-    """A window or a chunk without a reach is none: it is taken for a slip."""
-    try:
-        groups = tuple(Group(*group) for group in value)
-    except TypeError:
-        return WRONG
-    return groups if all(map(_is_group, groups)) else WRONG
+    return tuple(value) if isinstance(value, (list, tuple)) and all(map(_is_group, value)) else WRONG
 
 
-def _is_group(group: Group) -> bool:
-    sizes = (group.block_size, group.units, group.reach + (group.kind not in ("window", "chunked")))
-    texts = isinstance(group.pool, str) and group.kind in KINDS
-    return texts and all(isinstance(size, int) and size >= 1 for size in sizes)
+def _is_group(group: Any) -> bool:
+    """A window or a chunk without a reach is taken for a slip."""
+    if not isinstance(group, Group) or not isinstance(group.pool, str) or group.kind not in KINDS:
+        return False
+    sizes = group.block_size, group.reach if group.kind in ("window", "chunked") else 1, group.units
+    return all(isinstance(size, int) and size >= 1 for size in sizes)
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Laws of a kv_manager with groups, beside those of properties/kv_manager/laws.py, which hold for each group or pool."""
+"""Laws of a kv_manager with groups. Those of laws.py beside this file hold as well, for each group or each pool."""
 
 from __future__ import annotations
 

@@ -122,9 +122,7 @@ def no_double_free(free: Sequence[int], block_size: int) -> str | None:
 
 
 @law("kv_manager", answers=("xllm#829", "sglang#25805", "TensorRT-LLM#12834"))
-def accounting(
-    avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0, unit: str = "slot"
-) -> str | None:
+def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0, unit: str = "slot") -> str | None:
     """Rule 8: `avail` and the slots of the held blocks add up to `total`, but for slots in limbo."""
     # Those in limbo may be counted as available or not; of these the `reserved` ones may not.
     least, most = total - limbo, total - reserved

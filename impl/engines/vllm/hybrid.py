@@ -1,7 +1,7 @@
 """kv_manager with groups on the hybrid KV cache manager of vLLM's v1 engine (0.33.0): full, window, chunked attention.
 
-The calls are those of the adapter with one group (manager.py). All groups take their blocks from one pool. A window slides
-when slots are allocated for its request, before room is looked for, so a refused reservation may have freed blocks.
+The calls are those of the adapter with one group (manager.py). All groups take their blocks from one pool. A window
+slides when slots are allocated for its request, before room is looked for: a refused reservation may have freed blocks.
 A table keeps its length, with the null block, which is block 0, where a position has slid off.
 Source: vllm/v1/core/kv_cache_coordinator.py and single_type_kv_cache_manager.py, beside those of manager.py.
 """
@@ -51,7 +51,12 @@ class VllmHybridManager(VllmKVManager):
 
     def spec(self, group: Group) -> Any:
         """The engine's own description of a group."""
-        shape: dict[str, Any] = {"block_size": group.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
+        shape: dict[str, Any] = {
+            "block_size": group.block_size,
+            "num_kv_heads": 1,
+            "head_size": 1,
+            "dtype": torch.float16,
+        }
         match group.kind:
             case "full":
                 return vllm.interface.FullAttentionSpec(**shape)

@@ -59,7 +59,7 @@ class VllmStateManager(VllmHybridManager):
             return cached
         return Admitted(cached, self._scheduled[rid])
 
-    def reserve(self, rid: str, n: int) -> int:
+    def reserve(self, rid: str, n: int) -> int:  # type: ignore[override]
         """How many of the tokens are scheduled, 0 for none."""
         return self._scheduled[rid] if super().reserve(rid, n) else 0
 
@@ -81,7 +81,8 @@ class VllmStateManager(VllmHybridManager):
         super().preempt(rid)
 
     def _forget(self, rid: str) -> None:
-        self._columns = {key: column for key, column in self._columns.items() if key[0] != rid}
+        for key in [key for key in self._columns if key[0] == rid]:
+            del self._columns[key]
 
     def _forget_requests(self) -> None:
         super()._forget_requests()

@@ -90,7 +90,9 @@ class GroupQuestions:
         if answer is None:
             return None
         if self._several:
-            return taken(lambda: [(str(p), int(s), int(t)) for p, s, t in answer], answer, method, "(pool, source, target)")
+            return taken(
+                lambda: [(str(p), int(s), int(t)) for p, s, t in answer], answer, method, "(pool, source, target)"
+            )
         pool = next(iter(self.pools))
         return taken(lambda: [(pool, int(s), int(t)) for s, t in answer], answer, method, "(source, target) pairs")
 
@@ -100,7 +102,8 @@ class GroupQuestions:
 
     def between_steps(self, live: Iterable[str]) -> GroupAnswers:
         """Asks every question, some of them twice. Raises Divergence if an answer changes."""
-        ask, first = self._ask, {}
+        ask = self._ask
+        first: dict[str, Any] = {}
         if ask == "avail":
             first["avail"] = self.avail()
         elif ask == "free_now":

@@ -24,7 +24,7 @@ class Request:
     saves: list[dict[int, int]] = field(default_factory=list)
 
     def stops(self, n: int) -> range:
-        """Returns the positions at which a step of `n` tokens may end: drafts behind the known tokens may be rejected."""
+        """Returns the positions at which a step of `n` tokens may end: tokens that are not known yet are drafts."""
         end = self.computed + n
         return range(max(self.computed + 1, min(len(self.tokens), end)), end + 1)
 

@@ -193,3 +193,38 @@ class SmallAsLarge(TwoWindows):
         self.groups = (*groups[:2], groups[2]._replace(reach=groups[1].reach))
         super()._slide(g, request)
         self.groups = groups
+
+
+@fault("kv-window-tombstone-base", law="eviction_safety", seen=("sglang#27586",))
+class TombstoneBase(TwoPools):
+    """Publishing a block again, whose window block has slid off, frees the base of the published one by its map."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._map: dict[int, int] = {}
+
+    def _grow(self, request: Request, n: int) -> None:
+        super()._grow(request, n)
+        for full, window in zip(*request.tables, strict=False):
+            if full is not None and window is not None:
+                self._map.setdefault(full, window)
+
+    def _publish(self, g: int, request: Request, place: int, block: int) -> None:
+        published = self._find(g, request.tokens, request.extra_key, place)
+        base = self._map.get(-1 if published is None or g else published)
+        super()._publish(g, request, place, block)
+        pool = self._pool(1)
+        if published != block and base is not None and pool.refs[base] and base not in pool.key_of:
+            pool.free.append(base)
+
+
+@fault("kv-window-unlocked-early", law="accounting", seen=("sglang#28161",))
+class UnlockedEarly(FullAndWindow):
+    """A window that leaves a published block makes it evictable while another request has it."""
+
+    def _slide(self, g: int, request: Request) -> None:
+        pool, before = self._pool(g), request.held(g)
+        super()._slide(g, request)
+        for block in before:
+            if block not in request.held(g) and pool.refs[block] and block in pool.key_of:
+                pool.idle[block] = None
