@@ -195,5 +195,5 @@ class Traits:
         "a number.",
     )
     defers_twins: bool = trait(
-        False, "`admit` may refuse a request whose first block a request of the same step has, until that is computed."
+        False, "`admit` may refuse a request while a request of the same step begins with the same token."
     )

@@ -20,6 +20,10 @@ TARGETS = {
         "vllm-chunked": "kvlockstep.impl.engines.vllm.hybrid:make_chunked",
         "vllm-state": "kvlockstep.impl.engines.vllm.states:make_state",
         "vllm-state-sparse": "kvlockstep.impl.engines.vllm.states:make_state_sparse",
+        "vllm-window-retained": "kvlockstep.impl.engines.vllm.hybrid:make_retained",
+        "vllm-window-eagle": "kvlockstep.impl.engines.vllm.hybrid:make_eagle",
+        "vllm-state-fine": "kvlockstep.impl.engines.vllm.states:make_state_fine",
+        "vllm-state-retained": "kvlockstep.impl.engines.vllm.states:make_state_retained",
         "vllm-state-window": "kvlockstep.impl.engines.vllm.states:make_all",
     },
     "kv_scheduler": {

@@ -22,11 +22,23 @@ NULL = 0
 
 
 class VllmHybridManager(VllmKVManager):
-    """One KVCacheManager with `groups`; `blocks` for each group, in one pool."""
+    """One KVCacheManager with `groups`; `blocks` for each group, in one pool.
 
-    copies_at_reserve = False
+    `retention` is how the cache keeps checkpoints of windows and states: None all, 0 the ends of prompts, else one in
+    so many tokens. With `eagle` the last block of a hit is computed again. `hash_size` are the tokens of a hash.
+    """
 
-    def __init__(self, blocks: int, block_size: int, groups: tuple[Group, ...], retention: int | None = None) -> None:
+    copies_at_admit = copies_at_reserve = False
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        groups: tuple[Group, ...],
+        retention: int | None = None,
+        eagle: bool = False,
+        hash_size: int | None = None,
+    ) -> None:
         self.groups = groups
         self.block_size = groups[0].block_size
         total = blocks * len(groups)
@@ -37,15 +49,17 @@ class VllmHybridManager(VllmKVManager):
         specs = [vllm.interface.KVCacheGroupSpec([f"layer {g}"], self.spec(group)) for g, group in enumerate(groups)]
         config = vllm.interface.KVCacheConfig(total + 1, [], specs)
         config.prefix_cache_retention_interval = retention
+        self.hash_size = hash_size or math.gcd(*sizes)
         self._manager = vllm.manager.KVCacheManager(
             config,
             max_model_len=MAX_MODEL_LEN,
             scheduler_block_size=math.lcm(*sizes),
-            hash_block_size=math.gcd(*sizes),
+            hash_block_size=self.hash_size,
             enable_caching=True,
+            use_eagle=eagle,
         )
         self._pool = self._manager.block_pool
-        self._hasher = vllm.block_hasher(math.gcd(*sizes))
+        self._hasher = vllm.block_hasher(self.hash_size)
         self._adapters = False
         self._forget_requests()
 
@@ -125,3 +139,15 @@ def make_sparse(blocks: int, block_size: int) -> VllmHybridManager:
     """Full attention and a window of 3 positions, of which the cache keeps checkpoints only."""
     groups = Group("full", block_size), Group("window", block_size, reach=3)
     return VllmHybridManager(blocks, block_size, groups, retention=0)
+
+
+def make_retained(blocks: int, block_size: int) -> VllmHybridManager:
+    """Full attention and a window of 3 positions, of which the cache keeps a checkpoint every three blocks."""
+    groups = Group("full", block_size), Group("window", block_size, reach=3)
+    return VllmHybridManager(blocks, block_size, groups, retention=3 * block_size)
+
+
+def make_eagle(blocks: int, block_size: int) -> VllmHybridManager:
+    """Full attention and a window of 5 positions, with an EAGLE head."""
+    groups = Group("full", block_size), Group("window", block_size, reach=5)
+    return VllmHybridManager(blocks, block_size, groups, eagle=True)

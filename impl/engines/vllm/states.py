@@ -23,23 +23,35 @@ UNITS = 3
 
 
 class VllmStateManager(VllmHybridManager):
-    """One KVCacheManager with states among its groups, all of one block size. Without drafts."""
+    """One KVCacheManager with states among its groups, all of one block size. Without drafts.
+
+    With hashes of fewer tokens than a block a hit may end within a block, which is copied before it is written.
+    """
 
     cuts_chunks = defers_twins = True
     tokens_per_decode = 1
 
-    def __init__(self, blocks: int, block_size: int, groups: tuple[Group, ...], retention: int | None = None) -> None:
-        super().__init__(blocks, block_size, groups, retention)
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        groups: tuple[Group, ...],
+        retention: int | None = None,
+        hash_size: int | None = None,
+    ) -> None:
+        super().__init__(blocks, block_size, groups, retention, hash_size=hash_size)
         self.chunk_align = block_size
+        partial = self.hash_size < block_size and self._manager.coordinator.enable_partial_hash_hits
+        self.copies_at_admit = self.copies_at_reserve = partial
         # The fields of a Scheduler that the split reads.
         self._splitter = SimpleNamespace(
             cache_config=SimpleNamespace(block_size=block_size),
             scheduler_config=SimpleNamespace(long_prefill_token_threshold=0),
             block_size=block_size,
-            hash_block_size=block_size,
+            hash_block_size=self.hash_size,
             max_num_scheduled_tokens=WHOLE_BUDGET,
             mamba_has_prefill_checkpoint_blocks=False,
-            mamba_partial_cache_hit=False,
+            mamba_partial_cache_hit=partial,
             mamba_prefill_checkpoint_alignment=None,
             mamba_shared_prefix_checkpoint=False,
             num_hash_lookahead_tokens=0,
@@ -114,3 +126,15 @@ def make_all(blocks: int, block_size: int) -> VllmStateManager:
         Group("state", block_size, units=UNITS),
     )
     return VllmStateManager(blocks, block_size, groups)
+
+
+def make_state_fine(blocks: int, block_size: int) -> VllmStateManager:
+    """Full attention and a state, with two hashes to a block."""
+    groups = Group("full", block_size), Group("state", block_size, units=UNITS)
+    return VllmStateManager(blocks, block_size, groups, hash_size=max(1, block_size // 2))
+
+
+def make_state_retained(blocks: int, block_size: int) -> VllmStateManager:
+    """Full attention and a state, of which the cache keeps a checkpoint every two blocks."""
+    groups = Group("full", block_size), Group("state", block_size, units=UNITS)
+    return VllmStateManager(blocks, block_size, groups, retention=2 * block_size)

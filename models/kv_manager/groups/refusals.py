@@ -26,7 +26,9 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
         # Windows are asked for no less than full attention, though they need less: the engine may compute it all.
         need = Counter[str]()
         for group in judge.groups.groups:
-            need[group.pool] += group.units if group.kind == "state" else blocks_for(tokens, group.block_size)
+            # A hit that ends within a block is copied before it is written, whose source is a block more.
+            of_tokens = blocks_for(tokens, group.block_size) + judge.traits.copies_at_admit
+            need[group.pool] += group.units if group.kind == "state" else of_tokens
         _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}")
     check_unchanged(judge, before, "an admission")
 
@@ -130,7 +132,9 @@ def _of_pool(judge: GroupedJudge, pool: str) -> list[tuple[int, Group]]:
 
 
 def _waits_for_twin(judge: GroupedJudge, request: Request) -> bool:
-    """True if the manager may wait for what a request of this step is about to publish."""
-    size = min(group.block_size for group in judge.groups.groups)
+    """True if the manager may wait for what a request of this step is about to publish: one that begins alike.
+
+    One token tells, since a manager may publish parts of a block.
+    """
     others = [judge.live[name] for name in judge.scheduled] if judge.traits.defers_twins else []
-    return any(r.tokens[:size] == request.tokens[:size] and r.extra_key == request.extra_key for r in others)
+    return any(r.tokens[0] == request.tokens[0] and r.extra_key == request.extra_key for r in others)

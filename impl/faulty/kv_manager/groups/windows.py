@@ -55,7 +55,7 @@ class WindowUnasked(FullAndWindow):
         return g > 0 or super()._serves(g, tokens, extra_key, cached)
 
 
-@fault("kv-window-null-freed", law="no_double_free", seen=("vllm#22209",))
+@fault("kv-window-null-freed", law="eviction_safety", seen=("vllm#22209",))
 class NullFreed(FullAndWindow):
     """The release of a request frees block 0 for every placeholder of a position that has slid off."""
 
@@ -65,7 +65,7 @@ class NullFreed(FullAndWindow):
         self._pool(1).free += [0] * nulls
 
 
-@fault("kv-window-freed-twice", law="no_double_free", seen=("vllm#42571",))
+@fault("kv-window-freed-twice", law="leak_freedom", seen=("vllm#42571",))
 class FreedTwice(FullAndWindow):
     """A block that slid off stays in the list of blocks to release, and is freed again at the end."""
 
