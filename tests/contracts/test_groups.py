@@ -10,6 +10,7 @@ import ring_manager
 from places import DOCS
 from watched import watched
 
+from kvlockstep.core.errors import UsageError
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
 from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_manager.grouped.manager import GroupedBlockManager
@@ -23,6 +24,8 @@ from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed
 from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, FullAndWindow, StatePool, TwoPools
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
+from kvlockstep.runs.record import Recorder
+from kvlockstep.runs.request_player import play
 from kvlockstep.targets import resolve
 from kvlockstep.targets.validation import misfits
 
@@ -173,7 +176,15 @@ def test_the_picture_has_a_lane_for_each_group_and_a_row_for_each_pool() -> None
     tables = {table.title: table for table in picture.tables}
     assert tables["group 1 (window of 3, blocks of 2)"].rows == (("r0", "3 to 4", "- - 8 9 10 11"),)
     assert [row[0] for row in tables["pools"].rows] == ["kv", "states"]
+    assert [row[-1] for row in tables["pools"].rows] == ["0 to 11", "12 to 14"]
     assert picture.unit == "block"
+
+
+def test_a_manager_with_groups_is_neither_recorded_nor_played_with_request_traces(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a manager with groups cannot be recorded"):
+        Recorder(FullAndWindow(4, 2), tmp_path / "trace.jsonl")
+    with pytest.raises(UsageError, match="one table a request, and this one has groups"):
+        play([], FullAndWindow(4, 2))
 
 
 def test_the_example_of_the_page_holds_and_is_the_one_that_is_shown() -> None:

@@ -43,6 +43,7 @@ class GroupMemory:
         self._blocks: dict[Place, Content] = {}
         self._writers: dict[tuple[Place, int], tuple[str, int]] = {}
         self._owner: dict[Place, str] = {}
+        self._histories: dict[int, Any] = {}
 
     def begin_forward(self) -> None:
         self._writers.clear()
@@ -155,7 +156,11 @@ class GroupMemory:
         return sorted(self._blocks)
 
     def _history(self, stamp: int) -> Any:
-        return self._provenance.history(stamp) if stamp > UNWRITTEN else stamp
+        if stamp <= UNWRITTEN:
+            return stamp
+        if stamp not in self._histories:
+            self._histories[stamp] = self._provenance.history(stamp)
+        return self._histories[stamp]
 
 
 def memory_of(_adapter: Any, traits: Traits, goals_met: Counter[str]) -> Any:

@@ -17,7 +17,7 @@ def picture_of_groups(judge: GroupedJudge) -> Picture:
     requests += [(r.name, numbers(r.tokens), "preempted", key_text(r.extra_key)) for r in judge.preempted.values()]
     tables = [Table("requests", ("request", "tokens", "phase", "key"), tuple(requests))]
     tables += [_lane(judge, g) for g in range(len(judge.groups.groups))]
-    tables.append(Table("pools", ("pool", "total", "avail", "free_now"), tuple(_counters(judge))))
+    tables.append(Table("pools", ("pool", "total", "avail", "free_now", "shown as blocks"), tuple(_counters(judge))))
     return Picture("block", _cells(judge), tuple(tables))
 
 
@@ -38,11 +38,14 @@ def _lane(judge: GroupedJudge, g: int) -> Table:
 
 
 def _counters(judge: GroupedJudge) -> list[tuple[str, ...]]:
-    avail, free_now = answer_of(judge.groups.avail), answer_of(judge.groups.free_now)
-    return [
-        (pool, str(total), *(text(n[pool] if isinstance(n, dict) else n) for n in (avail, free_now)))
-        for pool, total in judge.groups.pools.items()
-    ]
+    answers = answer_of(judge.groups.avail), answer_of(judge.groups.free_now)
+    rows: list[tuple[str, ...]] = []
+    first = 0
+    for pool, total in judge.groups.pools.items():
+        counts = (text(n[pool] if isinstance(n, dict) else n) for n in answers)
+        rows.append((pool, str(total), *counts, f"{first} to {first + total - 1}"))
+        first += total
+    return rows
 
 
 def _cells(judge: GroupedJudge) -> dict[int, Cell]:
