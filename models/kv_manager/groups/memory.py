@@ -132,6 +132,8 @@ class GroupMemory:
         if content is FREED:
             return "freed memory"
         stamp = content.cells.get(offset, content.cells.get(WHOLE))
+        if stamp is None and offset == WHOLE and content.cells:
+            return f"KV of group {content.group}"
         if stamp is None:
             return "nothing" if content.group == NOBODY or not content.cells else f"nothing of group {content.group}"
         extra_key, tokens = self._provenance.history(stamp)
