@@ -36,7 +36,7 @@ class BlockForTwo(FullAndWindow):
 
 @fault("kv-group-evicts-own-hit", law="content_equality", seen=("vllm#33775",))
 class EvictsOwnHit(FullAndWindow):
-    """An admission takes the new blocks of one group before it holds the hit of the next, and may evict that."""
+    """An admission takes new blocks for one group before it holds the hit of the next group."""
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         cached = self._lookup(tokens, extra_key)
@@ -56,7 +56,7 @@ class EvictsOwnHit(FullAndWindow):
 
 @fault("kv-group-cold", law="prefix_soundness", seen=("vllm#47926",))
 class GroupCold(FullAndWindow):
-    """The second group, that of a draft model, is not filled on a hit: it gets new blocks for what it should read."""
+    """The group of a draft model is not filled on a hit, and gets new blocks for it."""
 
     def _serves(self, g: int, tokens: list[int], extra_key: int | None, cached: int) -> bool:
         return g > 0 or super()._serves(g, tokens, extra_key, cached)

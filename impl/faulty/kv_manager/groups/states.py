@@ -76,7 +76,7 @@ class StateLate(FullAndState):
 
 @fault("kv-state-shorter-than-kv", law="state_soundness", seen=("Megatron-LM#6416 (b)",))
 class ShorterThanKV(FullAndState):
-    """A hit is as long as its attention blocks, and takes the last state that is there, of a shorter prefix."""
+    """A hit is as long as its attention blocks, and takes the state of a shorter prefix."""
 
     def _serves(self, g: int, tokens: list[int], extra_key: int | None, cached: int) -> bool:
         if self.groups[g].kind != "state":

@@ -87,7 +87,7 @@ class FreedTwice(FullAndWindow):
 
 @fault("kv-window-stale-map", law="eviction_safety", seen=("sglang#25805",))
 class StaleMap(TwoPools):
-    """Freeing a block of full attention frees the window block that it was mapped to once, whoever has that now."""
+    """Freeing a full block frees the window block that it was once mapped to, whoever has that."""
 
     def reset(self) -> None:
         super().reset()
@@ -109,7 +109,7 @@ class StaleMap(TwoPools):
 
 @fault("kv-window-remap-late", law="accounting", seen=("sglang#36135",))
 class RemapLate(FullAndWindow):
-    """A block that slides off is noted by its place, and freed at the next launch, where the table has nothing left."""
+    """A block that slides off is freed at the next launch by its place, which is empty by then."""
 
     def reset(self) -> None:
         super().reset()
@@ -132,7 +132,7 @@ class RemapLate(FullAndWindow):
 
 @fault("kv-window-slid-evictable", law="accounting", seen=("sglang#34823",))
 class SlidEvictable(FullAndWindow):
-    """What has slid off counts as evictable beside being free."""
+    """avail counts what has slid off a second time, as evictable."""
 
     def avail(self, pool: str = "") -> int:
         slid = sum(request.tables[1].count(None) for request in self._live.values())
@@ -172,7 +172,7 @@ class CopiedInOneGroup(FullAndWindow):
 
 @fault("kv-window-slides-on-refusal", law="atomicity", seen=("mutant",))
 class SlidesOnRefusal(FullAndWindow):
-    """A reservation lets its window slide to where it would end, and does not take that back if it is refused."""
+    """A refused reservation has let its window slide to where it would have ended."""
 
     def reserve(self, rid: str, n: int) -> bool:
         request = self._live[rid]
@@ -197,7 +197,7 @@ class SmallAsLarge(TwoWindows):
 
 @fault("kv-window-tombstone-base", law="eviction_safety", seen=("sglang#27586",))
 class TombstoneBase(TwoPools):
-    """Publishing a block again, whose window block has slid off, frees the base of the published one by its map."""
+    """Publishing a block again frees the window block that the published one was mapped to."""
 
     def reset(self) -> None:
         super().reset()
