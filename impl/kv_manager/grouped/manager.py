@@ -41,8 +41,8 @@ class Request:
 class GroupedBlockManager:
     """Groups `groups` in `pools`, blocks by name. Meets KVManagerTarget with groups, without withdrawals and events.
 
-    Trick: prefixes are one chain for all groups, so a lookup costs one dict access per step, however many groups
-    there are; windows slide by an index, so a commit costs what it frees.
+    Trick: prefixes are one chain for all groups, so a lookup costs one dict access per step, however many groups there
+    are; windows slide by an index, so a commit costs what it frees.
     """
 
     chunk = extra_key = copies_at_reserve = frees_window = True
@@ -135,14 +135,14 @@ class GroupedBlockManager:
         """`n` tokens more are computed: what they complete is published, and windows slide."""
         request = self._live[rid]
         request.computed += n
-        step = self._step
+        step, index = self._step, self._index
         for steps in range(request.steps + 1, request.computed // step + 1):
             tokens = request.tokens[(steps - 1) * step : steps * step].tobytes()
-            request.prefix = self._index.longer(request.prefix, request.extra_key, tokens)
-            for g, place in self._index.places_ending(steps):
-                block = request.tables[g][place] if request.tables[g] else None
-                if block is not None:
-                    self._pool[g].publish(block, request.prefix, g)
+            prefix = request.prefix = index.longer(request.prefix, request.extra_key, tokens)
+            for g in self._attention:
+                place, part = divmod(steps, index.per_block[g])
+                if not part and prefix.blocks[g] is None and (block := request.tables[g][place - 1]) is not None:
+                    self._pool[g].publish(block, prefix, g)
             request.steps = steps
         for g in self._states:
             self._keep_state(request, g)

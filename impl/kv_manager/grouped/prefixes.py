@@ -23,7 +23,8 @@ class Prefix:
 
 
 class PrefixIndex:
-    """Finds prefixes in steps of `step` tokens, the largest that divides the block size of every group.
+    """Finds prefixes in steps of `step` tokens, the largest that divides the block size of every group: a block of a
+    group is `per_block` steps.
 
     The key of a prefix is the number of the one before it and the tokens of its last step: no two have the same.
     """
@@ -31,7 +32,10 @@ class PrefixIndex:
     def __init__(self, groups: Sequence[Group], step: int) -> None:
         self.step = step
         self._groups = groups
-        self._per_block = [group.block_size // step for group in groups]
+        self.per_block = [group.block_size // step for group in groups]
+        self._full = [(g, self.per_block[g]) for g, group in enumerate(groups) if group.kind == "full"]
+        # A state is the rarest, and the cheapest to ask for.
+        self._asked = sorted(range(len(groups)), key=lambda g: groups[g].kind != "state")
         self._known: WeakValueDictionary[tuple[int, bytes], Prefix] = WeakValueDictionary()
         self._roots: dict[int | None, int] = {}
         self._serial = 0
@@ -39,23 +43,24 @@ class PrefixIndex:
     def lookup(self, tokens: bytes, width: int, extra_key: int | None) -> tuple[list[Prefix], int]:
         """Walks down the known prefixes, `width` bytes a step; returns them and the length that every group serves.
 
-        One pass: of each group it keeps how many blocks up to here are published without a gap.
+        The walk ends where a full group has no block. From there back the other groups are asked, which look at what
+        they read only.
         """
         chain: list[Prefix] = []
-        runs = [0] * len(self._groups)
-        served = 0
+        known, full = self._known, self._full
         before = self._root(extra_key)
         # The last token is computed in any case.
         for end in range(width, len(tokens), width):
-            prefix = self._known.get((before, tokens[end - width : end]))
+            prefix = known.get((before, tokens[end - width : end]))
             if prefix is None:
                 break
             chain.append(prefix)
             before = prefix.serial
-            if self._all_serve(prefix, len(chain), runs):
-                served = len(chain)
-        del chain[served:]
-        return chain, served * self.step
+            if any(prefix.blocks[g] is None and len(chain) % per == 0 for g, per in full):
+                break
+        while chain and not all(self._serves(g, chain) for g in self._asked):
+            chain.pop()
+        return chain, len(chain) * self.step
 
     def longer(self, prefix: Prefix | None, extra_key: int | None, tokens: bytes) -> Prefix:
         """Returns the prefix with one step more, a new one if it is not known yet."""
@@ -66,25 +71,24 @@ class PrefixIndex:
             found = self._known[before, tokens] = Prefix(prefix, self._serial, len(self._groups))
         return found
 
-    def places_ending(self, steps: int) -> list[tuple[int, int]]:
-        """Returns (group, place in its table) of each block that ends behind so many steps."""
-        return [(g, steps // per - 1) for g, per in enumerate(self._per_block) if steps % per == 0]
-
     def block_at(self, chain: Sequence[Prefix], g: int, place: int) -> int | None:
         """Returns the block of a group that is published at this place of the chain."""
-        return chain[(place + 1) * self._per_block[g] - 1].blocks[g]
+        return chain[(place + 1) * self.per_block[g] - 1].blocks[g]
 
-    def _all_serve(self, prefix: Prefix, steps: int, runs: list[int]) -> bool:
-        serve, cached = True, steps * self.step
-        for g, group in enumerate(self._groups):
-            whole, part = divmod(steps, self._per_block[g])
-            if not part:
-                runs[g] = runs[g] + 1 if prefix.blocks[g] is not None else 0
-            if group.kind == "state":
-                serve = serve and not part and runs[g] > 0
-            elif reads := needed(group, cached, cached):
-                serve = serve and not part and runs[g] >= whole - reads.start // group.block_size
-        return serve
+    def _serves(self, g: int, chain: Sequence[Prefix]) -> bool:
+        """True if the group has published all that it reads behind the chain; of a full group only the last block."""
+        group, per, steps = self._groups[g], self.per_block[g], len(chain)
+        if group.kind == "state":
+            return steps % per == 0 and chain[-1].blocks[g] is not None
+        cached = steps * self.step
+        reads = needed(group, cached, cached)
+        if not reads:
+            return True
+        if steps % per or chain[-1].blocks[g] is None:
+            return False
+        # The walk has seen every block of a full group.
+        first = steps - per if group.kind == "full" else reads.start // group.block_size * per
+        return all(chain[i - 1].blocks[g] is not None for i in range(first + per, steps, per))
 
     def _root(self, extra_key: int | None) -> int:
         # Below all serial numbers of prefixes, which begin at 1.
