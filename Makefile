@@ -13,9 +13,9 @@ check: $(READY)
 
 test: $(READY) lint tests cluster wheel gate
 
-# Every fault is caught, with three seeds, and nothing that is right is blamed.
+# Every fault is caught, with three seeds, and nothing that is right is blamed. `make score` looks longer for blame.
 gate: $(READY)
-	$(BIN)/kvlockstep score
+	$(BIN)/kvlockstep score --clean-times 0.1
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,14 @@ class CheckItem(pytest.Item):
         self.target = target
 
     def runtest(self) -> None:
+        from kvlockstep.core.capture import output_shown  # noqa: PLC0415
         from kvlockstep.runs.check import CheckFailed, check_target  # noqa: PLC0415
         from kvlockstep.runs.results import CheckResult  # noqa: PLC0415
 
         seed = self.config.getoption("--kvlockstep-seed")
-        report = CheckResult([check_target(self.target, self.config.stash[_PROFILE], seed=seed)])
+        # pytest's -s is for what targets print, too.
+        with output_shown() if self.config.getoption("capture") == "no" else nullcontext():
+            report = CheckResult([check_target(self.target, self.config.stash[_PROFILE], seed=seed)])
         if not report.holds:
             raise CheckFailed(report)
 

@@ -255,7 +255,7 @@ def tier_accounting(pool: Pool) -> str | None:
         return f"unit {early[0]} is free, but it is the unit of a stored chunk"
     owed = pool.total - len(pool.held)
     if pool.avail != owed:
-        return f"avail={pool.avail}, but {len(pool.held)} of {pool.total} units are held, so it is {owed}"
+        return f"avail={pool.avail}, but {len(pool.held)} of {pool.total} units are held, so it must be {owed}"
     return None
 
 

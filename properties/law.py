@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -133,30 +132,6 @@ def law(
         return Law(check.__name__, contract, statement, check, needs, answers)
 
     return declare
-
-
-@contextmanager
-def checked_by(law: Law[Any], check: Callable[..., str | None]) -> Iterator[None]:
-    """Replaces the check of the law, wherever the law is used, until the context ends."""
-    own = law.check
-    object.__setattr__(law, "check", check)
-    try:
-        yield
-    finally:
-        object.__setattr__(law, "check", own)
-
-
-@contextmanager
-def muted(laws: Iterable[Law[Any]]) -> Iterator[None]:
-    """Silences these laws until the context ends, which shows what the others find."""
-    with ExitStack() as stack:
-        for law in laws:
-            stack.enter_context(checked_by(law, _nothing_wrong))
-        yield
-
-
-def _nothing_wrong(*_observed: Any) -> None:
-    return None
 
 
 def laws_of(namespace: dict[str, Any]) -> tuple[Law[Any], ...]:

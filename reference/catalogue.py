@@ -19,8 +19,8 @@ from kvlockstep.reference.kv_scheduler.contract import (
     KVSchedulerOptional,
     KVSchedulerTarget,
     SchedulerTraits,
-    drafting_target,
 )
+from kvlockstep.reference.kv_scheduler.drafting import drafting_target
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget

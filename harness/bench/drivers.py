@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,17 +20,19 @@ from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.notes import EpisodeNotes, noting
+from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.hypothesis_machine import hypothesis_run
-from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets.registry import load, resolve
 
 ROUNDS = 3
 RANDOM_SECONDS = 1.0
-EXAMPLES, STEPS = 60, 50
-NOTE_ROUNDS, NOTED_STEPS = 7, 4_000
+BUDGET = Profile("bench", examples=60, steps_per_example=50, random_steps=sys.maxsize)
+NOTE_ROUNDS, NOTED_STEPS = 41, 700
 ROWS = (("slot_pool", "reference"), ("slot_pool", "pool"), ("kv_manager", "reference"), ("kv_manager", "blocks"))
 
 
@@ -58,8 +61,9 @@ def _compare(contract: str, name: str) -> DriverSpeed:
     walks, machines = [], []
     for seed in range(ROUNDS):
         with Watchdog(30.0).watching() as watchdog:
-            walk = random_walk(model_type, factory, seed=seed, watchdog=watchdog, seconds=RANDOM_SECONDS)
-            machine = hypothesis_run(model_type, factory, seed=seed, watchdog=watchdog, examples=EXAMPLES, steps=STEPS)
+            run = Run(model_type, factory, BUDGET, watchdog, seed)
+            walk = RandomWalk(RANDOM_SECONDS).run(run)
+            machine = HypothesisMachines().run(run)
         walks.append(walk.steps / walk.seconds)
         machines.append(machine.steps / machine.seconds)
     ratio = statistics.median(w / m for w, m in zip(walks, machines, strict=True))
@@ -76,7 +80,7 @@ def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
         for model in (model_type, noted):
             with Watchdog(30.0).watching() as watchdog:
                 began = time.process_time()
-                random_walk(model, factory, seed=seed, watchdog=watchdog, steps=NOTED_STEPS)
+                RandomWalk().run(Run(model, factory, Profile("notes", random_steps=NOTED_STEPS), watchdog, seed))
                 seconds.append(time.process_time() - began)
         shares.append(seconds[1] / seconds[0] - 1)
     return statistics.median(shares)
@@ -151,34 +155,17 @@ BENCHES: dict[str, Callable[[], list[Speed]]] = {
 }
 
 
-PEERS = {
-    "block_pool": (
-        "a: ns per block at batch 1 / 16 / 256: vLLM free queue 343 / 81 / 58, LightLLM 6,881 / 447 / 28",
-        "b: us per 1,000 tokens: SGLang get_hash_str 9.5, vLLM xxhash 91, nano-vllm 73, transformers 81",
-    ),
-    "radix_cache": (
-        "c: us per 1,000 tokens, fully cached / half-way: mini-sglang 0.89 / 0.69, SGLang (Rust) 1.30 / 0.80",
-        "d: us: SGLang (Rust) 25, LightLLM 26, mini-sglang 27",
-        "e: us per token at 1k / 10k / 100k leaves: LightLLM 0.11 / 0.84 / 7.5, mini-sglang 0.18 / 1.3 / 13; one: 11",
-        "f: requests/s, hit rate: SGLang (Rust) 12,860, 0.687; vLLM 3,592, 0.706",
-    ),
-    "kv_store": ("g: in flat copies, 2 threads: seed 000 2.4x, SGLang move_kv_cache_native 5.6x, transformers 16x",),
-}
-"""Figures of other systems on another machine with 2 cores (Zen 4, torch 2.13.0+cpu): for orientation only."""
-
-
 def print_speeds(console: Console, name: str, rows: list[Speed]) -> None:
-    """Ours, the floor and their ratio, and the goal for the ratio, or for the figure where there is no floor."""
+    """Ours, the floor, their ratio, the goal for it or, without a floor, for the figure; peers; the longest call."""
     table = Table(box=None, title=name, title_justify="left")
-    for heading in ("row", "unit", "ours", "floor", "ratio", "goal"):
-        table.add_column(heading, justify="left" if heading in ("row", "unit") else "right")
+    for heading in ("row", "unit", "ours", "floor", "ratio", "goal", "peers", "ours to best", "longest call, us"):
+        table.add_column(heading, justify="left" if heading in ("row", "unit", "peers") else "right")
     for row in rows:
         sign = ">= " if row.more_is_better else "<= "
         goal = f"{sign}{row.goal:,.4g}{'x' if row.floor and not row.more_is_better else ''}" if row.goal else ""
         floor, ratio = (f"{row.floor:,.3g}", f"{row.ratio:.2f}x") if row.floor else ("", "")
-        table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal)
+        peers = ", ".join(f"{peer} {figure:,.4g}" for peer, figure in row.peers.items())
+        beside = f"{row.beside_peers:.2f}x" if row.peers else ""
+        worst = f"{row.worst:,.3g}" if row.worst else ""
+        table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal, peers, beside, worst)
     console.print(table)
-    if name in PEERS:
-        console.print("peers, on another machine, for orientation:")
-    for line in PEERS.get(name, ()):
-        console.print(f"  {line}", markup=False)

@@ -14,8 +14,10 @@ import triton
 from kvlockstep.bench.gpu_figures import figures
 from kvlockstep.bench.gpu_sanitizers import sanitized
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.run import Run
 from kvlockstep.impl.faulty.kv_store._narrow_offsets import NarrowOffsets
 from kvlockstep.impl.kv_store.far_apart import FarStore
 from kvlockstep.models.core.model import Factory
@@ -69,9 +71,8 @@ def machine_runs() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for contract, name, factory, steps in runs:
         with Watchdog(60.0).watching() as watchdog:
-            done = random_walk(
-                model_of(contract), factory, seed=11, watchdog=watchdog, steps=steps, seconds=MACHINE_SECONDS
-            )
+            budget = Profile("gpu", random_steps=steps)
+            done = RandomWalk(MACHINE_SECONDS).run(Run(model_of(contract), factory, budget, watchdog, seed=11))
         verdict = f"violates {done.failure.law}" if done.failure else "holds"
         yield f"| {contract} | {name} | {done.steps:,} | {done.steps / done.seconds:,.0f} | {verdict} |"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import Profile
+from kvlockstep.core.target_names import one_name
 from kvlockstep.targets import Target
 
 SHARD_EPISODES = 64
@@ -55,6 +56,8 @@ def require_same(plan: Plan, stored: dict[str, Any], where: str, way_out: str) -
     """Raises UsageError if the campaign in a store was made with another plan."""
     wanted = plan.to_json()
     names = [name for name in wanted if stored.get(name) != wanted[name]]
+    if "target" in names and one_name(str(stored.get("target"))) == one_name(plan.target):
+        names.remove("target")
     if not names:
         return
     differences = ", ".join(f"{name} {stored.get(name)!r}, not {wanted[name]!r}" for name in names)

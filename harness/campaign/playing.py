@@ -10,12 +10,13 @@ from hypothesis import Phase
 
 from kvlockstep.campaign.distinct import state_hash
 from kvlockstep.campaign.examples import example_database
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
+from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers import SHARD_DRIVERS, Shard, ShardDriver
+from kvlockstep.drivers import SHARD_DRIVERS, Run, Shard, ShardDriver
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome
-from kvlockstep.drivers.hypothesis_machine import SHARD_STEPS, hypothesis_run
+from kvlockstep.drivers.hypothesis_machine import SHARD_STEPS, HypothesisMachines
 from kvlockstep.models.core.model import Factory, Model
 
 MOST_REUSED = 1_000
@@ -51,17 +52,10 @@ def reuse_examples(
     model_type: type[Model[Any]], factory: Factory, seed: int, watchdog: Watchdog, database: str
 ) -> Trace | None:
     """Plays the failing examples that other campaigns left in the database; returns a failure, not shrunk."""
+    driver = HypothesisMachines(example_database(database), phases=(Phase.reuse,))
+    budget = Profile("reuse", examples=MOST_REUSED, steps_per_example=SHARD_STEPS)
     try:
-        return hypothesis_run(
-            model_type,
-            factory,
-            seed=seed,
-            watchdog=watchdog,
-            examples=MOST_REUSED,
-            steps=SHARD_STEPS,
-            database=example_database(database),
-            phases=(Phase.reuse,),
-        ).failure
+        return driver.run(Run(model_type, factory, budget, watchdog, seed)).failure
     except SkipTest:  # Hypothesis calls it that when there is nothing to play
         return None
 
@@ -69,5 +63,5 @@ def reuse_examples(
 def shard_driver(name: str) -> ShardDriver:
     """The driver of this name. Raises UsageError."""
     if name not in SHARD_DRIVERS:
-        raise UsageError(f"unknown driver {name!r} for fuzz; known: {', '.join(SHARD_DRIVERS)}")
+        raise UsageError(f"unknown driver {name!r} for fuzz{known_names(name, SHARD_DRIVERS)}")
     return SHARD_DRIVERS[name]

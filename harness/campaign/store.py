@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -17,6 +16,7 @@ from kvlockstep.campaign.ledger import Ledger, Record, line_of
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import Journal, require_writable, whole_lines, write_whole
+from kvlockstep.core.system import module_or_none
 from kvlockstep.core.trace import Trace, load_trace, trace_text
 from kvlockstep.models.core.trace_schema import require_kind
 
@@ -26,6 +26,8 @@ PLAN, CHECKPOINT, STATUS, LOCK = "campaign.json", "checkpoint.json", "status.jso
 CHECKPOINT_BYTES = 4_000_000
 LOCK_SECONDS = 2.0
 FORMAT = 2
+
+fcntl = module_or_none("fcntl")
 
 
 class Saved(NamedTuple):
@@ -78,6 +80,8 @@ class Store(Protocol):
 def _locked(handle: int) -> bool:
     """Takes the lock; waits a little, for workers of a run that was killed hold it until they are gone too."""
     deadline = time.monotonic() + LOCK_SECONDS
+    if fcntl is None:
+        return True
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,6 +135,8 @@ class DirectoryStore:
             contextlib.suppress(FileNotFoundError),
             (self.directory / LOCK).open() as file,
         ):
+            if fcntl is None:
+                return False
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.playing import reuse_examples, shard_driver
 from kvlockstep.campaign.shard import Began, ShardReport, kind_of, record_episode, run_shard
+from kvlockstep.core.capture import forget_output, printing
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
@@ -59,17 +61,22 @@ def do_task(
         return _shard_again(factory, plan, task)
     with watchdog.watching():
         if task.kind == REUSE:
-            return reuse_examples(model_of(plan.contract), factory, plan.seed, watchdog, database)
+            return reuse_examples(printing(model_of(plan.contract)), factory, plan.seed, watchdog, database)
         if task.kind == RECORD:
             return record_episode(factory, plan, task.number, task.goal, watchdog)
-        return run_shard(factory, plan, task.number, watchdog, began=began, database=database)
+        return run_shard(factory, plan, task.number, watchdog, began=partial(_begin, began), database=database)
+
+
+def _begin(began: Began, episode: int) -> None:
+    forget_output()
+    began(episode)
 
 
 def _shrunk(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
     model_type = model_of(plan.contract)
     if not apart:
         with watchdog.watching():
-            return shrink(model_type, factory, trace, watchdog, steps=plan.shrink_steps)
+            return shrink(printing(model_type), factory, trace, watchdog, steps=plan.shrink_steps)
     with watchdog.at_most(watchdog.limit if trace.law == TERMINATION.id else ISOLATED_STEP_SECONDS):
         return shrink(model_type, factory, trace, watchdog, run=run_ops_supervised, steps=plan.shrink_steps)
 

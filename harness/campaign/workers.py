@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import SHARD, Task, do_task, uses_children
+from kvlockstep.core.capture import Capture, new_capture
 from kvlockstep.core.isolation import SharedWatchdog, die_with, how_it_died
 from kvlockstep.core.system import FORK, let_signals_in, signals_held
 from kvlockstep.core.trace import Trace
@@ -128,9 +129,19 @@ class LocalWorkers:
         ours, theirs = FORK.Pipe()
         beat, episode = FORK.RawArray("Q", 2), FORK.RawValue("Q", 0)
         inherited = [worker.pipe for worker in self._workers] + [ours]
-        arguments = (self._factory, self._plan, self._database, theirs, inherited, beat, episode, os.getpid())
-        process = FORK.Process(target=_work, args=arguments)
-        with signals_held():
+        with new_capture() as capture, signals_held():
+            arguments = (
+                self._factory,
+                self._plan,
+                self._database,
+                theirs,
+                inherited,
+                beat,
+                episode,
+                capture,
+                os.getpid(),
+            )
+            process = FORK.Process(target=_work, args=arguments)
             process.start()
         theirs.close()
         return _Worker(process, ours, beat, episode)
@@ -180,6 +191,7 @@ def _work(
     inherited: list[Connection],
     beat: Any,
     episode: Any,
+    capture: Capture,
     parent: int,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -188,6 +200,7 @@ def _work(
     die_with(parent)
     for other in inherited:
         other.close()
+    capture.begin()
     gc.freeze()
     watchdog = SharedWatchdog(plan.step_seconds, beat)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kvlockstep.commands.options import json_option, print_json
-from kvlockstep.core.errors import UsageError
+from kvlockstep.commands.options import engine_path_option, json_option, print_json
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.show.console import announce_timing, stderr, stdout
 from kvlockstep.targets.extras import ExtraMissing
 from kvlockstep.targets.registry import check_contract
@@ -25,11 +25,14 @@ from kvlockstep.targets.registry import check_contract
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Its steps per run, at most (default 10,000).")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Its runs per fault (default 3).")
+@engine_path_option
 @json_option
 def bench_command(
     what: Sequence[str], contracts: Sequence[str], steps: int | None, seeds: int | None, as_json: bool
 ) -> None:
-    """Measure speed: drivers against each other, implementations against floors of the same run.
+    """Measure speed: drivers against each other, implementations against floors and peers of the same run.
+
+    Peers are vLLM and SGLang, where they are installed or lie under --engine-path.
 
     Compare the ratios; absolute numbers depend on your machine.
     """
@@ -37,7 +40,7 @@ def bench_command(
     from kvlockstep.bench.guided import CONTRACTS, SEEDS, STEPS, bench_guided, print_guided  # noqa: PLC0415
 
     if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
-        raise UsageError(f"unknown bench {unknown[0]!r}; known: drivers, {', '.join(BENCHES)}")
+        raise UsageError(f"unknown bench {unknown[0]!r}{known_names(unknown[0], ('drivers', *BENCHES))}")
     for contract in contracts:
         check_contract(contract)
     results: dict[str, list[dict[str, Any]]] = {}

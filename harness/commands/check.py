@@ -18,9 +18,10 @@ from kvlockstep.commands.options import (
     print_json,
     profile_option,
     seed_option,
+    show_output_option,
     target_option,
 )
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers import CHECK_DRIVERS
@@ -54,7 +55,7 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
 @click.option(
     "--driver", "drivers", multiple=True, metavar="|".join(CHECK_DRIVERS), help="Run only this driver. Repeatable."
 )
-@in_process_option
+@options(in_process_option, show_output_option)
 @click.option("-v", "--verbose", is_flag=True, help="Show for each target its traits, laws, drivers and goals.")
 @click.option(
     "--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Device that holds the tensors of targets."
@@ -74,14 +75,14 @@ def check_command(
 ) -> None:
     """Check targets against CONTRACTS: saved failures, exploration, Hypothesis, then random episodes.
 
-    Without CONTRACTS it checks every contract. Without --target it checks every target that comes with the package,
-    and those in the configuration.
+    Without CONTRACTS it checks those in the configuration, or else every contract. Without --target it checks the
+    targets in the configuration, or else every target that comes with the package.
     """
     settings = load_config(config)
     budget = profile_of(profile or settings.profile)
     where = Path(directory or settings.dir)
     if unknown := [driver for driver in drivers if driver not in CHECK_DRIVERS]:
-        raise UsageError(f"unknown driver {unknown[0]!r}; known: {', '.join(CHECK_DRIVERS)}")
+        raise UsageError(f"unknown driver {unknown[0]!r}{known_names(unknown[0], CHECK_DRIVERS)}")
     report = CheckResult()
     chosen = _chosen_targets(contracts, targets, settings, report, device)
     require_writable(where)

@@ -28,13 +28,15 @@ from kvlockstep.commands.replay import replay_command
 from kvlockstep.commands.report import report_command
 from kvlockstep.commands.score import score_command
 from kvlockstep.commands.status import status_command
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.core.isolation import ChildLost
-from kvlockstep.runs.results import ERROR, EXIT_CODES, VIOLATED
+from kvlockstep.runs.results import ERROR, EXIT_CODES, INTERRUPTED, VIOLATED
 from kvlockstep.show.console import stderr
 
 # The errors of a full disk, of a pipe that nobody reads, and of a closed file.
 UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EBADF, errno.EIO)
+# The exit code that a shell gives a program that SIGPIPE has ended.
+READER_GONE = 128 + 13
 
 
 GROUPS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
@@ -57,10 +59,21 @@ GROUPS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
 
 
 class _Verbs(click.Group):
-    """Verbs in groups. Results that cannot be written end with a usage error, whatever their verdict."""
+    """Verbs in groups. Results that cannot be written are a usage error, whatever their verdict.
+
+    If a pipe has no reader any more, the command ends without a word.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [verb.name for _, verbs in GROUPS for verb in verbs if verb.name is not None]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            hint = did_you_mean(args[0], self.commands) or "; `kvlockstep --help` shows them"
+            raise UsageError(f"no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, verbs in GROUPS:
@@ -78,6 +91,9 @@ class _Verbs(click.Group):
                 raise
             # What is still buffered would fail again when Python ends.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            if error.errno == errno.EPIPE:
+                # `kvlockstep list | head`: the reader has what it wants.
+                sys.exit(READER_GONE)
             raise UsageError(f"cannot write the results: {error.strerror}") from error
 
 
@@ -86,8 +102,8 @@ class _Verbs(click.Group):
 def cli() -> None:
     """Find bugs in KV-cache managers: run yours in lockstep with an executable specification.
 
-    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 130 interrupted (after
-    another signal: 128 plus its number).
+    Exit codes: 0 holds, 1 violated, 2 usage or configuration, 3 inconclusive, 4 internal error, 128 + N ended by signal
+    N: 130 after Ctrl-C, 141 if the reader of the output has gone.
     """
 
 
@@ -112,14 +128,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except ChildLost as lost:
         # Verbs that make traces of it do so; for the others it is a call that raised what no contract names.
-        stderr().print("\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details]), markup=False)
+        stderr().print(
+            "\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details, *lost.printed]), markup=False
+        )
         sys.exit(EXIT_CODES[VIOLATED])
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         stderr().print("kvlockstep: interrupted")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except SystemExit:
         raise
     except BaseException:

@@ -16,13 +16,14 @@ from typing import Any
 import click
 
 from kvlockstep.commands.options import json_option, options, print_json, seed_option, target_option
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.random_walk import random_walk
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_manager import KVManagerModel
@@ -119,7 +120,7 @@ def diff(
     pair = pair_model((a.name, b.name), b.factory, without, roomy)
 
     def work(model_type: type[Model[Any]], watchdog: Watchdog) -> Outcome:
-        return random_walk(model_type, a.factory, seed=seed, watchdog=watchdog, steps=steps)
+        return RandomWalk().run(Run(model_type, a.factory, replace(budget, random_steps=steps), watchdog, seed))
 
     outcome = supervised("random", pair, work, budget.step_seconds)
     if outcome.failure is None:
@@ -148,7 +149,7 @@ def diff_command(
         raise UsageError(f"diff compares two targets: give --target twice, not {len(targets)} times")
     operations = [command.name for command in KVManagerModel.commands]
     if unknown := [name for name in without if name not in operations]:
-        raise UsageError(f"--without {unknown[0]!r}: no operation of kv_manager; known: {', '.join(operations)}")
+        raise UsageError(f"--without {unknown[0]!r}: no operation of kv_manager{known_names(unknown[0], operations)}")
     a, b = (resolve("kv_manager", name) for name in targets)
     with progress_bar() as bar:
         bar.add_task(f"{a.name} and {b.name}")

@@ -17,6 +17,7 @@ from kvlockstep.commands.options import (
     options,
     parse_time,
     print_json,
+    show_output_option,
     target_option,
 )
 from kvlockstep.core.failure_page import failure_page
@@ -38,7 +39,7 @@ from kvlockstep.show.machine_formats import machine_formats, publish
     epilog="Example: kvlockstep explore kv_manager --target my_manager.py:MyManager --depth 6",
 )
 @click.argument("contract", shell_complete=complete_contract)
-@options(target_option, dir_option, json_option, machine_formats)
+@options(target_option, dir_option, json_option, machine_formats, show_output_option)
 @click.option(
     "--steps", type=click.IntRange(min=1), metavar="N", help="Stop each scope after N steps, repeated ones included."
 )

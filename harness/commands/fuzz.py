@@ -25,6 +25,7 @@ from kvlockstep.commands.options import (
     parse_time,
     print_json,
     profile_option,
+    show_output_option,
     target_option,
 )
 from kvlockstep.core.errors import UsageError
@@ -33,7 +34,7 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers import SHARD_DRIVERS
 from kvlockstep.properties.law import counted
 from kvlockstep.runs.config import Config
-from kvlockstep.runs.results import EXIT_CODES
+from kvlockstep.runs.results import EXIT_CODES, INTERRUPTED, VIOLATED
 from kvlockstep.show.console import NowAndThen, print_campaign, progress_bar, stdout
 from kvlockstep.show.findings import results_of_campaign
 from kvlockstep.show.machine_formats import machine_formats, publish
@@ -51,6 +52,7 @@ def where_option(function: F) -> F:
         "--dir",
         "directory",
         type=click.Path(path_type=Path),
+        metavar="DIR",
         help="Directory of the campaign. A campaign that is there is resumed.",
     )
     store = click.option(
@@ -65,7 +67,7 @@ def where_option(function: F) -> F:
     epilog="Example: kvlockstep fuzz kv_manager --target my_manager.py:MyManager --time 8h --dir nightly",
 )
 @click.argument("contract", shell_complete=complete_contract)
-@options(target_option, profile_option, where_option, json_option, machine_formats)
+@options(target_option, profile_option, where_option, json_option, machine_formats, show_output_option)
 @click.option(
     "--time",
     "time_text",
@@ -89,7 +91,12 @@ def where_option(function: F) -> F:
     "--driver", metavar="|".join(SHARD_DRIVERS), default="random", show_default=True, help="Driver of every shard."
 )
 @click.option(
-    "--workers", type=click.Choice(WORKERS), default="local", show_default=True, help="Where the workers run."
+    "--workers",
+    type=click.Choice(WORKERS),
+    metavar="|".join(WORKERS),
+    default="local",
+    show_default=True,
+    help="Where the workers run.",
 )
 @click.option("--address", metavar="HOST:PORT", help="Address of a running Ray cluster (default: start a local one).")
 def fuzz_command(
@@ -108,7 +115,8 @@ def fuzz_command(
     workers: str,
     address: str | None,
 ) -> None:
-    """Run random episodes in worker processes until the time is up. Ctrl-C ends it early and loses nothing.
+    """Run random episodes in worker processes until the time is up. Ctrl-C ends it early and loses nothing:
+    the exit code is 1 if it has found something, else 130.
 
     When time is up, running shards finish, at most five minutes later. A second Ctrl-C does not wait for them. With
     --dir it is a campaign: the same command resumes it, even after a crash, and no recorded episode is played again.
@@ -137,7 +145,9 @@ def fuzz_command(
     else:
         print_campaign(stdout(), campaign)
     publish(results_of_campaign(campaign))
-    sys.exit(EXIT_CODES[campaign.verdict])
+    # An interrupted campaign has not run its time: that nothing was found says nothing, and a finding stays one.
+    unfinished = campaign.interrupted and campaign.verdict != VIOLATED
+    sys.exit(INTERRUPTED if unfinished else EXIT_CODES[campaign.verdict])
 
 
 def campaign_json(campaign: Campaign) -> dict[str, Any]:
@@ -211,8 +221,8 @@ class _Shown:
             self._interrupted = True
             self._show.say("interrupted: running shards finish; press Ctrl-C again to stop now")
         self._show(
-            f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {len(campaign.ledger.done):,} shards, "
-            f"{campaign.failures:,} failures, {len(campaign.findings)} findings"
+            f"{campaign.steps:,} steps, {campaign.rate:,.0f} a second, {counted(len(campaign.ledger.done), 'shard')}, "
+            f"{counted(campaign.failures, 'failure')}, {counted(len(campaign.findings), 'finding')}"
         )
         if campaign.run_seconds > self._seconds + LATE_SECONDS and not self._late:
             self._late = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from kvlockstep.targets.registry import check_contract
 
 # The target, the contract and the installation that the templates name, as docs/ci.md shows them.
 TARGET, CONTRACT, INSTALLED = "my_package.kv_adapter:MyManager", "kv_manager", " --editable ."
+# What the templates install, and the variable that says so.
+PACKAGE, VARIABLE = "kvlockstep", "KVLOCKSTEP"
 IGNORED = ".kvlockstep/"
 SERVICES = {
     "github": {
@@ -42,7 +45,21 @@ SERVICES = {
     metavar="CONTRACT",
     help="Contract that the adapter implements.",
 )
-@click.option("--ci", type=click.Choice(tuple(SERVICES)), default="github", show_default=True, help="CI service.")
+@click.option(
+    "--ci",
+    type=click.Choice(tuple(SERVICES)),
+    metavar="|".join(SERVICES),
+    default="github",
+    show_default=True,
+    help="CI service.",
+)
+@click.option(
+    "--requirement",
+    default=PACKAGE,
+    show_default=True,
+    metavar="REQUIREMENT",
+    help="What CI installs as kvlockstep: a name with or without a version, the path of a wheel, or a git URL.",
+)
 @click.option(
     "--dir",
     "directory",
@@ -51,7 +68,7 @@ SERVICES = {
     metavar="DIR",
     help="Root of the repository (default: the current directory).",
 )
-def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
+def init_command(name: str, contract: str, ci: str, requirement: str, directory: Path) -> None:
     """Write an adapter NAME.py, its test, the configuration and the CI workflows into a repository.
 
     Existing files stay as they are, and so does an existing [tool.kvlockstep] table. A missing table is appended to
@@ -67,7 +84,7 @@ def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
     texts = {f"{name}.py": adapter_source(name, contract)}
     texts[f"test_{name}.py"] = test_source(name, contract, inside=(directory / "__init__.py").exists())
     for file, template in SERVICES[ci].items():
-        texts[file] = _workflow(template, target, contract, installable="project" in settings)
+        texts[file] = _workflow(template, target, contract, requirement, installable="project" in settings)
     written = [_write(directory / file, text) for file, text in texts.items()]
     written.append(_configure(project, settings, contract, target))
     written.append(_ignore(directory / ".gitignore"))
@@ -80,9 +97,12 @@ def init_command(name: str, contract: str, ci: str, directory: Path) -> None:
     console.print("  kvlockstep check", markup=False)
 
 
-def _workflow(template: str, target: str, contract: str, installable: bool) -> str:
+def _workflow(template: str, target: str, contract: str, requirement: str, installable: bool) -> str:
     text = (files("kvlockstep") / "templates" / "ci" / template).read_text(encoding="utf-8")
     text = text.replace(TARGET, target).replace(f" {CONTRACT} ", f" {contract} ")
+    if requirement != PACKAGE:
+        # A JSON string is one of YAML as well.
+        text = text.replace(f"{VARIABLE}: {PACKAGE}\n", f"{VARIABLE}: {json.dumps(requirement)}\n")
     # Nothing to install in a repository that is no package: the adapter is found by its path.
     return text if installable else text.replace(INSTALLED, "")
 

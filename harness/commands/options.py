@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from kvlockstep.core.capture import output_shown
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import PROFILES
 from kvlockstep.models.registry import MODELS
@@ -131,6 +132,21 @@ json_option = click.option(
     is_flag=True,
     callback=_keep_stdout,
     help="Print the results as JSON on stdout and everything else on stderr.",
+)
+
+
+def _show_output(context: click.Context, _option: click.Parameter, shown: bool) -> None:
+    if shown:
+        context.with_resource(output_shown())
+
+
+show_output_option = click.option(
+    "-s",
+    "--show-output",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_output,
+    help="Show what targets print as they run, not only what the failing step printed.",
 )
 IN_PROCESS = "--in-process"
 in_process_option = click.option(

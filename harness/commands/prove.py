@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.commands.options import json_option, parse_time, print_json
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.properties.proofs import PROOFS
 from kvlockstep.runs.results import EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED
 from kvlockstep.show.console import progress_bar, stdout
@@ -37,7 +37,7 @@ def prove(
     """Runs the proofs, each for at most `seconds`. Raises UsageError for an unknown name, or without CrossHair."""
     known = {proof.__name__: proof for proof in proofs}
     if unknown := [name for name in only if name not in known]:
-        raise UsageError(f"unknown proof {unknown[0]!r}; known: {', '.join(known)}")
+        raise UsageError(f"unknown proof {unknown[0]!r}{known_names(unknown[0], known)}")
     for name in only or known:
         yield _prove(known[name], seconds)
 

@@ -12,7 +12,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from kvlockstep.commands.options import config_option, json_option, one_target, options, print_json, target_option
+from kvlockstep.commands.options import (
+    config_option,
+    json_option,
+    one_target,
+    options,
+    print_json,
+    show_output_option,
+    target_option,
+)
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.parent import RUNNING, doing
 from kvlockstep.models.core.model import Divergence
@@ -163,7 +171,7 @@ def _mooncake_json(
     "replay", short_help="Replay a saved or Mooncake trace", epilog="Example: kvlockstep replay .kvlockstep/failures"
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIR...")
-@options(target_option, trust_option, json_option, config_option, machine_formats)
+@options(target_option, trust_option, json_option, config_option, machine_formats, show_output_option)
 @click.option(
     "--format",
     "trace_format",

@@ -15,7 +15,7 @@ from kvlockstep.core.trace import Trace, load_trace
 from kvlockstep.models.core.op import Unplayable
 from kvlockstep.runs.config import load_config
 from kvlockstep.runs.play_trace import play_trace
-from kvlockstep.show.campaign_page import campaign_of, campaign_page, read_campaign
+from kvlockstep.show.campaign_page import campaign_of, campaign_page, campaign_with, read_campaign
 from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.show.finding_page import finding_page
 from kvlockstep.show.render import json_document
@@ -26,6 +26,8 @@ from kvlockstep.targets import Target
 from kvlockstep.targets.trusting import target_of, trust_option
 
 TargetOf = Callable[[Trace, Path], Target]
+# What an output is, by the end of its name.
+SUFFIXES = {".html": "a page", ".svg": "a picture of a trace", ".py": "a script of a trace"}
 
 
 @click.command(
@@ -55,6 +57,9 @@ def report_command(source: Path, output: Path, target: str | None, trust: bool, 
     The page of a TRACE shows the target that the trace names, so that target is imported and called. A target that is
     neither part of kvlockstep nor registered nor configured needs --target or --trust.
     """
+    if output.suffix not in SUFFIXES:
+        endings = ", ".join(f"{suffix} ({what})" for suffix, what in SUFFIXES.items())
+        raise UsageError(f"-o {output}: give a name that ends in {endings}")
     if not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: there is no directory {output.parent}")
     with progress_bar() as progress:
@@ -72,6 +77,7 @@ def _target_of(spec: str | None, config: Path | None, trust: bool, trace: Trace,
 
 
 def _made(source: Path, output: Path, target: TargetOf, spec: str | None) -> tuple[str, str]:
+    source = campaign_with(source)
     document = None if source.is_dir() else json_document(source)
     if document is None and not source.is_dir():
         return _trace_page(source, output, target, spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from kvlockstep.commands.options import json_option, options, print_json, profile_option
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import save_trace
@@ -47,7 +47,8 @@ from kvlockstep.targets.registry import check_contract, known_faults
     default=0.25,
     show_default=True,
     metavar="X",
-    help="Steps for each known-good target, as a multiple of the profile's random steps.",
+    help="Steps for each known-good target, as a multiple of the profile's random steps. "
+    "A target that misses goals is played again, 2.5 times as long.",
 )
 @click.option(
     "--every-driver", is_flag=True, help="Run Hypothesis also on faults that exploration and random episodes caught."
@@ -76,7 +77,8 @@ def score_command(
     names = [check_contract(name) for name in contracts] or list(MODELS)
     known = {id_ for name in names for id_ in known_faults(name)}
     if unknown := [id_ for id_ in faults if id_ not in known]:
-        raise UsageError(f"--fault {unknown[0]!r} is no fault of {', '.join(names)}; `kvlockstep list` shows them")
+        hint = did_you_mean(unknown[0], known) or "; `kvlockstep list` shows them"
+        raise UsageError(f"--fault {unknown[0]!r} is no fault of {', '.join(names)}{hint}")
     if traces:
         require_writable(Path(traces))
     with progress_bar(total=True) as progress:

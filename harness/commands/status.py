@@ -9,7 +9,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from kvlockstep.campaign.playing import LOOKED_AT
 from kvlockstep.campaign.store import finding_in
 from kvlockstep.campaign.summary import status_of, yardstick
 from kvlockstep.commands.fuzz import open_store
@@ -17,6 +16,7 @@ from kvlockstep.commands.options import json_option, print_json
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.trace import Trace, replay_line
 from kvlockstep.runs.results import gaps
+from kvlockstep.show.campaign_page import STATES, campaign_with
 from kvlockstep.show.console import stdout
 
 
@@ -28,7 +28,9 @@ def status_command(place: str, as_json: bool) -> None:
     with open_store(None if "://" in place else Path(place), place if "://" in place else None) as store:
         saved = store.load()
         if saved is None:
-            raise UsageError(f"there is no campaign in {place}")
+            near = campaign_with(Path(place))
+            hint = f"; it is part of the one in {near}" if near != Path(place) else ""
+            raise UsageError(f"there is no campaign in {place}{hint}")
         running = store.running()
         contract = saved.plan["contract"]
         findings = [finding_in(store, name, contract) for name in sorted(saved.ledger.findings)]
@@ -52,7 +54,7 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
         f"{status['seconds']:,.0f} s; lately {rate:,} steps/s, at which rate {yardstick(rate)}"
     )
     if status["unique"]:
-        console.print(f"  {status['unique']:,} different states in the one episode of {LOOKED_AT} that is looked at")
+        console.print(f"  {status['unique']:,} different {STATES}")
     console.print(f"  {status['failures']:,} failures, {len(findings)} findings, {status['unshrunk']} to be shrunk")
     for trace, path in findings:
         console.print(f"    {trace.law} in {len(trace.ops)} operations: {trace.message}", markup=False)

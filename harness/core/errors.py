@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from kvlockstep.models.core.safe_text import safe_text
+
+# A message lists so many known names at most; it has those that are alike in any case.
+MOST_LISTED = 24
+MOST_ALIKE = 3
 
 
 class UsageError(Exception):
@@ -10,3 +17,19 @@ class UsageError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(safe_text(message))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message on an unknown name: `; did you mean A or B?`, empty if no known name is like it."""
+    by_lower = {one.lower(): one for one in known}
+    near = [by_lower[one] for one in get_close_matches(name.lower(), by_lower, MOST_ALIKE)]
+    return f"; did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
+
+
+def known_names(name: str, known: Iterable[str]) -> str:
+    """The end of a message on an unknown name: the names that are like it, and what is known unless that is long."""
+    names = list(known)
+    hint = did_you_mean(name, names)
+    if len(names) > MOST_LISTED:
+        return hint or f"; `kvlockstep list` shows all {len(names)}"
+    return f"{hint or ';'} known: {', '.join(names) or 'none'}"

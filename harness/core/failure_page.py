@@ -35,6 +35,8 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     ]
     lines += _with_avail(steps, trace.avails)
     lines += [f"       {trace.message}", *(f"       {detail}" for detail in trace.details)]
+    lines += ["       the target printed last:"] * bool(trace.printed)
+    lines += [f"       | {line}" for line in trace.printed]
     law = model_of(trace.contract).law(trace.law)
     if law is not None:
         lines.append(f"law {law.id}: {law.statement}")

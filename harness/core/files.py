@@ -50,7 +50,9 @@ def _write(handle: int, text: str) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes renames and removals in the directory durable."""
+    """Makes renames and removals in the directory durable, where a directory can be opened: not on Windows."""
+    if os.name == "nt":
+        return
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -23,6 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any, TypeVar
 
 from kvlockstep.core import system
+from kvlockstep.core.capture import Capture, new_capture
 from kvlockstep.core.system import ENDS_WITH_PARENT, FORK
 from kvlockstep.core.watchdog import Watchdog
 
@@ -37,13 +38,17 @@ PR_SET_PDEATHSIG = 1
 
 
 class ChildLost(Exception):
-    """The child hung (`hung`) or ended without its answer. `reason` is a sentence; `details` show its stack."""
+    """The child hung (`hung`) or ended without its answer.
 
-    def __init__(self, reason: str, hung: bool, details: tuple[str, ...] = ()) -> None:
+    `reason` is a sentence; `details` show its stack; `printed` are the last lines that it printed.
+    """
+
+    def __init__(self, reason: str, hung: bool, details: tuple[str, ...] = (), printed: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.reason = reason
         self.hung = hung
         self.details = details
+        self.printed = printed
 
 
 class SharedWatchdog(Watchdog):
@@ -72,7 +77,8 @@ def in_child(
 
     `progress` is called with the count of the child's watchdog. Until `began` says that the target is called, the child
     may take START_SECONDS, if that is more than its steps may take. Interrupts are for the parent: the child ignores
-    them. Where nothing can fork, `work` runs in this process, and whatever ends it ends this process.
+    them. What the child prints is captured, see core/capture.py. Where nothing can fork, `work` runs in this process,
+    and whatever ends it ends this process.
     """
     if not system.CAN_FORK:
         own = SharedWatchdog(step_seconds, [0, 0])
@@ -80,8 +86,8 @@ def in_child(
             return work(own)
     shared = FORK.RawArray("Q", 2)
     receive, send = FORK.Pipe(duplex=False)
-    with tempfile.TemporaryFile("w+") as last_words:
-        arguments = (work, step_seconds, shared, send, last_words, os.getpid())
+    with tempfile.TemporaryFile("w+") as last_words, new_capture() as capture:
+        arguments = (work, step_seconds, shared, send, last_words, capture, os.getpid())
         child = FORK.Process(target=_serve, args=arguments)
         with warnings.catch_warnings(), system.signals_held():
             # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
@@ -90,6 +96,9 @@ def in_child(
         send.close()
         try:
             answer = _await(receive, child, shared, step_seconds, last_words, progress, began)
+        except ChildLost as lost:
+            lost.printed = capture.lines()
+            raise
         finally:
             _end(child)
             receive.close()
@@ -105,6 +114,7 @@ def _serve(
     shared: Any,
     send: Connection,
     last_words: IO[str],
+    capture: Capture,
     parent: int,
 ) -> None:
     # A group of its own, so that whatever the target starts ends with it.
@@ -114,6 +124,7 @@ def _serve(
     system.let_signals_in()
     die_with(parent)
     faulthandler.enable(last_words, all_threads=False)
+    capture.begin()
     _one_thread()
     me = os.getpid()
     watchdog = SharedWatchdog(step_seconds, shared)

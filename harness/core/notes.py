@@ -12,13 +12,17 @@ import marshal
 import mmap
 from typing import Any, TypeVar
 
+from kvlockstep.core.capture import forget_output
 from kvlockstep.core.isolation import ChildLost
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory, Model, Scope
-from kvlockstep.models.core.op import NotEnabled, Op
+from kvlockstep.models.core.op import Op
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 
 M = TypeVar("M", bound=type[Model[Any]])
+
+# The newest version of marshal that does not look for shared objects: a note has none, and the look takes a third.
+PLAIN = 2
 
 
 class EpisodeNotes:
@@ -29,6 +33,7 @@ class EpisodeNotes:
     """
 
     def __init__(self, size: int = 16 << 20) -> None:
+        self.size = size
         self.notes = mmap.mmap(-1, size)
         # The number of bytes that are noted, in memory of its own so that a note is complete before it counts.
         self.end = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
@@ -43,13 +48,21 @@ class EpisodeNotes:
         self.end[0] = 0
 
     def add(self, value: Any) -> None:
-        """Notes a value behind those before it. marshal is the fastest writer of plain values; it delimits itself."""
-        data = marshal.dumps(value)
-        start = self.end[0]
+        """Notes a value behind those before it."""
+        self.put(self.end[0], value)
+
+    def put(self, start: int, value: Any) -> int:
+        """Notes a value at byte `start` and forgets what was behind it. Returns the place of the next note.
+
+        marshal is the fastest writer of plain values; it delimits itself.
+        """
+        data = marshal.dumps(value, PLAIN)
         stop = start + len(data)
-        if stop <= len(self.notes):
-            self.notes[start:stop] = data
-            self.end[0] = stop
+        if stop > self.size:
+            return self.size
+        self.notes[start:stop] = data
+        self.end[0] = stop
+        return stop
 
     def began(self) -> bool:
         """Tells whether anything is noted."""
@@ -74,24 +87,24 @@ class EpisodeNotes:
 
 def noting(model_type: M, notes: EpisodeNotes) -> M:
     """The model, noting each operation before it is tried."""
-    end, add = notes.end, notes.add
+    put = notes.put
 
     class Noting(model_type):  # type: ignore[misc,valid-type]
         def __init__(self, scope: Scope, factory: Factory) -> None:
             notes.begin(scope)
+            self.noted = notes.end[0]
+            forget_output()
             super().__init__(scope, factory)
 
         def step(self, op: Op) -> Any:
-            before = end[0]
-            add((op.name, op.args))
-            try:
-                return step(self, op)
-            except NotEnabled:
-                end[0] = before
-                raise
+            stop = put(self.noted, (op.name, op.args))
+            answer = step(self, op)
+            # Behind a step that was not enabled this is not reached: the next note takes its place.
+            self.noted = stop
+            return answer
 
         def redo(self, op: Op) -> None:
-            add((op.name, op.args))
+            self.noted = put(self.noted, (op.name, op.args))
             redo(self, op)
 
     step, redo = model_type.step, model_type.redo
@@ -102,5 +115,12 @@ def lost_trace(model_type: type[Model[Any]], scope: Scope, ops: tuple[Op, ...], 
     """The trace of an episode that ended or hung its process at the last operation; it has no answers."""
     law = TERMINATION.id if lost.hung else ERROR_CONTRACT.id
     return Trace(
-        model_type.contract, scope, ops, (), law=law, message=lost.reason, details=lost.details, original=len(ops)
+        model_type.contract,
+        scope,
+        ops,
+        law=law,
+        message=lost.reason,
+        details=lost.details,
+        printed=lost.printed,
+        original=len(ops),
     )

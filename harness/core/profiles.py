@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 
 # Steps per second of the slowest target and machine that are waited for, and how long is always waited. The references
 # play 5,000 to 20,000 on an idle machine.
@@ -15,16 +15,16 @@ SLOWEST, SHORTEST_LIMIT = 100, 300.0
 class Profile:
     """Budgets of one check of one target, in work and not in time, so that every machine finds the same.
 
-    `explore_steps` is for all small scopes together; see drivers.explore for which steps count. Shrinking one failure
-    plays up to `shrink_steps`. The limits in seconds are there for targets that are slow beyond all reason. A call that
-    takes `step_seconds` is cut off.
+    A driver reads what it uses; the rest may be left out. `explore_steps` is for all small scopes together; see
+    drivers.explore for which steps count. Shrinking one failure plays up to `shrink_steps`. The limits in seconds are
+    there for targets that are slow beyond all reason. A call that takes `step_seconds` is cut off.
     """
 
     name: str
-    explore_steps: int
-    examples: int
-    steps_per_example: int
-    random_steps: int
+    explore_steps: int = 0
+    examples: int = 0
+    steps_per_example: int = 0
+    random_steps: int = 0
     step_seconds: float = 5.0
     shrink_steps: int = 120_000
 
@@ -52,5 +52,5 @@ PROFILES = {
 def profile_of(name: str) -> Profile:
     """The profile of this name. Raises UsageError."""
     if name not in PROFILES:
-        raise UsageError(f"unknown profile {name!r}; known: {', '.join(PROFILES)}")
+        raise UsageError(f"unknown profile {name!r}{known_names(name, PROFILES)}")
     return PROFILES[name]

@@ -8,11 +8,16 @@ The rest of the package asks here. Linux and macOS have everything but the last;
 | fork | workers of `fuzz` and `score` | these commands end with a usage error |
 | setitimer, SIGALRM | a limit on the time of a call | a call that hangs hangs the command |
 | prctl (Linux) | children that end with a parent that was killed | they end at their next answer |
+| flock | one run at a time in a campaign's directory | campaigns need fork in any case |
+| getrusage | the memory of `replay` on a request trace | it is shown as 0 |
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,7 +26,7 @@ from typing import Any
 
 from kvlockstep.core.errors import UsageError
 
-CAN_FORK = "fork" in multiprocessing.get_all_start_methods()
+CAN_FORK = hasattr(os, "fork") and "fork" in multiprocessing.get_all_start_methods()
 CAN_LIMIT_TIME = hasattr(signal, "setitimer")
 ENDS_WITH_PARENT = sys.platform == "linux"
 
@@ -50,6 +55,22 @@ def unprotected() -> str:
     if not CAN_LIMIT_TIME:
         lacks.append("a call that does not return hangs it")
     return f"on this system targets run in the process of the check: {', and '.join(lacks)}" if lacks else ""
+
+
+def module_or_none(name: str) -> Any:
+    """A module of the standard library that not every system has."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module(name)
+    return None
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process has had so far; 0.0 where it is not known."""
+    resource = module_or_none("resource")
+    if resource is None:
+        return 0.0
+    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 # Signals by which a terminal, a shell or a CI job ends a command.

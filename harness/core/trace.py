@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.files import write_whole
+from kvlockstep.core.target_names import one_name
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.core.safe_text import safe_text
@@ -38,7 +39,8 @@ class Trace:
 
     `avails` has the available slots after each operation, None where nobody asked or the trace does not say.
     `original` is the number of operations before shrinking. `flaky`: a replay did not repeat the failure.
-    `unfinished`: shrinking ran out of its budget.
+    `unfinished`: shrinking ran out of its budget. `printed` are lines that the target printed in the last operation;
+    they differ from run to run, and no file has them.
     """
 
     contract: str
@@ -55,6 +57,7 @@ class Trace:
     flaky: bool = False
     unfinished: bool = False
     avails: tuple[int | None, ...] = ()
+    printed: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Here a target's words enter every report, from a run as well as from a file.
@@ -71,8 +74,8 @@ class Trace:
 
     @property
     def finding(self) -> tuple[str, str, str, str]:
-        """The identity of a finding: contract, target, law and shape."""
-        return self.contract, self.target, self.law, self.shape
+        """The identity of a finding: contract, target by whichever of its names, law and shape."""
+        return self.contract, one_name(self.target), self.law, self.shape
 
     @property
     def file_name(self) -> str:

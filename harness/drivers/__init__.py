@@ -6,7 +6,7 @@ runs one of SHARD_DRIVERS.
 
 from __future__ import annotations
 
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.drivers.explore import Explore
 from kvlockstep.drivers.guided import Guided
 from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
@@ -24,5 +24,5 @@ __all__ = ["CHECK_DRIVERS", "DRIVERS", "SHARD_DRIVERS", "Driver", "Run", "Shard"
 def driver_named(name: str) -> Driver:
     """The driver of this name. Raises UsageError."""
     if name not in DRIVERS:
-        raise UsageError(f"unknown driver {name!r}; known: {', '.join(DRIVERS)}")
+        raise UsageError(f"unknown driver {name!r}{known_names(name, DRIVERS)}")
     return DRIVERS[name]

@@ -172,6 +172,7 @@ def failed(
         tuple(ops),
         tuple(known),
         avails=divergence.avails,
+        printed=divergence.printed,
         law=divergence.law,
         message=divergence.message,
         details=divergence.details,

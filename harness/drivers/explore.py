@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,24 +22,6 @@ from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op
 
 T = TypeVar("T")
-
-
-class Explore:
-    """The driver of `check`: all small scopes of the contract together."""
-
-    name = "explore"
-    about = "every operation in every state of small scopes, breadth first"
-
-    def run(self, run: Run) -> Outcome:
-        return explore_all(
-            run.model_type,
-            run.factory,
-            run.model_type.small_scopes,
-            watchdog=run.watchdog,
-            steps=run.budget.explore_steps,
-            seconds=run.budget.explore_limit,
-            progress=run.progress,
-        )
 
 
 class Unrepeatable(Exception):
@@ -237,68 +219,56 @@ class Exploration:
             self.outcome.failure = trace.but(driver="explore")
 
 
-def explore(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    scope: Scope,
-    *,
-    watchdog: Watchdog,
-    steps: int | None = None,
-    seconds: float | None = None,
-    max_depth: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Outcome:
-    """Explores one scope. `exhausted` tells whether every reachable state was expanded within budget and depth."""
-    return explore_all(
-        model_type,
-        factory,
-        (scope,),
-        watchdog=watchdog,
-        steps=steps,
-        seconds=seconds,
-        max_depth=max_depth,
-        progress=progress,
-    )
+@dataclass(frozen=True)
+class Explore:
+    """The exhaustive driver of several scopes together, by default of all small ones of the contract.
 
-
-def explore_all(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    scopes: Sequence[Scope],
-    *,
-    watchdog: Watchdog,
-    steps: int | None = None,
-    seconds: float | None = None,
-    max_depth: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Outcome:
-    """Explores several scopes in turns, up to the first failure.
-
-    The scope in which least was played goes next, so that what an exhausted one leaves is for the others. `cut` of the
-    outcome says so if `seconds` ended it.
+    What is left out of `steps` and `seconds` is as the budget of the run says; `math.inf` is no limit. States more than
+    `max_depth` operations deep are not expanded.
     """
-    started = time.perf_counter()
-    limit = math.inf
-    budget = Budget(limit if steps is None else steps, limit if seconds is None else seconds)
-    explorations = [Exploration(model_type, factory, scope, watchdog, budget, max_depth) for scope in scopes]
-    total = Outcome("explore", exhausted=True)
-    for exploration in explorations:
-        exploration.begin()
-    failed_in = next((e for e in explorations if e.outcome.failure is not None), None)
-    while failed_in is None and not budget.spent():
-        running = [exploration for exploration in explorations if exploration.goes_on()]
-        if not running:
-            break
-        current = min(running, key=lambda exploration: exploration.played)
-        current.expand()
-        failed_in = current if current.outcome.failure is not None else None
-        if progress is not None:
-            progress(sum(exploration.outcome.steps for exploration in explorations))
-    for exploration in explorations:
-        _add(total, exploration.end())
-    total.cut = budget.cut_text()
-    total.seconds = time.perf_counter() - started
-    return total
+
+    name = "explore"
+    about = "every operation in every state of small scopes, breadth first"
+
+    scopes: tuple[Scope, ...] | None = None
+    steps: float | None = None
+    seconds: float | None = None
+    max_depth: int | None = None
+
+    def run(self, run: Run) -> Outcome:
+        """Explores the scopes in turns, up to the first failure.
+
+        The scope in which least was played goes next, so that what an exhausted one leaves is for the others.
+        `exhausted` tells whether every reachable state was expanded within budget and depth, `cut` whether `seconds`
+        ended it.
+        """
+        started = time.perf_counter()
+        budget = Budget(
+            run.budget.explore_steps if self.steps is None else self.steps,
+            run.budget.explore_limit if self.seconds is None else self.seconds,
+        )
+        scopes = run.model_type.small_scopes if self.scopes is None else self.scopes
+        explorations = [
+            Exploration(run.model_type, run.factory, scope, run.watchdog, budget, self.max_depth) for scope in scopes
+        ]
+        for exploration in explorations:
+            exploration.begin()
+        failed_in = next((e for e in explorations if e.outcome.failure is not None), None)
+        while failed_in is None and not budget.spent():
+            running = [exploration for exploration in explorations if exploration.goes_on()]
+            if not running:
+                break
+            current = min(running, key=lambda exploration: exploration.played)
+            current.expand()
+            failed_in = current if current.outcome.failure is not None else None
+            if run.progress is not None:
+                run.progress(sum(exploration.outcome.steps for exploration in explorations))
+        total = Outcome(self.name, exhausted=True)
+        for exploration in explorations:
+            _add(total, exploration.end())
+        total.cut = budget.cut_text()
+        total.seconds = time.perf_counter() - started
+        return total
 
 
 def _add(total: Outcome, done: Outcome) -> None:

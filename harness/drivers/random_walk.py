@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvlockstep.core.trace import Trace
@@ -20,55 +22,36 @@ EPISODE_LENGTHS = (20, 100, 100, 400)
 STUCK_AFTER = 200
 
 
+@dataclass(frozen=True)
 class RandomWalk:
-    """The driver of uniform random episodes."""
+    """The driver of uniform random episodes, for at most `seconds`, where that is given."""
 
     name = "random"
     about = "seeded random episodes; `fuzz` runs it in several processes"
     alone = True
     each = True
 
+    seconds: float = math.inf
+
     def run(self, run: Run) -> Outcome:
-        return random_walk(
-            run.model_type,
-            run.factory,
-            seed=run.seed,
-            watchdog=run.watchdog,
-            steps=run.budget.random_steps,
-            progress=run.progress,
-        )
+        """Plays episodes 0, 1, ... of the seed until `random_steps` of the budget are used up, or a law is violated."""
+        outcome = Outcome(self.name)
+        started = time.perf_counter()
+        while outcome.steps < run.budget.random_steps and outcome.failure is None:
+            if time.perf_counter() - started >= self.seconds:
+                break
+            outcome.failure = run_episode(run.model_type, run.factory, run.seed, outcome.states, run.watchdog, outcome)
+            outcome.states += 1
+            if run.progress is not None:
+                run.progress(outcome.steps)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
 
     def play(self, shard: Shard) -> Iterator[Outcome]:
         for episode in shard.episodes:
             outcome = shard.new_outcome(episode)
             outcome.failure = run_episode(shard.model_type, shard.factory, shard.seed, episode, shard.watchdog, outcome)
             yield outcome
-
-
-def random_walk(
-    model_type: type[Model[Any]],
-    factory: Factory,
-    *,
-    seed: int,
-    watchdog: Watchdog,
-    steps: int | None = None,
-    seconds: float | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Outcome:
-    """Runs episodes 0, 1, ... of a seed until the steps or the time are used up, or a law is violated."""
-    outcome = Outcome("random")
-    started = time.perf_counter()
-    episode = 0
-    while (steps is None or outcome.steps < steps) and outcome.failure is None:
-        if seconds is not None and time.perf_counter() - started >= seconds:
-            break
-        outcome.failure = run_episode(model_type, factory, seed, episode, watchdog, outcome)
-        episode += 1
-        if progress is not None:
-            progress(outcome.steps)
-    outcome.states = episode
-    outcome.seconds = time.perf_counter() - started
-    return outcome
 
 
 def run_episode(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.system import unprotected
 from kvlockstep.core.trace import save_trace
@@ -47,10 +48,13 @@ def check(
     .kvlockstep/failures). Raises CheckFailed, an AssertionError, if a law is violated or a goal was missed,
     unless `raise_on_failure` is False; UsageError if the arguments or the factory are unusable.
     """
-    target = from_factory(contract, factory)
-    report = CheckResult([check_target(target, profile_of(profile), seed=seed, directory=Path(directory or FAILURES))])
+    __tracebackhide__ = True  # pytest shows the caller's line and the message or the page
+    try:
+        target, budget = from_factory(contract, factory), profile_of(profile)
+    except UsageError as error:
+        raise UsageError(str(error)) from None
+    report = CheckResult([check_target(target, budget, seed=seed, directory=Path(directory or FAILURES))])
     if raise_on_failure and not report.holds:
-        __tracebackhide__ = True  # pytest shows the caller's line and the page
         raise CheckFailed(report)
     return report
 

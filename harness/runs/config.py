@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.targets.registry import check_contract
 
@@ -37,7 +37,7 @@ def load_config(path: Path | None = None) -> Config:
     table = _table(file, _table(file, document, "tool"), "kvlockstep", "tool.")
     if unknown := sorted(set(table) - set(READERS)):
         raise UsageError(
-            f"{file}: unknown keys in [tool.kvlockstep]: {', '.join(unknown)}; known: {', '.join(sorted(READERS))}"
+            f"{file}: unknown keys in [tool.kvlockstep]: {', '.join(unknown)}{known_names(unknown[0], sorted(READERS))}"
         )
     return Config(**{key: _read(file, key, value) for key, value in table.items()})
 

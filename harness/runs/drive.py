@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import Run, driver_named
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.explore import Explore
 from kvlockstep.models.core.model import Model, Scope
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.supervising import supervised, supervises
@@ -83,17 +84,11 @@ def explore_scope(
     every state is expanded.
     """
 
+    steps_limit, seconds_limit = (math.inf if limit is None else limit for limit in (steps, seconds))
+    driver = Explore((scope,), steps_limit, seconds_limit, max_depth)
+
     def work(model_type: type[Model[Any]], watchdog: Watchdog, tell: Steps | None) -> Outcome:
-        return explore(
-            model_type,
-            target.factory,
-            scope,
-            watchdog=watchdog,
-            steps=steps,
-            seconds=seconds,
-            max_depth=max_depth,
-            progress=tell,
-        )
+        return driver.run(Run(model_type, target.factory, budget, watchdog, progress=tell))
 
     model_type = model_of(target.contract)
     if supervises(target):

@@ -22,6 +22,7 @@ from kvlockstep.models.requests.adapter import read_traits
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
+from kvlockstep.runs.record_index import IndexRecorder
 
 UNKNOWN_DRAFT = 0
 BUFFER = 1 << 18
@@ -250,9 +251,10 @@ def _decode(request: _Request, drafts: list[int], answer: str) -> str:
 PLAIN_FORWARD = _line("forward", accept=None, abort=[], reverse=None)
 
 
-def record(manager: Any, path: Path | str) -> Recorder:
-    """Wraps a live kv_manager; what its scheduler does is written to `path`, for `kvlockstep replay`.
+def record(target: Any, path: Path | str) -> Recorder | IndexRecorder:
+    """Wraps a live kv_manager, or the kv_index of a router. What it is asked for and told is written to `path`, for
+    `kvlockstep replay`.
 
     Raises UsageError if the file cannot be written.
     """
-    return Recorder(manager, path)
+    return IndexRecorder(target, path) if hasattr(target, "known") else Recorder(target, path)

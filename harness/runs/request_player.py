@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from bisect import insort
 from collections import deque
@@ -12,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.system import peak_megabytes
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.judge import ManagerJudge
@@ -376,8 +375,7 @@ class _Player:
             operations=self._operations,
             clock=self._clock,
             seconds=time.perf_counter() - self._began,
-            peak_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            / (2**20 if sys.platform == "darwin" else 2**10),
+            peak_memory=peak_megabytes(),
             granularity=judge.memory.granularity,
         )
 

@@ -15,6 +15,8 @@ from kvlockstep.models.registry import model_of
 
 HOLDS, VIOLATED, INCONCLUSIVE, ERROR = "holds", "violated", "inconclusive", "error"
 EXIT_CODES = {HOLDS: 0, VIOLATED: 1, INCONCLUSIVE: 3, ERROR: 4}
+# An interrupted run has no verdict.
+INTERRUPTED = 130
 _SEVERITY = (HOLDS, INCONCLUSIVE, VIOLATED, ERROR)
 
 

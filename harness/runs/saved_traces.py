@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kvlockstep.core.target_names import one_name
 from kvlockstep.core.trace import Trace, load_trace, peek
 from kvlockstep.models.registry import MODELS
 
@@ -39,13 +40,18 @@ def traces_for(contract: str, target: str, directory: Path) -> tuple[list[tuple[
         if path.name.startswith("."):
             continue
         header, ours = peek(path), named_by_us(path)
-        if header is not None and (header.get("contract"), header.get("target")) == (contract, target):
+        if header is not None and header.get("contract") == contract and _names(header, target):
             traces.append((path, load_trace(path, contract)))
         elif header is None and ours == contract:
             load_trace(path)  # says what is wrong with it
         elif not ours:
             notes.append(f"skipped {path.name}: {_why(header)}")
     return traces, notes
+
+
+def _names(header: dict[str, Any], target: str) -> bool:
+    named = header.get("target")
+    return isinstance(named, str) and one_name(named) == one_name(target)
 
 
 def _why(header: dict[str, Any] | None) -> str:

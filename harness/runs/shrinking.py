@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from kvlockstep.core.capture import printing
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
@@ -32,7 +33,7 @@ def shrink_model(model_type: type[Model[Any]], factory: Factory, trace: Trace, p
     """The failure of a model made short: in one child, or in a child for each attempt if attempts end or hang it."""
 
     def attempts(watchdog: Watchdog, run: RunOps = run_ops) -> Trace:
-        return shrink(model_type, factory, trace, watchdog, profile.shrink_steps, profile.shrink_limit, run)
+        return shrink(printing(model_type), factory, trace, watchdog, profile.shrink_steps, profile.shrink_limit, run)
 
     if not ends_processes(trace):
         with suppress(ChildLost):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvlockstep.core import system
+from kvlockstep.core.capture import printing
 from kvlockstep.core.isolation import ChildLost, SharedWatchdog, in_child
 from kvlockstep.core.notes import EpisodeNotes, lost_trace, noting
 from kvlockstep.core.trace import Trace
@@ -51,7 +52,7 @@ def play_ops_supervised(
     notes = EpisodeNotes()
     noted = noting(model_type, notes)
     try:
-        return in_child(lambda w: play_ops(noted, factory, scope, ops, w), watchdog.limit, began=notes.began)
+        return in_child(lambda w: play_ops(printing(noted), factory, scope, ops, w), watchdog.limit, began=notes.began)
     except ChildLost as lost:
         played = notes.read(model_type)
         return Replayed(lost_trace(model_type, *(played or (scope, tuple(ops))), lost))

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvlockstep.campaign.playing import LOOKED_AT
+from kvlockstep.campaign.store import CORPUS, FINDINGS, FIXED, STATUS
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import Trace, load_trace
 from kvlockstep.models.registry import MODELS
+from kvlockstep.properties.law import counted
 from kvlockstep.runs.results import INCONCLUSIVE, VIOLATED, law_verdicts
 from kvlockstep.runs.saved_traces import traces_below
 from kvlockstep.show.render import json_document, render
 
 CHART_LEFT, CHART_RIGHT, CHART_TOP, CHART_BOTTOM = 60, 630, 10, 170
-STATUS = "status.json"
+# The states of one episode in LOOKED_AT are counted, and many of them by sampling.
+STATES = f"states in 1 of {LOOKED_AT} episodes"
 # A timeline takes some 40 kB of the page, and its trace is played again to draw it.
 MOST_TIMELINES = 30
 # A rate is the mean over this share of the whole time, so that one slow shard does not look like a fall.
@@ -44,6 +48,13 @@ class CampaignPage:
     notes: list[str] = field(default_factory=list)
 
 
+def campaign_with(source: Path) -> Path:
+    """The campaign of which `source` is a folder, such as its corpus, that has no page of its own; else `source`."""
+    campaign = source.absolute().parent
+    within = source.is_dir() and not (source / STATUS).is_file() and (campaign / STATUS).is_file()
+    return source.parent if within and source.name in (CORPUS, FINDINGS, FIXED) else source
+
+
 def read_campaign(directory: Path) -> CampaignPage:
     """Reads the traces below a directory, and its `status.json` if there is one. Raises UsageError.
 
@@ -61,7 +72,9 @@ def read_campaign(directory: Path) -> CampaignPage:
         page = campaign_of(status, document)
         page.title = f"Campaign in {directory}"
     elif not findings:
-        raise UsageError(f"{directory}: neither traces nor a {STATUS} in it; give the directory of --dir")
+        held = len(traces_below(directory)) - len(notes)
+        what = f"no finding among its {counted(held, 'trace')}" if held > 0 else "no trace"
+        raise UsageError(f"{directory}: {what} and no {STATUS} in it; give the directory of --dir")
     page.findings, page.notes = findings, page.notes + notes
     page.verdict = VIOLATED if findings else page.verdict or INCONCLUSIVE
     return page
@@ -137,7 +150,7 @@ def campaign_page(page: CampaignPage, timeline_of: Callable[[Trace, Path], str] 
         ("steps/s", rate, ",.0f"),
         ("seconds", page.seconds, ",.1f"),
         ("episodes", page.episodes, ",d"),
-        ("unique states", page.states, ",d"),
+        (STATES, page.states, ",d"),
         ("failing episodes", page.failures, ",d"),
     ]
     goals = MODELS[page.contract].goals if page.contract in MODELS and page.reach else ()
@@ -192,7 +205,9 @@ def _charts(history: Sequence[tuple[float, int, int | None]]) -> Iterable[dict[s
     if len(history) < 2:
         return
     yield from _chart("Steps per second", _rates(history))
-    yield from _chart("Unique states", [(seconds, states) for seconds, _, states in history if states is not None])
+    yield from _chart(
+        f"Different {STATES}", [(seconds, states) for seconds, _, states in history if states is not None]
+    )
 
 
 def _rates(history: Sequence[tuple[float, int, int | None]]) -> list[tuple[float, float]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.law import Law
 from kvlockstep.properties.why import WHY
@@ -46,8 +45,7 @@ def explain(name: str) -> dict[str, Any]:
     parts = [p for kind in PARTS for c in CONTRACTS if of in (None, c) for p in PARTS[kind](c) if p["id"] == id_]
     if parts:
         return {"kind": parts[0]["kind"], "id": id_, "contracts": [{**part, "stated": _stated(part)} for part in parts]}
-    near = get_close_matches(name, names_to_explain(), 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; `kvlockstep list` shows them"
+    hint = did_you_mean(name, names_to_explain()) or "; `kvlockstep list` shows them"
     raise UsageError(f"no {KINDS} {name!r}{hint}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlockstep.core.trace import Trace
+from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.picture import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.results import HOLDS, VIOLATED
@@ -44,7 +45,7 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         message=observed.message or trace.message,
         details=observed.details or trace.details,
         differences=observed.differences,
-        wanted_by="must be" if trace.contract == "kv_manager" else "reference",
+        wanted_by="reference" if issubclass(model_of(trace.contract), LockstepModel) else "must be",
         law=law if trace.law else None,
         steps=_steps(trace, observed),
         rows=rows,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvlockstep.core.isolation import ChildLost, in_child
@@ -21,7 +20,7 @@ from kvlockstep.models.core.model import Divergence, Model
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.core.picture import NOTHING, Picture, Table, text
 from kvlockstep.models.registry import model_of
-from kvlockstep.properties.law import Law, Refused, checked_by
+from kvlockstep.properties.law import Law, Refused
 from kvlockstep.reference.errors import ContractError
 from kvlockstep.targets import Target
 
@@ -90,16 +89,16 @@ def _observe(target: Target, trace: Trace, watchdog: Watchdog) -> Observed:
     law = model_type.law(trace.law)
     model: Model[Any] | None = None
     outcomes: Outcomes = {}
+    seen_by_law: list[tuple[Any, ...]] = []
     try:
-        with _watched(law) as seen_by_law:
-            watchdog.beat += 1
-            model = model_type(trace.scope, target.factory)
-            outcomes = _listen(model)
-            for op in ops:
-                observed.steps.append(StepView(str(op), "not possible here"))
-                done = len(model.avails)
-                observed.steps[-1].answer = _step(model, op, watchdog)
-                observed.steps[-1].avail = next(iter(model.avails[done:]), None)
+        watchdog.beat += 1
+        model = (model_type if law is None else _watching(model_type, law, seen_by_law))(trace.scope, target.factory)
+        outcomes = _listen(model)
+        for op in ops:
+            observed.steps.append(StepView(str(op), "not possible here"))
+            done = len(model.avails)
+            observed.steps[-1].answer = _step(model, op, watchdog)
+            observed.steps[-1].avail = next(iter(model.avails[done:]), None)
     except Divergence as divergence:
         if observed.steps:
             observed.steps[-1].answer = answer_text(divergence.answer) or _last_answer(model, outcomes)
@@ -176,23 +175,16 @@ def _last_answer(model: Model[Any] | None, outcomes: Outcomes) -> str:
     return ""
 
 
-@contextmanager
-def _watched(law: Law[Any] | None) -> Iterator[list[tuple[Any, ...]]]:
-    """Within it the law keeps its arguments when it is violated."""
-    violations: list[tuple[Any, ...]] = []
-    if law is None:
-        yield violations
-        return
-    check = law.check
+def _watching(model_type: type[Model[Any]], law: Law[Any], violations: list[tuple[Any, ...]]) -> type[Model[Any]]:
+    """Returns the model with a law that keeps its arguments in `violations` when it is violated."""
 
-    def watching(*observed: Any) -> str | None:
-        wrong: str | None = check(*observed)
+    def check(*observed: Any) -> str | None:
+        wrong: str | None = law.check(*observed)
         if wrong is not None:
             violations.append(observed)
         return wrong
 
-    with checked_by(law, watching):
-        yield violations
+    return model_type.judging_by(replace(law, check=check))
 
 
 def _differences_of(
@@ -246,8 +238,17 @@ def differences_of_law(law: str, observed: dict[str, Any]) -> list[Difference]:
     try:
         what, seen, wanted = _COMPARED[law](observed)
     except KeyError:
-        return [Difference(name, _short(value), "") for name, value in observed.items()]
+        return [Difference(name, _short(_told(value)), "") for name, value in observed.items()]
     return [Difference(what, _short(seen), _short(wanted))]
+
+
+def _told(value: Any) -> str:
+    """A value in words as far as it has named parts, as the state of a pool has."""
+    if hasattr(value, "_asdict"):
+        return ", ".join(f"{name} {_told(part)}" for name, part in value._asdict().items())
+    if isinstance(value, frozenset | set):
+        return str(sorted(value, key=str))
+    return str(value)
 
 
 Compared = Callable[[dict[str, Any]], tuple[str, Any, Any]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.core.parent import IMPORTING, doing
 from kvlockstep.impl.engines.loading import EngineMissing
 from kvlockstep.targets.extras import missing_extra
@@ -33,16 +33,19 @@ def load(spec: str, target: str | None = None) -> Any:
         raise UsageError(f"cannot import target {spec!r}: {FORMS}")
     file = _find(name) if by_path else None
     if by_path and file is None:
-        raise UsageError(f"cannot import target {spec!r}: there is no file {name}")
+        hint = did_you_mean(Path(name).name, (path.name for path in Path(name).parent.glob("*" + SUFFIX)))
+        raise UsageError(f"cannot import target {spec!r}: there is no file {name}{hint}")
     with doing(IMPORTING, spec):
         found, error = attempt(import_file, file) if file is not None else attempt(importlib.import_module, name)
     if isinstance(error, (EngineMissing, UsageError)):
         raise UsageError(str(error)) from error
     if error is None:
         for part in attribute.split("."):
+            holder = found
             found, error = attempt(getattr, found, part)
             if isinstance(error, AttributeError):
-                raise UsageError(f"cannot import target {spec!r}: module {name} has no {attribute!r}") from error
+                hint = did_you_mean(part, dir(holder))
+                raise UsageError(f"cannot import target {spec!r}: module {name} has no {attribute!r}{hint}") from error
     if missing := missing_extra(target or spec, error):
         raise missing from error
     if error is not None:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from kvlockstep import impl
-from kvlockstep.core.errors import UsageError
+from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
 from kvlockstep.impl import engines, variants
@@ -90,7 +90,7 @@ def known_targets(contract: str) -> dict[str, str]:
 def check_contract(contract: str) -> str:
     """Answers the contract's name. Raises UsageError if there is none of this name."""
     if contract not in MODELS:
-        raise UsageError(f"unknown contract {contract!r}; known: {', '.join(MODELS)}")
+        raise UsageError(f"unknown contract {contract!r}{known_names(contract, MODELS)}")
     return contract
 
 
@@ -108,8 +108,8 @@ def resolve(contract: str, spec: str) -> Target:
         return _fault(contract, spec)
     path = known_targets(contract).get(spec, spec)
     if ":" not in path:
-        known = ", ".join(known_targets(contract))
-        raise UsageError(f"unknown target {spec!r} for {contract}; known: {known}; or {importing.FORMS}")
+        known = known_names(spec, known_targets(contract))
+        raise UsageError(f"unknown target {spec!r} for {contract}{known}; or {importing.FORMS}")
     return validate(Target(contract, spec, load(path, spec)))
 
 
@@ -193,13 +193,15 @@ def _variant(contract: str, spec: str) -> Target:
     known = variants_of(contract)
     variant = known.get(spec.partition(":")[2])
     if variant is None:
-        raise UsageError(f"unknown target {spec!r} for {contract}; known for {contract}: {', '.join(known) or 'none'}")
+        names = known_names(spec.partition(":")[2], known)
+        raise UsageError(f"unknown target {spec!r} for {contract}{names}")
     return Target(contract, spec, variant)
 
 
 def _fault(contract: str, spec: str) -> Target:
     fault = faults().get(spec.removeprefix(FAULT_PREFIX))
     if fault is None or fault.contract != contract:
-        known = ", ".join(known_faults(contract))
-        raise UsageError(f"unknown fault {spec!r} for {contract}; known: {known}")
+        names = known_names(spec.removeprefix(FAULT_PREFIX), known_faults(contract))
+        wrong = f": it is one of {fault.contract}" if fault is not None else names
+        raise UsageError(f"unknown fault {spec!r} for {contract}{wrong}")
     return Target(contract, spec, fault.make)

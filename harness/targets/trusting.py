@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.target_names import one_name
 from kvlockstep.core.trace import TARGETS_BY_ID, Trace
 from kvlockstep.targets.moved import renamed
 from kvlockstep.targets.registry import CPU, Target, known_targets, resolve
@@ -43,7 +44,7 @@ def target_of(
         return resolve(trace.contract, given)
     if not trace.target:
         raise UsageError(f"{path} names no target; give one with --target")
-    if not (trust or trace.target in configured or is_known(trace.contract, trace.target)):
+    if not (trust or one_name(trace.target) in map(one_name, configured) or is_known(trace.contract, trace.target)):
         raise UsageError(
             f"{path}:1: the trace names the target {trace.target!r}, code that is neither part of kvlockstep nor "
             "registered nor in [tool.kvlockstep] targets; give --trust if you know where the trace comes from, or "

@@ -6,6 +6,7 @@ import inspect
 import reprlib
 from typing import Any
 
+from kvlockstep.core.capture import quiet
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.models.core.model import Factory
@@ -29,8 +30,11 @@ def require_usable(contract_name: str, name: str, factory: Factory, apart: bool 
         try:
             wrong = in_child(lambda _: misfits(contract_name, factory, name), LIMIT_SECONDS)
         except ChildLost as lost:
-            wrong = ["\n  ".join([f"{lost} while an instance was made and looked at", *lost.details])]
-    if wrong := wrong or misfits(contract_name, factory, name):
+            said = [*lost.details, *(f"| {line}" for line in lost.printed)]
+            wrong = ["\n  ".join([f"{lost} while an instance was made and looked at", *said])]
+    with quiet():
+        wrong = wrong or misfits(contract_name, factory, name)
+    if wrong:
         raise UsageError(f"target {name!r}: {'; '.join(wrong)}")
 
 

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 from kvlockstep.models.core.op import Command, Op, Pick, require
@@ -22,11 +22,12 @@ class Divergence(AssertionError):
     """A law does not hold. `law` is its id; `details` are further lines for the failure page.
 
     `answer` is the answer of the failing operation up to there. `avails` has the available slots after each operation,
-    that one included, None where nobody asked.
+    that one included, None where nobody asked. `printed` are lines that the target printed in the failing operation.
     """
 
     answer = ""
     avails: tuple[int | None, ...] = ()
+    printed: tuple[str, ...] = ()
 
     def __init__(self, law: str, message: str, details: Sequence[str] = ()) -> None:
         self.law = law
@@ -126,6 +127,17 @@ class Model(ABC, Generic[S]):
     def law(cls, id_: str) -> Law[Any] | None:
         """The law of the contract with this id; None if it has no such law, as for the empty law of a saved trace."""
         return next((law for law in cls.laws if law.id == id_), None)
+
+    @classmethod
+    def judging_by(cls, *laws: Law[Any]) -> type[Self]:
+        """Returns this model with these laws in place of its own of the same ids."""
+        instead = {law.id: law for law in laws}
+        return type(cls.__name__, (cls,), {"laws": tuple(instead.get(law.id, law) for law in cls.laws)})
+
+    @classmethod
+    def without(cls, laws: Iterable[Law[Any]]) -> type[Self]:
+        """Returns this model with these laws silent, which shows what the others find."""
+        return cls.judging_by(*(replace(law, check=lambda *_observed: None) for law in laws))
 
     @classmethod
     def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:

@@ -85,14 +85,16 @@ def notice_removal(goals_met: Counter[str], cache: Worker, message: Message, cop
     goals_met["orphan"] += any(is_above(block, left) for block in gone for left in cache.copies)
 
 
-def notice_arrival(goals_met: Counter[str], cache: Worker, heard: Heard, number: int, unknown_parent: bool) -> None:
+def notice_arrival(
+    goals_met: Counter[str], cache: Worker, heard: Heard, number: int, message: Message, unknown_parent: bool
+) -> None:
     """Counts what it means that an event arrives, before `heard` takes it in."""
     missed = heard.misses(number)
     hidden = cache.sent[(heard.last or 0) + 1 : number] if missed else []
     goals_met["gap"] += missed
     goals_met["lost_removal"] += any(not isinstance(message.event, BlockStored) for message in hidden)
     goals_met["after_gap"] += heard.gap and not missed
-    goals_met["removed_in_gap"] += heard.gap and isinstance(cache.sent[number].event, BlockRemoved)
+    goals_met["removed_in_gap"] += heard.gap and isinstance(message.event, BlockRemoved)
     goals_met["behind_the_unknown"] += unknown_parent
 
 

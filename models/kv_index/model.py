@@ -16,6 +16,7 @@ from kvlockstep.models.kv_index.operations import OPERATIONS
 from kvlockstep.models.kv_index.scope import SMALL, KVIndexScope, scopes
 from kvlockstep.models.requests.adapter import named, not_checked
 from kvlockstep.models.requests.answers import Answer
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_index.heard import Message
 from kvlockstep.properties.kv_index.laws import LAWS
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
@@ -39,7 +40,8 @@ class KVIndexModel(Model[KVIndexScope]):
 
     def __init__(self, scope: KVIndexScope, factory: Factory) -> None:
         super().__init__(scope, factory)
-        self.judge = IndexJudge(factory, scope.block_size, scope.workers, scope.keys, scope.questions())
+        checks, questions = Checks(self.laws), scope.questions()
+        self.judge = IndexJudge(factory, scope.block_size, scope.workers, scope.keys, questions, checks)
         self.goals_met = self.judge.goals_met
         self._sequences: list[tuple[int, ...]] = []
 

@@ -18,6 +18,7 @@ from kvlockstep.models.kv_manager.goals import notice_hit, notice_prompt
 from kvlockstep.models.kv_manager.one_table import OneTable
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, freed_text
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Memory, Request, accepted_of
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.listener import Hit
@@ -34,8 +35,14 @@ class ManagerJudge(OneTable):
 
     _call = staticmethod(answered)
 
-    def __init__(self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail") -> None:
-        super().__init__(adapter, memory, ask)
+    def __init__(
+        self,
+        adapter: Any,
+        memory: Callable[[Any, Traits, Counter[str]], Memory],
+        ask: str = "avail",
+        checks: Checks | None = None,
+    ) -> None:
+        super().__init__(adapter, memory, ask, checks)
         self._answer = DONE
         self.prepare()
         self.settle()

@@ -33,7 +33,7 @@ class Listening:
     def compare(self, hit: Hit) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`."""
         self._goals_met["announced_hit"] += hit.cached > 0
-        wrong = verdict(laws.event_consistency, self._listener, hit)
+        wrong = verdict(self._checks.of(laws.event_consistency), self._listener, hit)
         # Its content is read in the forward: if that is wrong as well, the content is the better finding.
         if wrong is not None and hit.cached > self._listener.known(hit):
             self._unannounced = self._unannounced or wrong

@@ -21,6 +21,7 @@ from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.shrinking import less_room, without_forks
@@ -57,7 +58,7 @@ class KVManagerModel(RequestModel[KVScope]):
 
     def __init__(self, scope: KVScope, factory: Factory) -> None:
         adapter = make_adapter(factory, scope.blocks, scope.block_size)
-        super().__init__(scope, factory, judge_of(adapter, self.memory_type, scope.ask))
+        super().__init__(scope, factory, judge_of(adapter, self.memory_type, scope.ask, Checks(self.laws)))
         self.prompts = Prompts(scope, self.judge)
         self.forks = Forks(scope, self.judge)
         self._size = self.judge.traits.block_size
@@ -308,8 +309,8 @@ class KVManagerModel(RequestModel[KVScope]):
         return pick([tokens, *sorted(n for n in sizes if 0 < n <= tokens)])
 
 
-def judge_of(adapter: Any, memory: Any, ask: str) -> ManagerJudge:
+def judge_of(adapter: Any, memory: Any, ask: str, checks: Checks) -> ManagerJudge:
     """The judge of a target: of one table a request, or of groups. Raises Divergence if its traits cannot be read."""
     if not getattr(adapter, "groups", ()) or one_full(read_traits(adapter, Traits).groups):
-        return ManagerJudge(adapter, memory, ask)
-    return GroupedJudge(adapter, ask)
+        return ManagerJudge(adapter, memory, ask, checks)
+    return GroupedJudge(adapter, ask, checks)

@@ -26,10 +26,17 @@ class Session:
     take memory for every prefix ever seen. `ask` is the order of the questions, one of ASK_ORDERS.
 
     `live`, `preempted` and `scheduled` have the requests; `admitting` holds from the first admission of a step on,
-    after which nothing but admissions is scheduled (rule 1). `goals_met` and `evaluated` count goals and laws.
+    after which nothing but admissions is scheduled (rule 1). `checks` evaluates the laws. `goals_met` and `evaluated`
+    count goals and laws.
     """
 
-    def __init__(self, adapter: Any, memory: Callable[[Any, Traits, Counter[str]], Memory], ask: str = "avail") -> None:
+    def __init__(
+        self,
+        adapter: Any,
+        memory: Callable[[Any, Traits, Counter[str]], Memory],
+        ask: str = "avail",
+        checks: Checks | None = None,
+    ) -> None:
         self.adapter = adapter
         self.traits = traits = read_traits(adapter, Traits)
         self.ask = ask
@@ -44,7 +51,7 @@ class Session:
         per_block = self.memory.granularity == "block"
         size, total, longest = traits.block_size, traits.total, traits.max_length
         self.tables = Tables(adapter, size, per_block=per_block, sparing=self.memory.sparing, total=total)
-        self.checks = Checks()
+        self.checks = checks or Checks()
         self.evaluated = self.checks.evaluated
         most = None if longest is None else -(-longest // size) + traits.lookahead_blocks
         self.occupancy = Occupancy(

@@ -6,9 +6,11 @@ see a sum.
 
 from __future__ import annotations
 
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_manager.forward import read
 from kvlockstep.models.kv_manager.questions import Answers
 from kvlockstep.models.kv_manager.session import Session
+from kvlockstep.models.requests.doubt import with_blocks
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.listener import Room
 
@@ -35,8 +37,12 @@ def settle(session: Session) -> None:
         checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     # The special case first: whatever breaks it breaks accounting, too.
     limbo = session.limbo()
-    checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live), limbo)
-    checks.check(laws.accounting, avail, held, traits.total, limbo)
+    try:
+        checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live), limbo)
+        checks.check(laws.accounting, avail, held, traits.total, limbo)
+    except Divergence as wrong:
+        before, now = (session.settled_free, free) if session.tables.shows_free else (None, None)
+        raise with_blocks(wrong, occupancy, held_before, before, now, traits.total - avail - held) from None
     # Behind accounting, which says whether it is avail that is wrong.
     checks.check(laws.free_count, free_now, avail, "", (), size)
     for request in session.live.values():

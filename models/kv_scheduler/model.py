@@ -18,6 +18,7 @@ from kvlockstep.models.kv_scheduler.picture import picture
 from kvlockstep.models.kv_scheduler.transfers import Moving
 from kvlockstep.models.requests.adapter import as_state, make_adapter
 from kvlockstep.models.requests.answers import Answer
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
 from kvlockstep.models.requests.prompts import HISTORY, all_prompts, length_near_block
 from kvlockstep.models.requests.shrinking import thinned
@@ -75,7 +76,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     def __init__(self, scope: SchedulerScope, factory: Factory) -> None:
         adapter = make_adapter(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
-        super().__init__(scope, factory, SchedulerJudge(adapter, scope.budget, scope.running))
+        super().__init__(scope, factory, SchedulerJudge(adapter, scope.budget, scope.running, Checks(self.laws)))
         self.history: list[tuple[int, ...]] = []
         self._starved = 0
 

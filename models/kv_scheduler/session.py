@@ -24,19 +24,19 @@ class SchedulerSession:
     """State of the judge of a scheduler. `budget` tokens and `running` requests are the most that a batch may have.
 
     Raises Divergence if the adapter's traits cannot be read. `live` has the requests, `flights` the batches that were
-    scheduled and not updated, the oldest first. `transfers` are those of a target with tiers, else None. `goals_met`
-    and `evaluated` count goals and laws.
+    scheduled and not updated, the oldest first. `transfers` are those of a target with tiers, else None. `limits` are
+    the most tokens and requests of a batch. `checks` evaluates laws; `goals_met` and `evaluated` count goals and laws.
     """
 
     _call = staticmethod(answered)
 
-    def __init__(self, adapter: Any, budget: int, running: int) -> None:
+    def __init__(self, adapter: Any, budget: int, running: int, checks: Checks | None = None) -> None:
         self.adapter = adapter
         self.traits = read_traits(adapter, SchedulerTraits)
         size, total = self.traits.block_size, self.traits.total
         self.goals_met: Counter[str] = Counter()
-        checks = Checks()
-        self._check, self.evaluated = checks.check, checks.evaluated
+        self.checks = checks = checks or Checks()
+        self.evaluated = checks.evaluated
         self.memory = SlotMemory(adapter, Traits(size, total), self.goals_met)
         self.live: dict[str, Job] = {}
         self.flights: deque[Flight] = deque()
@@ -57,12 +57,13 @@ class SchedulerSession:
             Transfers(adapter, self.traits, self.memory, checks, self.goals_met) if self.traits.tiers else None
         )
         reading = (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.transfers else ()
-        self._contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, reading)
+        self.contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, reading)
         self.saw_evictable = False
         self.avail: int | None = None
         self._said = ""
-        self._limits = budget, running
-        self._free_before: int | None = None
+        self.limits = budget, running
+        self.free_before: int | None = None
+        self.settled_free: list[int] | None = None
         self._batches_without_token = 0
         self._arrivals = itertools.count()
 
@@ -76,6 +77,10 @@ class SchedulerSession:
     def so_far(self) -> str:
         """The answer of the last operation as text, up to the failure if it failed."""
         return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
+
+    def poison(self, free: list[int]) -> None:
+        """Spoils the content of free slots, but for those that a transfer still reads."""
+        self.memory.poison(self.transfers.unpoisoned(free) if self.transfers else free)
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the batches in flight allow an operation, whatever its arguments are."""

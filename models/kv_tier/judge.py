@@ -7,66 +7,27 @@ knows of every key what a lookup has to answer, and of every unit whether it is 
 from __future__ import annotations
 
 import reprlib
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled, require
-from kvlockstep.models.kv_tier.answers import evicted_of, heard_after, units_of
-from kvlockstep.models.kv_tier.books import Books, Plan
-from kvlockstep.models.kv_tier.content import Content
+from kvlockstep.models.kv_tier.answers import evicted_of, units_of
+from kvlockstep.models.kv_tier.books import Plan
 from kvlockstep.models.kv_tier.goals import notice_end, notice_lookup, notice_store
-from kvlockstep.models.requests.adapter import answered, events, number, numbers, read_traits
-from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.kv_tier.session import TierSession
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.properties import kv_tier as laws
 from kvlockstep.properties.kv_tier import Fate
 from kvlockstep.properties.law import ERROR_CONTRACT, counted
-from kvlockstep.reference.kv_tier.contract import (
-    HIT,
-    MISS,
-    PENDING,
-    Key,
-    TierTraits,
-)
+from kvlockstep.reference.kv_tier.contract import HIT, MISS, PENDING, Key
 
 
-class TierJudge:
+class TierJudge(TierSession):
     """The operations of a trace: each makes calls of the tier, checks what follows, and returns its answer as text.
 
     An operation raises Divergence if a law does not hold, and NotEnabled, with nothing changed, if it is not legal now.
     """
-
-    def __init__(self, adapter: Any) -> None:
-        self.adapter = adapter
-        self.traits = read_traits(adapter, TierTraits)
-        self.books = Books(self.traits.total)
-        self.content = Content()
-        self.checks = Checks()
-        self.goals_met: Counter[str] = Counter()
-        self.heard: set[Key] = set()
-        # The answers of the tier after the last operation.
-        self.pool = self._look()
-        self.settle()
-
-    def allows(self, operation: str) -> bool:
-        """Returns whether the traits and the plans in flight allow an operation, whatever its arguments are."""
-        traits, books = self.traits, self.books
-        match operation:
-            case "reset":
-                return traits.can_reset and (traits.reset_in_flight or not books.in_flight)
-            case "write":
-                return traits.holds_bytes
-            case "damage":
-                return traits.holds_bytes and traits.can_damage
-            case "reopen":
-                return traits.holds_bytes and traits.can_reopen
-        return True
-
-    def legal(self, keys: Sequence[Key]) -> None:
-        """Raises NotEnabled unless these are different keys that the tier may be asked for."""
-        require(keys and len(set(keys)) == len(keys))
-        require(self.traits.extra_key or all(key.extra_key is None for key in keys))
 
     def lookup(self, keys: Sequence[Key], owner: str) -> str:
         """Keys are looked up in order, up to the first that is no hit."""
@@ -163,7 +124,7 @@ class TierJudge:
     def write(self, nth: int) -> str:
         """The tier is given the bytes of one more chunk of the `nth` plan in flight, a store."""
         require(self.allows("write"))
-        store = self._in_flight(nth)
+        store = self.in_flight(nth)
         require(not store.loads and store.written < len(store.units))
         self._write_next(store)
         self.settle()
@@ -182,7 +143,7 @@ class TierJudge:
     def complete(self, nth: int, ok: bool) -> str:
         """The `nth` plan in flight ends."""
         books = self.books
-        ending = self._in_flight(nth)
+        ending = self.in_flight(nth)
         if ok and not ending.loads and self.traits.holds_bytes:
             while ending.written < len(ending.units):
                 self._write_next(ending)
@@ -226,7 +187,7 @@ class TierJudge:
         self.goals_met["reset_in_flight"] += bool(self.books.in_flight)
         answered(self.adapter.reset)
         self.books.reset()
-        self.pool = self._look()
+        self.pool = self.look()
         self.checks.check(laws.reset_complete, self.pool)
         self.settle()
         return ""
@@ -250,42 +211,15 @@ class TierJudge:
         answered(self.adapter.reopen)
         self.books.reopen()
         # A tier may check its chunks when it is opened, or when they are read.
-        free = set(self._look().free)
+        free = set(self.look().free)
         for key in [key for key, unit in self.books.chunks.items() if unit in free]:
             if self.books.fate(key) is Fate.DAMAGED:
                 self.books.drop(key, Fate.LOST)
-        self.checks.check(laws.crash_consistency, self._look())
+        self.checks.check(laws.crash_consistency, self.look())
         # Events are those of one process: a listener asks a new one for what is there.
         self.heard = set(self.books.chunks)
         self.settle()
         return ""
-
-    def settle(self, unchanged: laws.Pool | None = None) -> None:
-        """Looks at the tier after an operation. `unchanged` is how it has to look, if there was nothing to do."""
-        check = self.checks.check
-        self.pool = pool = self._look()
-        if unchanged is not None:
-            check(laws.idempotent, unchanged, pool)
-        # The laws that name a culprit come first; the last of them takes any wrong sum.
-        check(laws.no_double_free, pool)
-        check(laws.pinned, pool)
-        check(laws.quiescence, pool)
-        check(laws.tier_accounting, pool)
-        self._listen()
-
-    def _look(self) -> laws.Pool:
-        free, avail = numbers(self.adapter.free_units), number(self.adapter.avail)
-        if free is None:
-            raise Divergence(ERROR_CONTRACT.id, "free_units answered None, not numbers")
-        books = self.books
-        return laws.Pool(free, avail, frozenset(books.chunks.values()), books.held, self.traits.total)
-
-    def _listen(self) -> None:
-        if not self.traits.announces:
-            return
-        for event in events(self.adapter.events):
-            self.heard = heard_after(self.heard, event)
-        self.checks.check(laws.event_consistency, laws.Announced(frozenset(self.heard), frozenset(self.books.chunks)))
 
     def _lookup(self, key: Key, owner: str, pin: bool = False) -> str:
         answer: Any = answered(self.adapter.pin if pin else self.adapter.lookup, key, owner)
@@ -325,7 +259,7 @@ class TierJudge:
         self.goals_met["refused"] += 1
         self.goals_met["refused_by_one"] += len(new) == room + 1
         if self.traits.refusal_evicts:
-            free = set(self._look().free)
+            free = set(self.look().free)
             idle = [key for key, unit in books.chunks.items() if unit not in before.held]
             if self.traits.spares_offered:
                 idle = [key for key in idle if key not in keys]
@@ -342,12 +276,6 @@ class TierJudge:
             # Bytes may arrive at any time between start and completion: until then nobody knows what is there.
             self.content.fill(units, dict.fromkeys(units, -1))
         return plan
-
-    def _in_flight(self, nth: int) -> Plan:
-        """A plan in flight, counted from the oldest. Raises NotEnabled if there are not so many."""
-        plans = list(self.books.in_flight.values())
-        require(0 <= nth < len(plans))
-        return plans[nth]
 
     def _write_next(self, plan: Plan) -> None:
         key = list(plan.units)[plan.written]

@@ -15,6 +15,7 @@ from kvlockstep.models.kv_tier.judge import TierJudge
 from kvlockstep.models.kv_tier.operations import OPERATIONS
 from kvlockstep.models.kv_tier.picture import picture
 from kvlockstep.models.requests.adapter import make_adapter, named, not_checked
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_tier import LAWS
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.kv_tier.contract import DAMAGES, Key
@@ -64,7 +65,7 @@ class KVTierModel(Model[TierScope]):
 
     def __init__(self, scope: TierScope, factory: Factory) -> None:
         super().__init__(scope, factory)
-        self.judge = TierJudge(make_adapter(factory, scope.units))
+        self.judge = TierJudge(make_adapter(factory, scope.units), Checks(self.laws))
         self.goals_met = self.judge.goals_met
         self._evaluated = self.judge.checks.evaluated
 

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ParamSpec
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.request import Memory, Request, require_right
 from kvlockstep.properties.kv_manager.laws import serving
 from kvlockstep.properties.law import Law, verdict
 
+P = ParamSpec("P")
+
 
 class Checks:
     """Checks laws for a judge. `evaluated` counts how often each law, by its id, was evaluated.
 
+    It uses `laws`, those of the model: a law that is checked stands for the one of them with its id.
     `subject` is the request that is looked at; after a Divergence the one that it concerns, None if it concerns none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, laws: Iterable[Law[Any]] = ()) -> None:
+        self._laws = {law.id: law for law in laws}
         self.evaluated: Counter[str] = Counter()
         self.subject: str | None = None
 
     def check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
         """Raises Divergence if the law does not hold; the message begins with `name`, if there is one."""
         self.evaluated[law.id] += 1
-        if (wrong := verdict(law, *observed)) is not None:
+        if (wrong := verdict(self.of(law), *observed)) is not None:
             raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
+
+    def of(self, law: Law[P]) -> Law[P]:
+        """Returns the model's law of this id; the law itself if the model has none."""
+        return self._laws.get(law.id, law)
 
 
 class Contents:
@@ -49,7 +57,8 @@ class Contents:
         self._block_size, self._entry_size = block_size, entry_size
         self._transfer_laws = transfer_laws
         # The last law takes whatever is wrong, so those that name a culprit are asked first.
-        self._content_laws = *transfer_laws, laws.prefix_soundness, laws.write_isolation, laws.content_equality
+        content_laws = (*transfer_laws, laws.prefix_soundness, laws.write_isolation, laws.content_equality)
+        self._content_laws: list[Law[[Any]]] = [checks.of(law) for law in content_laws]
 
     def write(self, request: Request, tables: Mapping[str, Sequence[int]], start: int, stop: int) -> None:
         """Writes positions [start, stop). Raises Divergence if another request of this forward wrote there (rule 4)."""

@@ -39,26 +39,26 @@ class Occupancy:
         self.freed: set[int] = set()
         self.evicted = 0
         self._tables, self._checks, self._laws = tables, checks, laws
-        self._block_size, self._total = block_size, total
+        self.block_size, self._total = block_size, total
         self._max_length, self._most_blocks = max_length, most_blocks
 
     @property
     def held_slots(self) -> int:
         """The slots of the held blocks, those without a token included."""
-        return len(self.held) * self._block_size
+        return len(self.held) * self.block_size
 
     def blocks_for(self, tokens: int) -> int:
         """Returns the number of blocks for that many tokens."""
-        return -(-tokens // self._block_size)
+        return -(-tokens // self.block_size)
 
     def blocks_of(self, entries: Iterable[int]) -> set[int]:
         """Returns the blocks that stand in a table, or in part of one."""
-        size = self._block_size
+        size = self.block_size
         return {entry // size for entry in entries}
 
     def all_slots(self) -> list[int]:
         """Returns every entry that a table ever had or might have had: those of all blocks seen."""
-        size, step = self._block_size, self._tables.entry_size
+        size, step = self.block_size, self._tables.entry_size
         return [block * size + i for block in self.seen for i in range(0, size, step)]
 
     def follow(self, tables: Mapping[str, list[int]]) -> None:
@@ -71,7 +71,7 @@ class Occupancy:
                 self._checks.subject = name
                 twice = next(slot for slot in table if table.count(slot) > 1)
                 serves = serving(twice, {name: table}, self._tables.entry_size)
-                self._checks.check(self._laws.no_aliasing, serves, twice, self._block_size)
+                self._checks.check(self._laws.no_aliasing, serves, twice, self.block_size)
             held |= self.blocks_of(table) if known is None else known.blocks
         for block in held - self.held:
             self.idle.pop(block, None)
@@ -89,12 +89,12 @@ class Occupancy:
 
         Of the blocks that were taken or became free, those that no request gave back.
         """
-        gained = len(self.written - before) + (free_now - free_before) // self._block_size
+        gained = len(self.written - before) + (free_now - free_before) // self.block_size
         return max(0, gained - len(self.given_back(before))) if gained > 0 else 0
 
     def check_conservation(self) -> None:
         """Raises Divergence if more blocks have been seen than the pool has."""
-        self._checks.check(self._laws.conservation, self.seen, self._total, self._block_size)
+        self._checks.check(self._laws.conservation, self.seen, self._total, self.block_size)
 
     def check_lengths(self, tables: Mapping[str, Sequence[int]]) -> None:
         """Raises Divergence if a table is longer than the worker's row."""

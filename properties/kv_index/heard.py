@@ -32,6 +32,10 @@ class Heard:
         self.sure: Counter[Prefix] = Counter()
         self.possible: Counter[Prefix] = Counter()
 
+    def again(self, last: int | None = None) -> Heard:
+        """The worker with nothing heard yet, or with what a snapshot behind event `last` will say."""
+        return Heard(self._size, self._traits, last)
+
     def misses(self, number: int) -> bool:
         """Whether numbers are missing between the last event and this one."""
         return self.last is not None and number > self.last + 1

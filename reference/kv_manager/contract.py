@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv_manager.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.traits import both, required, smaller, trait
+
+__all__ = ["AllBlocksCleared", "BlockRemoved", "BlockStored", "Event", "KVManagerOptional", "KVManagerTarget", "Traits"]
 
 
 @runtime_checkable
@@ -20,7 +23,8 @@ class KVManagerTarget(Protocol):
     """
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
-        """Finds and pins the cached prefix, and takes slots for the next `n` tokens of the prompt.
+        """Finds and pins the cached prefix, and takes slots for the next `n` tokens of the prompt, or for what is left
+        of it behind the prefix.
         Returns the number of cached tokens, less than all of them. Returns None to refuse; then nothing is held.
         After `preempt` the same id comes back with all the tokens known so far.
         """
@@ -88,33 +92,6 @@ class KVManagerOptional(Protocol):
 
     def events(self) -> Iterable[Event]:
         """Returns the changes to what can be hit since the last call, in order."""
-
-
-class BlockStored(NamedTuple):
-    """Blocks can be hit from now on, named by `keys`, in the order of the sequence.
-
-    `tokens` are those of all these blocks, `block_size` to a block. `parent` is the key of the block before the first,
-    None at the start of a sequence. `extra_key` is the sequence's; behind a parent it may be left out.
-    """
-
-    keys: tuple[Hashable, ...]
-    parent: Hashable | None
-    tokens: tuple[int, ...]
-    block_size: int
-    extra_key: int | None = None
-
-
-class BlockRemoved(NamedTuple):
-    """Blocks cannot be hit any more; with a counting listener, one copy of each."""
-
-    keys: tuple[Hashable, ...]
-
-
-class AllBlocksCleared(NamedTuple):
-    """No block can be hit any more."""
-
-
-Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 @dataclass(frozen=True)

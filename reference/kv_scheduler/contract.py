@@ -4,49 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv_scheduler.batch import END_TOKEN, NO_DRAFTS, PAD_DRAFT, Batch, Item
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 from kvlockstep.reference.traits import required, trait
 
-END_TOKEN = 0
-"""A sampled token that ends its request."""
-
-PAD_DRAFT = -1
-"""A draft that stands for none."""
-
-NO_DRAFTS: Mapping[str, int] = MappingProxyType({})
-"""The accepted drafts of a batch without drafts, as `update` gets them."""
-
-
-class Item(NamedTuple):
-    """The part of a request that a batch computes: positions [start, start + n).
-
-    `slots` are the physical slots of [0, start + n), as the engine's worker knows them: it reads all of them and
-    writes the last n. `tokens` are the ids that it feeds at [start, start + n), as many of them as the scheduler
-    knows. `samples`: the item samples a token. The last `drafts` of the n tokens are guesses: the drafts that were
-    offered for the request, even if the scheduler does not know their ids, or PAD_DRAFT, which is never accepted.
-    """
-
-    rid: str
-    start: int
-    n: int
-    slots: Sequence[int]
-    tokens: Sequence[int]
-    samples: bool
-    drafts: int = 0
-
-
-class Batch(NamedTuple):
-    """Batch that a scheduler has decided for one forward. `preempted` requests have given up all their slots.
-
-    `copies` are (source, target) slots to be copied before the forward.
-    """
-
-    items: Sequence[Item]
-    preempted: Sequence[str] = ()
-    copies: Sequence[tuple[int, int]] = ()
+__all__ = [
+    "END_TOKEN",
+    "NO_DRAFTS",
+    "PAD_DRAFT",
+    "Batch",
+    "Item",
+    "KVSchedulerOptional",
+    "KVSchedulerTarget",
+    "SchedulerTraits",
+]
 
 
 @runtime_checkable
@@ -123,20 +96,6 @@ class KVSchedulerOptional(Protocol):
         """Slots that no live request holds and that are not available yet. Changes nothing."""
 
 
-class DraftingTarget(Protocol):
-    """Methods that a target with `drafts` has instead of those of the same name."""
-
-    def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int]) -> Collection[str]:
-        """Receives the sampled tokens, and the number of drafts of each request that were right."""
-
-
-class OverlappedDraftingTarget(DraftingTarget, Protocol):
-    """Methods with `drafts` and an `overlap` of more than 1."""
-
-    def schedule(self, accepted: Sequence[Mapping[str, int]]) -> Batch:
-        """Decides the next batch; for each batch in flight `accepted` has what `update` will say about its drafts."""
-
-
 @dataclass(frozen=True)
 class SchedulerTraits:
     """Traits that a kv_scheduler target declares, as attributes of the same names."""
@@ -204,10 +163,3 @@ class SchedulerTraits:
         "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
         method="limbo",
     )
-
-
-def drafting_target(traits: SchedulerTraits) -> type | None:
-    """The protocol whose methods take the place of those in KVSchedulerTarget, if these traits need one."""
-    if not traits.drafts:
-        return None
-    return OverlappedDraftingTarget if traits.overlap > 1 else DraftingTarget

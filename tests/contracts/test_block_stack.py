@@ -6,12 +6,11 @@ import gc
 
 import pytest
 import torch
+from driving import explore, random_walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
 
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.models.block_stack import BlockStackModel
 from kvlockstep.reference.block_stack import BlockStack as Reference

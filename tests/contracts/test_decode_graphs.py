@@ -6,11 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from driving import explore, random_walk
 from watched import watched
 
-from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.impl.decode_graphs import DecodeGraphs
 from kvlockstep.impl.decode_graphs.captures import begin

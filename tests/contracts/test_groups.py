@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import ring_manager
+from driving import random_walk
 from places import DOCS
 from watched import watched
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_manager.grouped.manager import GroupedBlockManager
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
 from kvlockstep.models.core.model import Divergence

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from driving import random_walk
 from watched import watched
 
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope

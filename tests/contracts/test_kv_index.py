@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from driving import explore, random_walk
 from places import DOCS
 from watched import watched
 
 from kvlockstep.bench.kv_index import DictOfDicts, Load, bench_kv_index, workload
-from kvlockstep.drivers.explore import explore
+from kvlockstep.drivers.episode import run_ops
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_index import CountingKVIndex, KVIndex
 from kvlockstep.impl.variants.kv_index import VARIANTS, DropsOrphans, KnowsNoNumbers, WaitsBehindAGap
@@ -283,3 +283,27 @@ def test_new_target_writes_an_index_to_fill_in(run_cli, tmp_path, monkeypatch):
     assert code == 0
     assert "def known(self, tokens: list[int], extra_key: int | None)" in text
     assert "can_snapshot" in text
+
+
+def play_recording(*ops, block_size=1):
+    """Plays events of a recording against the reference and `chain`, under every law."""
+    for name in ("reference", "chain"):
+        trace = watched(run_ops, KVIndexModel, GOOD[name], KVIndexScope(block_size, 1, 1), list(ops))
+        assert trace is None, trace
+
+
+def store_op(number, keys, parent, tokens, worker=0):
+    return Op("stored", worker=worker, number=number, keys=keys, parent=parent, tokens=tokens, extra_key=None)
+
+
+def test_a_recording_may_begin_behind_parents_that_nobody_announced():
+    """Once the parent is announced, an index may find what stands behind it, and need not."""
+    question = Op("lookup", tokens=[1, 2, 3], extra_key=None)
+    orphan, parent = store_op(0, [7, 8], 5, [2, 3]), store_op(1, [5], None, [1])
+    play_recording(orphan, question, parent, question, Op("removed", worker=0, number=2, keys=[7, 99]), question)
+
+
+def test_workers_of_a_recording_are_known_from_their_first_event_on():
+    play_recording(
+        store_op(3, [1], None, [4]), store_op(0, [1], None, [5], worker=1), Op("lookup", tokens=[5], extra_key=None)
+    )

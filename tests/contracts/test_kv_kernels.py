@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 import torch
+from driving import random_walk
 from watched import watched
 
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.impl.kv_store.far_apart import FarStore
 from kvlockstep.models.kv_store import KVStoreModel

@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from driving import explore, random_walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
 
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import FAULTS, faults_of
 from kvlockstep.impl.kv_manager.blocks import BlockManager, CachedBlock
 from kvlockstep.impl.kv_manager.slots import SlotManager

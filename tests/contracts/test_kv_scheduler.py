@@ -7,10 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from driving import explore, random_walk
 
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.faulty.kv_scheduler.drafts import DropsScheduledPublished
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler

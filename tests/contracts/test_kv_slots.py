@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from driving import random_walk
 from watched import watched
 
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.requests import long_memory as kv_slots
 from kvlockstep.models.requests.known_table import KnownTable

@@ -7,11 +7,10 @@ from functools import partial
 
 import pytest
 import torch
+from driving import explore, random_walk
 from watched import watched
 
-from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_store.store import DTYPES, KVStore, runs
 from kvlockstep.models.kv_store import KVStoreModel

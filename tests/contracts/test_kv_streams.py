@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from driving import random_walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_streams import KVStreams
 from kvlockstep.models.core.model import Divergence

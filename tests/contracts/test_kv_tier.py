@@ -8,12 +8,11 @@ import signal
 from typing import Any
 
 import pytest
+from driving import explore, random_walk
 from places import DOCS
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_tier.directory import DirectoryTier, on_disk, packed, unpacked
 from kvlockstep.impl.kv_tier.folder import DiskFolder, MemoryFolder
 from kvlockstep.impl.kv_tier.tier import Tier, arc, lru

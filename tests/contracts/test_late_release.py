@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import pytest
+from driving import random_walk
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.reference.kv_manager import KVManager

@@ -7,12 +7,11 @@ import time
 from functools import partial
 
 import pytest
+from driving import explore, random_walk
 from watched import watched
 
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.explore import explore
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.kv_manager.paged import PagedManager
 from kvlockstep.impl.kv_store.oracle_memory import POISON, TORN, StoreMemory

@@ -9,11 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from driving import explore, random_walk
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_manager.radix import RadixManager
 from kvlockstep.impl.radix_cache import RadixCache
 from kvlockstep.models.kv_manager import KVManagerModel

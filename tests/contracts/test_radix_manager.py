@@ -8,11 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from driving import explore, random_walk
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.kv_manager import page_table
 from kvlockstep.impl.kv_manager.page_table import PageTable
 from kvlockstep.impl.kv_manager.radix import RadixManager

@@ -12,7 +12,9 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.reference.kv_index import KVIndex
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored
 from kvlockstep.targets import resolve
 
 
@@ -149,3 +151,48 @@ def again_answers(trace):
 def test_a_path_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(kvlockstep.UsageError, match="record to another path"):
         kvlockstep.record(KVManager(2, 1), tmp_path / "none" / "run.jsonl")
+
+
+def route(index):
+    """A router as a user has it: two workers with keys of their own, a gap, a clear, a resynchronisation."""
+    index.apply("east", 0, BlockStored((b"a", b"b"), None, (1, 2, 3, 4), 2, None))
+    index.apply("west", 7, AllBlocksCleared())
+    index.apply("west", 8, BlockStored((b"b",), None, (1, 2), 2, None))
+    assert dict(index.known([1, 2, 3, 4, 5], None)) == {"east": 2, "west": 1}
+    index.apply("east", 1, BlockRemoved((b"b", b"never stored")))
+    index.apply("west", 10, BlockStored((b"d",), b"lost", (5, 6), 2, None))
+    assert index.known([1, 2, 3, 4], None)["east"] == 1
+    index.resync("west", 10, [BlockStored((b"b", b"lost"), None, (1, 2, 3, 4), 2, None), BlockRemoved((b"b",))])
+    index.remove("east")
+    assert not any(index.known([1, 2], None).values())
+
+
+def test_what_a_router_is_told_becomes_operations(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with kvlockstep.record(KVIndex(2), path) as index:
+        route(index)
+    trace = load_trace(path, "kv_index")
+    assert trace.scope.block_size == 2
+    assert [str(op) for op in trace.ops] == [
+        "stored worker=0 number=0 keys=[0,1] tokens=[1,2,3,4]",
+        "cleared worker=1 number=7",
+        "stored worker=1 number=8 keys=[2] tokens=[1,2]",
+        "lookup tokens=[1,2,3,4,5]",
+        "removed worker=0 number=1 keys=[1,3]",
+        "stored worker=1 number=10 keys=[5] parent=4 tokens=[5,6]",
+        "lookup tokens=[1,2,3,4]",
+        "resynced worker=1 number=10 stored=[((2,4),None,(1,2,3,4),None)] removed=[2]",
+        "leave worker=0",
+        "lookup tokens=[1,2]",
+    ]
+    assert trace.answers[3] == "worker 0: 2, worker 1: 1"
+
+
+@pytest.mark.parametrize("name", ["reference", "chain"])
+def test_what_a_router_was_told_replays_under_the_oracle(tmp_path, run_cli, name):
+    with kvlockstep.record(KVIndex(2), tmp_path / "run.jsonl") as index:
+        route(index)
+    code, out, _ = run_cli("replay", "run.jsonl", "--target", name)
+    assert (code, "HOLDS" in out) == (0, True)
+    code, out, _ = run_cli("replay", "run.jsonl", "--target", "fault:index-remove-ignored")
+    assert (code, "clear_heard" in out) == (1, True)

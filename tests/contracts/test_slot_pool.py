@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from driving import explore, random_walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
 
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl import slot_pool
 from kvlockstep.impl.slot_pool import SlotPool
 from kvlockstep.models.slot_pool import SlotPoolModel

@@ -11,12 +11,11 @@ from array import array
 
 import pytest
 import torch
+from driving import explore, random_walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
 
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.slot_prefix_cache import cache as slot_prefix_cache
 from kvlockstep.impl.slot_prefix_cache import packed_tokens
 from kvlockstep.impl.slot_prefix_cache.cache import SlotPrefixCache

@@ -9,12 +9,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from driving import explore, random_walk
 from places import DOCS
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.explore import explore
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.impl.variants.kv_scheduler import VARIANTS

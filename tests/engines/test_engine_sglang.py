@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driving import random_walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.registry import model_of
 
 MISSING = "SGLang is not on this machine: see --engine-path"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from driving import random_walk
 from watched import watched
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.kv_tier.model import KVTierModel
 from kvlockstep.reference.kv_tier.contract import HIT, MISS, PENDING, ChunkRemoved, ChunkStored, Key
 from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, resolve

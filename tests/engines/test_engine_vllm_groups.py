@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from driving import random_walk
 from watched import watched
 
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.kv_manager.groups.contract import Group
 

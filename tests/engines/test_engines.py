@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from driving import random_walk
 
 from kvlockstep.commands import engines
 from kvlockstep.commands.cli import cli
@@ -19,7 +20,6 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of

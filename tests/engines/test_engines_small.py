@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driving import random_walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.registry import model_of
 

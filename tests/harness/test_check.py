@@ -8,12 +8,12 @@ import time
 from dataclasses import replace
 
 import pytest
+from driving import explore
 from watched import watched
 
 import kvlockstep
 from kvlockstep.core.failure_page import FLAKY_SAYS, failure_page
 from kvlockstep.core.profiles import profile_of
-from kvlockstep.drivers.explore import explore
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope, Mode

@@ -168,7 +168,7 @@ def test_an_exception_of_the_target_is_a_violation(run_cli, managers):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("check", "kv_manger"), "unknown contract 'kv_manger'; known: slot_pool"),
+        (("check", "kv_manger"), "unknown contract 'kv_manger'; did you mean kv_manager"),
         (("check", "kv_manager", "--target", "nosuch"), "unknown target 'nosuch' for kv_manager; known: reference"),
         (("check", "kv_manager", "--target", "nosuch.module:make"), "cannot import target"),
         (("check", "kv_manager", "--target", "managers:nosuch"), "has no 'nosuch'"),
@@ -185,7 +185,7 @@ def test_an_exception_of_the_target_is_a_violation(run_cli, managers):
         (("replay", "nosuch.jsonl"), "cannot read trace nosuch.jsonl"),
         (("fuzz", "kv_manager", "--dir", "managers.py/sub"), "cannot write to directory"),
         (("check", "slot_pool", "--dir", "managers.py/sub"), "cannot write to directory"),
-        (("frobnicate",), "No such command"),
+        (("frobnicate",), "no command 'frobnicate'"),
     ],
 )
 def test_bad_input(run_cli, managers, arguments, message):

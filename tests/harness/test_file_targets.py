@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.target_names import one_name
 from kvlockstep.targets import importing, resolve
 from kvlockstep.targets.importing import import_file, load
 
@@ -119,3 +120,25 @@ def test_a_campaign_with_workers_goes_on(run_cli, tmp_path):
         assert code == 1
         assert json.loads(out)["runs"][0]["target"] == "./my-dir/my_pool.py:broken"
         assert json.loads(out)["shards"] == shards
+
+
+def test_all_names_of_one_target_have_one_name_in_common(folder):
+    write(folder / "package/__init__.py")
+    for name in ("mine.py:make", "./mine.py:make", f"{folder}/mine.py:make", "mine:make"):
+        assert one_name(name) == "mine:make"
+    assert one_name("package/mine.py:make@cuda") == "package.mine:make@cuda"
+    assert one_name("plain/mine.py:make") == "plain.mine:make"
+    for own in ("blocks", "fault:kv-fork-no-copy", "../elsewhere/mine.py:make", "with-dash.py:make"):
+        assert one_name(own) == own
+
+
+def test_a_bug_found_under_one_name_is_known_under_the_other(folder, run_cli):
+    write(folder / "pools.py", POOL)
+    for name in ("pools.py:broken", "pools:broken", f"{folder}/pools.py:broken"):
+        code, out, _ = run_cli("check", "slot_pool", "--target", name)
+        assert code == 1
+        assert f"slot_pool on {name} - VIOLATED" in out
+        assert len(list((folder / ".kvlockstep/failures").iterdir())) == 1
+    run_cli("fuzz", "slot_pool", "--target", "pools:broken", "--shards", "1", "--dir", "nightly")
+    code, _, said = run_cli("fuzz", "slot_pool", "--target", "pools.py:broken", "--shards", "1", "--dir", "nightly")
+    assert code == 1, said

@@ -105,18 +105,34 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path):
     assert not done.findings
 
 
-def test_interrupt_keeps_findings(tmp_path):
-    command = [sys.executable, "-m", "kvlockstep", "fuzz", "slot_pool", "--target", "fault:pool-occupy-toggles"]
+def interrupted(target, directory, when):
+    """Interrupts a campaign as soon as a file like `when` is there; returns its exit code and output."""
+    command = [sys.executable, "-m", "kvlockstep", "fuzz", "slot_pool", "--target", target]
     process = subprocess.Popen(
-        [*command, "--time", "60", "--jobs", "2", "--dir", str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [*command, "--time", "60", "--jobs", "2", "--dir", str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell that starts the tests in the background has them ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
     timer = threading.Timer(60, process.kill)
     timer.start()
-    while not list(tmp_path.glob("findings/*.jsonl")) and process.poll() is None:
+    while not list(directory.glob(when)) and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
     timer.cancel()
-    assert process.returncode == 1
     assert "interrupted" in out
+    return process.returncode, out
+
+
+def test_interrupt_keeps_findings(tmp_path):
+    code, out = interrupted("fault:pool-occupy-toggles", tmp_path, "findings/*.jsonl")
+    assert code == 1
     assert "VIOLATED no_aliasing" in out
+
+
+def test_an_interrupted_campaign_without_a_finding_is_no_success(tmp_path):
+    code, out = interrupted("pool", tmp_path, "status.json")
+    assert code == 130
+    assert "VIOLATED" not in out

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from driving import random_walk
 
 from kvlockstep.bench import guided as bench_guided
 from kvlockstep.campaign.playing import shard_of
@@ -13,7 +14,7 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import SHARD_DRIVERS, guided
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.guided import LONGEST_PAUSE, PATIENCE, Guide, Patience
-from kvlockstep.drivers.random_walk import picker, random_walk, run_episode
+from kvlockstep.drivers.random_walk import picker, run_episode
 from kvlockstep.models.core.model import Goal, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, command
 from kvlockstep.models.registry import MODELS, model_of

@@ -129,3 +129,12 @@ def test_the_hook_runs_a_command_that_exists():
     program, verb = hook["entry"].split()
     assert (program, verb in cli.commands) == ("kvlockstep", True)
     assert hook["pass_filenames"] is False
+
+
+@pytest.mark.parametrize("ci", ["github", "gitlab"])
+def test_workflows_install_what_they_are_told(run_cli, tmp_path, ci):
+    code, _, _ = run_cli("init", "mine", "--ci", ci, "--requirement", "git+https://host/kvlockstep#egg=kvlockstep")
+    assert code == 0
+    written = [path.read_text() for folder in (".github", ".gitlab") for path in (tmp_path / folder).rglob("*.yml")]
+    assert written
+    assert all('KVLOCKSTEP: "git+https://host/kvlockstep#egg=kvlockstep"\n' in text for text in written)

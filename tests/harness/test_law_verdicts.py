@@ -11,10 +11,11 @@ import pytest
 
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.registry import MODELS
 from kvlockstep.models.requests.request import Request, require_right
 from kvlockstep.properties import slot_pool
 from kvlockstep.properties.kv_manager import laws as kv_manager
-from kvlockstep.properties.law import Law, LawError, Refused, checked_by
+from kvlockstep.properties.law import Law, LawError, Refused
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.check import check, check_target
@@ -26,18 +27,28 @@ def cannot_judge(*_observed):
     raise TypeError("no such field")
 
 
+@pytest.fixture
+def judge_by(monkeypatch):
+    """Gives a contract's model another check of one of its laws."""
+
+    def judge_by(law, check):
+        monkeypatch.setitem(MODELS, law.contract, MODELS[law.contract].judging_by(replace(law, check=check)))
+
+    return judge_by
+
+
 @pytest.mark.parametrize("law", [slot_pool.accounting, slot_pool.no_double_free], ids=lambda law: law.id)
-def test_a_law_that_raises_is_an_internal_error_that_names_it(run_cli, law):
-    with checked_by(law, cannot_judge):
-        code, out, err = run_cli("check", "slot_pool", "--target", "pool")
+def test_a_law_that_raises_is_an_internal_error_that_names_it(run_cli, judge_by, law):
+    judge_by(law, cannot_judge)
+    code, out, err = run_cli("check", "slot_pool", "--target", "pool")
     assert code == 4
     assert "HOLDS" not in out
     assert f"law {law.id} of slot_pool raised TypeError: no such field" in err
 
 
-def test_also_a_law_of_kv_manager(run_cli):
-    with checked_by(kv_manager.accounting, cannot_judge):
-        code, _, err = run_cli("check", "kv_manager", "--target", "blocks")
+def test_also_a_law_of_kv_manager(run_cli, judge_by):
+    judge_by(kv_manager.accounting, cannot_judge)
+    code, _, err = run_cli("check", "kv_manager", "--target", "blocks")
     assert code == 4
     assert "law accounting of kv_manager raised TypeError" in err
 
@@ -45,11 +56,12 @@ def test_also_a_law_of_kv_manager(run_cli):
 def test_also_a_law_over_what_a_request_reads():
     cell = kv_manager.Cell(0, 0, 0, "nothing", "the KV of [0]", hit=True, own=True, writer=None)
     request = Request("r0", [0], None)
-    with checked_by(kv_manager.prefix_soundness, cannot_judge), pytest.raises(LawError, match="prefix_soundness"):
-        require_right(request, cell, (kv_manager.prefix_soundness,))
+    law = replace(kv_manager.prefix_soundness, check=cannot_judge)
+    with pytest.raises(LawError, match="prefix_soundness"):
+        require_right(request, cell, (law,))
 
 
-def test_a_law_that_raises_because_the_target_answers_oddly_is_the_targets_divergence():
+def test_a_law_that_raises_because_the_target_answers_oddly_is_the_targets_divergence(judge_by):
     class Odd(SlotPool):
         def alloc(self):
             super().alloc()
@@ -60,8 +72,8 @@ def test_a_law_that_raises_because_the_target_answers_oddly_is_the_targets_diver
             return None
         return "negative" if step.outcome + 1 < 0 else None
 
-    with checked_by(slot_pool.accounting, adds_up):
-        report = check(Odd, contract="slot_pool", raise_on_failure=False)
+    judge_by(slot_pool.accounting, adds_up)
+    report = check(Odd, contract="slot_pool", raise_on_failure=False)
     assert report.verdict == "violated"
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from driving import random_walk
+from places import FAULT_TRACES
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.core.calls import TRACEBACK_LINES, unexpected
 from kvlockstep.models.core.model import Divergence
@@ -31,6 +33,7 @@ from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.runs.play_trace import replay_trace
 from kvlockstep.show.finding_page import finding_page
 from kvlockstep.targets import resolve
 
@@ -191,7 +194,33 @@ class TestRefusals:
 def test_a_request_that_is_live_and_lost_its_table_is_said_to() -> None:
     trace = failing(ForgetsTables, admit("r0", 1), FORWARD)
     assert trace.law == "leak_freedom"
-    assert trace.message == "r0 is live and lost every slot, but avail=6 of total=8: 2 slots leaked"
+    assert trace.message == "r0 is live and lost every slot, but avail=6 of total=8: 2 slots leaked, in block 0"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("kv-preempt-leaks", "1 slot leaked, in block 0"),
+        ("kv-hit-held-twice", "2 slots leaked, in blocks 0 and 1"),
+        ("kv-recorded-in-tokens", "2 slots leaked, in some of blocks 0 and 1"),
+        ("kv-tenth-live", "1 slot lost, in block 8"),
+        ("kv-mirror-extends", "1 slot counted twice, in some of blocks 0 and 1"),
+        # The free list is right, and only the number is wrong.
+        ("kv-avail-drifts", "1 slot lost"),
+    ],
+)
+def test_a_wrong_sum_names_the_blocks(fault: str, said: str) -> None:
+    trace = load_trace(FAULT_TRACES / "kv_manager" / f"{fault}.jsonl")
+    again = replay_trace(resolve("kv_manager", f"fault:{fault}"), trace, profile_of("quick"))
+    assert again is not None
+    assert again.message.endswith(f": {said}")
+
+
+def test_a_wrong_sum_of_a_scheduler_names_the_blocks() -> None:
+    trace = load_trace(FAULT_TRACES / "kv_scheduler" / "sched-preempt-keeps.jsonl")
+    again = replay_trace(resolve("kv_scheduler", "fault:sched-preempt-keeps"), trace, profile_of("quick"))
+    assert again is not None
+    assert again.message.endswith(": 2 slots lost, in block 1")
 
 
 def test_a_hit_of_cached_blocks_that_free_now_counted_is_told_with_its_blocks() -> None:

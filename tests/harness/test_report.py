@@ -317,7 +317,7 @@ def test_a_campaign_directory(run_cli, finding, tmp_path):
     assert "a campaign" in out
     page = Page((tmp_path / "page.html").read_text())
     assert "2,000 steps/s" in page.text
-    assert "800 unique states" in page.text
+    assert "800 states in 1 of 64 episodes" in page.text
     assert "write_isolation" in page.text
     assert "slot_pool" in page.text
     assert "broken.jsonl" in page.text
@@ -577,3 +577,22 @@ def test_a_trace_becomes_a_picture(run_cli, finding, tmp_path):
     words = "".join(picture.itertext()).replace("\xa0", " ")
     assert "VIOLATED write_isolation" in words
     assert "prefers-color-scheme: dark" in words
+
+
+def test_a_folder_of_a_campaign_is_that_campaign(run_cli, tmp_path):
+    run_cli("fuzz", "slot_pool", "--target", "pool", "--shards", "1", "--dir", tmp_path / "nightly")
+    whole = run_cli("report", "nightly", "-o", "whole.html")[1]
+    part = run_cli("report", "nightly/corpus", "-o", "whole.html")[1]
+    assert whole == part
+    assert "it is part of the one in nightly" in run_cli("status", "nightly/corpus")[2]
+    (tmp_path / "nightly/corpus").rename(tmp_path / "corpus")
+    code, _, said = run_cli("report", "corpus")
+    assert code == 2
+    assert "no finding among its 7 traces and no status.json in it; give the directory of --dir" in said
+
+
+def test_an_output_of_no_known_kind_is_refused(run_cli, finding, tmp_path):
+    code, _, said = run_cli("report", finding, "-o", "page.pdf")
+    assert code == 2
+    assert "-o page.pdf: give a name that ends in .html (a page), .svg (a picture of a trace), .py (a script" in said
+    assert not (tmp_path / "page.pdf").exists()

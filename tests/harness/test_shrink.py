@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from driving import random_walk
 
 from kvlockstep.campaign.plan import plan_of
 from kvlockstep.campaign.tasks import SHRINK, Task, do_task
@@ -14,7 +15,6 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, parse_trace, trace_text
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope

@@ -305,6 +305,15 @@ def test_results_that_cannot_be_written_are_no_success(tmp_path):
     assert done.stderr == "kvlockstep: cannot write the results: No space left on device\n"
 
 
+def test_a_reader_that_has_gone_is_no_error_to_talk_about(tmp_path):
+    listing = subprocess.Popen(
+        [sys.executable, "-m", "kvlockstep", "list"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    listing.stdout.close()
+    assert listing.stderr.read() == b""
+    assert listing.wait() == 128 + signal.SIGPIPE
+
+
 def test_a_closed_stdout_is_refused_at_once(tmp_path):
     done = command("list", cwd=tmp_path, preexec_fn=lambda: os.close(1))
     assert done.returncode == 2

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from driving import explore, hypothesis_run, random_walk
 from watched import watched
 
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.explore import explore, explore_all
-from kvlockstep.drivers.hypothesis_machine import hypothesis_run
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.slot_pool import SlotPool
@@ -57,7 +55,7 @@ def by_hypothesis(fault, watchdog):
 def by_explore(fault, watchdog):
     model_type = model_of(fault.contract)
     steps = profile_of("ci").explore_steps
-    return explore_all(model_type, fault.make, model_type.small_scopes, watchdog=watchdog, steps=steps)
+    return explore(model_type, fault.make, *model_type.small_scopes, watchdog=watchdog, steps=steps)
 
 
 @pytest.mark.parametrize("drive", [by_random, by_hypothesis, by_explore])

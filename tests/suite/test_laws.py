@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from driving import random_walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
 
-from kvlockstep.drivers.random_walk import random_walk
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS, model_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -35,8 +36,22 @@ def test_the_example_passes(run_cli, my_manager):
     assert code == 0, out
 
 
+# What is installed, and what runs everything, is for the tests of the wheel and for CI.
+ELSEWHERE = ("pip ", "make ")
+COMMANDS = [line for block in blocks("") for line in block.splitlines() if not line.startswith(ELSEWHERE)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_runs(my_manager, tmp_path, command):
+    words = shlex.split(command)
+    assert words[0] in ("kvlockstep", "pytest", "python")
+    words[:1] = [sys.executable] if words[0] == "python" else [sys.executable, "-m", words[0]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == ("fault:" in command), done.stdout + done.stderr
+
+
 def test_the_machine_example_passes(my_manager, tmp_path):
-    (tmp_path / "test_machine.py").write_text(blocks("python")[1])
+    (tmp_path / "test_machine.py").write_text(blocks("python", RUNNING)[0])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--hypothesis-profile", "kvlockstep-quick", "test_machine.py"],
         cwd=tmp_path,

@@ -8,7 +8,7 @@ from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.store import DirectoryStore
 from kvlockstep.core.profiles import Profile
 
-FAST = Profile("test", 0, 0, 0, 0, step_seconds=0.5, shrink_steps=9_000)
+FAST = Profile("test", step_seconds=0.5, shrink_steps=9_000)
 
 
 def campaign(target, directory, **changes):

@@ -22,6 +22,7 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.engines.wire import over_the_wire
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
@@ -250,7 +251,7 @@ class SGLangKVManager:
         self._allocator.clear()
 
     def events(self) -> list[Event]:
-        return [self._neutral(event) for event in self._tree.take_events()]
+        return [self._neutral(event) for event in over_the_wire(kv_events.KVEventBatch, self._tree.take_events())]
 
     def avail(self) -> int:
         return self.free_now() + int(self._tree.evictable_size())

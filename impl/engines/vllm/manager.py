@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
+from kvlockstep.impl.engines.wire import over_the_wire
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
@@ -128,7 +129,7 @@ class VllmKVManager:
         self._forget_requests()
 
     def events(self) -> list[Event]:
-        return [self._neutral(event) for event in self._manager.take_events()]
+        return [self._neutral(event) for event in over_the_wire(vllm.events.KVEventBatch, self._manager.take_events())]
 
     def avail(self) -> int:
         return int(self._pool.get_num_free_blocks()) * self.block_size

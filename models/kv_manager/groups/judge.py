@@ -13,6 +13,7 @@ from kvlockstep.models.kv_manager.groups.settling import occupancy, settle
 from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.requests.adapter import as_state, not_checked
 from kvlockstep.models.requests.answers import Answer
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
@@ -29,8 +30,8 @@ class GroupedJudge(ManagerJudge):
     grouped = True
     unit = "block"
 
-    def __init__(self, adapter: Any, ask: str) -> None:
-        super().__init__(adapter, memory_of, ask)
+    def __init__(self, adapter: Any, ask: str, checks: Checks | None = None) -> None:
+        super().__init__(adapter, memory_of, ask, checks)
 
     def prepare(self) -> None:
         self.groups = self.questions = GroupQuestions(self.adapter, self.traits, self.checks, self.ask)

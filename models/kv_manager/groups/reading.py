@@ -58,7 +58,8 @@ def read(judge: GroupedJudge, request: Request, tables: Tables, stop: int) -> No
         checks.evaluated[laws.content_equality.id] += bool(positions)
         cell = judge.kv.first_wrong(request, g, tables[request.name][g], positions)
         if cell is not None:
-            require_right(request, cell._replace(also=_also(judge, request, tables, g, cell.slot)), CONTENT)
+            cell = cell._replace(also=_also(judge, request, tables, g, cell.slot))
+            require_right(request, cell, [checks.of(law) for law in CONTENT])
 
 
 def cover(judge: GroupedJudge, request: Request, tables: Tables, g: int, positions: range) -> None:

@@ -1,0 +1,55 @@
+"""Settling between the operations: asks the scheduler about itself and checks everything that holds then."""
+
+from __future__ import annotations
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.kv_scheduler import goals
+from kvlockstep.models.kv_scheduler.session import SchedulerSession
+from kvlockstep.models.requests.adapter import answered, number
+from kvlockstep.models.requests.doubt import with_blocks
+from kvlockstep.properties import kv_scheduler as laws
+
+
+def settle(session: SchedulerSession) -> None:
+    """Checks the state between two operations. Raises Divergence."""
+    check, occupancy, total = session.checks.check, session.occupancy, session.traits.total
+    size, live = session.traits.block_size, session.live
+    # Requests that have ended stay where they are until their last batch has come back.
+    leaving = {name for flight in session.flights for name in flight.names if name not in live}
+    queues = answered(session.adapter.queues)
+    if leaving:
+        queues = {queue: [name for name in names if name not in leaving] for queue, names in queues.items()}
+    check(laws.one_queue, queues, live)
+    tables = {name: session.tables.entries(name) for name in (*live, *leaving)}
+    held_before = occupancy.held
+    occupancy.follow(tables)
+    occupancy.freed = occupancy.given_back(held_before)
+    goals.notice_sharing(session.goals_met, tables, size)
+    occupancy.check_lengths(tables)
+    occupancy.check_conservation()
+    avail, free = number(session.adapter.avail), session.tables.free()
+    session.avail = avail
+    held = occupancy.held_slots
+    limbo = reserved = 0
+    if session.transfers:
+        session.transfers.start(session.transfers.submitted(), live)
+        limbo, reserved = session.transfers.settle(free, occupancy.held, idle=not live and not session.flights)
+    elif session.traits.late_release:
+        limbo = number(session.adapter.limbo)
+    started = [name for name, job in live.items() if not job.fresh]
+    check(laws.no_double_free, free, size)
+    check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
+    try:
+        check(laws.leak_freedom, avail, held, total, started, limbo)
+        check(laws.accounting, avail, held, total, limbo, reserved)
+    except Divergence as wrong:
+        before, now = (session.settled_free, free) if session.tables.shows_free else (None, None)
+        raise with_blocks(wrong, occupancy, held_before, before, now, total - avail - held) from None
+    session.settled_free = free
+    for name in started:
+        request = live[name].request
+        check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
+        session.contents.read(request, tables, request.computed)
+    session.poison(free)
+    session.free_before = len(free) if session.tables.shows_free else None
+    session.saw_evictable = session.saw_evictable or avail > len(free)

@@ -1,0 +1,104 @@
+"""Operations on the transfers of a kv_scheduler: each ends well, fails, or is heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvlockstep.models.core.op import NotEnabled, require
+from kvlockstep.models.kv_scheduler.session import SchedulerSession
+from kvlockstep.models.kv_scheduler.settling import settle
+from kvlockstep.models.kv_scheduler.transfers import Moving, Transfers
+from kvlockstep.models.requests.adapter import answered
+from kvlockstep.models.requests.answers import DONE, Answer
+from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.transfers import Transfer
+
+# Rounds of transfers that follow from one another, in which all end at once.
+MOST_ROUNDS = 20
+
+
+class TransferOperations(SchedulerSession):
+    """The operations of a trace that only a target with tiers has, and what the other ones need of its transfers.
+
+    An operation raises Divergence if a law does not hold, and NotEnabled, with nothing changed, if it is not legal now.
+    """
+
+    def complete(self, transfer: int) -> Answer:
+        """The n-th transfer in flight, the oldest is 0, ends; the scheduler is told."""
+        return self._end(self._moving(transfer), None)
+
+    def complete_all(self) -> Answer:
+        """Every transfer in flight ends, the oldest first."""
+        require(self.allows("complete_all"))
+        transfers = self._transfers()
+        ended = transfers.unended
+        for moving in ended:
+            transfers.end(moving)
+        settle(self)
+        return Answer(text=f"{', '.join(map(str, ended))} landed")
+
+    def fail(self, transfer: int) -> Answer:
+        """The n-th transfer in flight fails, with nothing written."""
+        moving = self._moving(transfer)
+        require(moving.may_fail(self.traits.fails))
+        return self._end(moving, 0)
+
+    def tear(self, transfer: int, written: int) -> Answer:
+        """The n-th transfer in flight is a load that fails after its first `written` blocks."""
+        moving = self._moving(transfer)
+        require(moving.may_fail(self.traits.fails) and moving.transfer.kind == "load")
+        require(0 < written < len(moving.targets))
+        return self._end(moving, written)
+
+    def poll(self) -> Answer:
+        """The scheduler takes in what has ended, and submits what is due."""
+        require(self.allows("poll"))
+        self._hear()
+        settle(self)
+        return DONE
+
+    def end_all(self) -> None:
+        """Everything in flight ends and is heard, and what is submitted then, too."""
+        if self.transfers is None:
+            return
+        for _ in range(MOST_ROUNDS):
+            for moving in self.transfers.unended:
+                self.transfers.end(moving)
+            self._hear()
+            settle(self)
+            if not self.transfers.moving:
+                break
+
+    def before_forward(
+        self, items: Sequence[Item], submitted: Sequence[Transfer], copies: Sequence[tuple[int, int]]
+    ) -> None:
+        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes."""
+        transfers, size = self._transfers(), self.traits.block_size
+        transfers.start((transfer for transfer in submitted if transfer.before), self.live)
+        transfers.wait()
+        transfers.check_writes("a copy", dict.fromkeys(target // size for _, target in copies))
+        for item in items:
+            transfers.check_writes(item.rid, dict.fromkeys(slot // size for slot in item.slots[item.start :]))
+        starts = [(item.rid, item.start) for item in items if self.live[item.rid].fresh]
+        blocks = {slot // size for item in items for slot in item.slots}
+        transfers.launched([item.rid for item in items], blocks, starts)
+
+    def _transfers(self) -> Transfers:
+        """Returns the transfers. Raises NotEnabled for a target without tiers."""
+        if self.transfers is None:
+            raise NotEnabled
+        return self.transfers
+
+    def _moving(self, transfer: int) -> Moving:
+        unended = self._transfers().unended
+        require(0 <= transfer < len(unended))
+        return unended[transfer]
+
+    def _end(self, moving: Moving, written: int | None) -> Answer:
+        self._transfers().end(moving, written)
+        settle(self)
+        return Answer(text=f"{moving} {'landed' if written is None else 'failed'}")
+
+    def _hear(self) -> None:
+        answered(self.adapter.poll)
+        self._transfers().heard()

@@ -1,0 +1,33 @@
+"""KV events: what a manager announces of the blocks that can be hit, and what a router's index hears of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+
+class BlockStored(NamedTuple):
+    """Blocks can be hit from now on, named by `keys`, in the order of the sequence.
+
+    `tokens` are those of all these blocks, `block_size` to a block. `parent` is the key of the block before the first,
+    None at the start of a sequence. `extra_key` is the sequence's; behind a parent it may be left out.
+    """
+
+    keys: tuple[Hashable, ...]
+    parent: Hashable | None
+    tokens: tuple[int, ...]
+    block_size: int
+    extra_key: int | None = None
+
+
+class BlockRemoved(NamedTuple):
+    """Blocks cannot be hit any more; with a counting listener, one copy of each."""
+
+    keys: tuple[Hashable, ...]
+
+
+class AllBlocksCleared(NamedTuple):
+    """No block can be hit any more."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared

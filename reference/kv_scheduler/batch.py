@@ -1,0 +1,45 @@
+"""Batches: what a scheduler decides for one forward, and the tokens that mean something to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+END_TOKEN = 0
+"""A sampled token that ends its request."""
+
+PAD_DRAFT = -1
+"""A draft that stands for none."""
+
+NO_DRAFTS: Mapping[str, int] = MappingProxyType({})
+"""The accepted drafts of a batch without drafts, as `update` gets them."""
+
+
+class Item(NamedTuple):
+    """The part of a request that a batch computes: positions [start, start + n).
+
+    `slots` are the physical slots of [0, start + n), as the engine's worker knows them: it reads all of them and
+    writes the last n. `tokens` are the ids that it feeds at [start, start + n), as many of them as the scheduler
+    knows. `samples`: the item samples a token. The last `drafts` of the n tokens are guesses: the drafts that were
+    offered for the request, even if the scheduler does not know their ids, or PAD_DRAFT, which is never accepted.
+    """
+
+    rid: str
+    start: int
+    n: int
+    slots: Sequence[int]
+    tokens: Sequence[int]
+    samples: bool
+    drafts: int = 0
+
+
+class Batch(NamedTuple):
+    """Batch that a scheduler has decided for one forward. `preempted` requests have given up all their slots.
+
+    `copies` are (source, target) slots to be copied before the forward.
+    """
+
+    items: Sequence[Item]
+    preempted: Sequence[str] = ()
+    copies: Sequence[tuple[int, int]] = ()

@@ -1,0 +1,44 @@
+"""The drivers in one call, with no budget but what a test says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvlockstep.core.profiles import Profile
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers import Run
+from kvlockstep.drivers.episode import Outcome
+from kvlockstep.drivers.explore import Explore
+from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.models.core.model import Factory, Model, Scope
+
+
+def random_walk(
+    model_type: type[Model[Any]], factory: Factory, *, seed: int, watchdog: Watchdog, steps: int
+) -> Outcome:
+    """Random episodes of a seed for so many steps."""
+    return RandomWalk().run(Run(model_type, factory, Profile("test", random_steps=steps), watchdog, seed))
+
+
+def hypothesis_run(
+    model_type: type[Model[Any]], factory: Factory, *, seed: int, watchdog: Watchdog, examples: int, steps: int
+) -> Outcome:
+    """So many examples of Hypothesis, of so many steps at most."""
+    budget = Profile("test", examples=examples, steps_per_example=steps)
+    return HypothesisMachines().run(Run(model_type, factory, budget, watchdog, seed))
+
+
+def explore(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    *scopes: Scope,
+    watchdog: Watchdog,
+    steps: float = math.inf,
+    seconds: float = math.inf,
+    max_depth: int | None = None,
+) -> Outcome:
+    """Explores the scopes, without end where nothing says when."""
+    driver = Explore(scopes, steps, seconds, max_depth)
+    return driver.run(Run(model_type, factory, Profile("test"), watchdog))
