@@ -39,6 +39,11 @@ TARGETS = {
         "radix": "kvlockstep.impl.kv_manager.radix:RadixManager",
         "pool": "kvlockstep.impl.kv_manager.pool:PoolManager",
         "paged": "kvlockstep.impl.kv_manager.paged:PagedManager",
+        "groups": "kvlockstep.reference.kv_manager.groups.geometries:StatePool",
+        "grouped-window": "kvlockstep.impl.kv_manager.grouped.geometries:make_window",
+        "grouped-windows": "kvlockstep.impl.kv_manager.grouped.geometries:make_windows",
+        "grouped-chunked": "kvlockstep.impl.kv_manager.grouped.geometries:make_chunked",
+        "grouped-state": "kvlockstep.impl.kv_manager.grouped.geometries:make_state",
     },
     "kv_scheduler": {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",

@@ -160,6 +160,18 @@ WHY = {
         "A worker keeps a row for each request, as long as the longest one needs. A block beyond it is written past "
         "the end of the row, into the next one's, or ends the engine with an index error."
     ),
+    "state_soundness": (
+        "A recurrent state stands for all tokens before it. A request that goes on from another state continues "
+        "another text, fluently, and nothing ever reads the KV that would show it."
+    ),
+    "one_group": (
+        "The layers of two groups write their KV into one block in turn. Each overwrites the other's, and both read "
+        "what was never theirs."
+    ),
+    "window_freed": (
+        "The memory that windows save is the reason for them. A window that keeps what it has left takes as much as "
+        "full attention, and requests wait for room that nobody needs."
+    ),
     "coverage": "An accepted request without a slot for every position writes wherever its table happens to point.",
     "purity": (
         "Metrics and schedulers ask at any time. If a question does work, the behaviour depends on who asks, and "

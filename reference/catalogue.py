@@ -13,6 +13,7 @@ from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_index.contract import IndexTraits, KVIndexOptional, KVIndexTarget
 from kvlockstep.reference.kv_index.rules import RULES as INDEX_RULES
 from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.groups.contract import grouped_target
 from kvlockstep.reference.kv_manager.rules import RULES
 from kvlockstep.reference.kv_scheduler.contract import (
     KVSchedulerOptional,
@@ -125,7 +126,8 @@ CONTRACTS = {
             "kvlockstep.reference.kv_manager.manager:KVManager",
             Traits,
             KVManagerOptional,
-            rules=RULES,
+            grouped_target,
+            RULES,
         ),
         Contract(
             "kv_scheduler",
