@@ -22,6 +22,9 @@ TARGETS = {
     "kv_store": {
         "tensors": "kvlockstep.impl.kv_store.store:KVStore",
     },
+    "slot_mapping": {
+        "tables": "kvlockstep.impl.slot_mapping:SlotMapping",
+    },
     "decode_graphs": {
         "graphs": "kvlockstep.impl.decode_graphs.graphs:DecodeGraphs",
     },

@@ -57,6 +57,9 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
     ("paged_cache", "no_aliasing"): Shadow(
         ("write_isolation", "structure"), "a block is written as soon as it is taken; this one says who took it"
     ),
+    ("slot_mapping", "atomicity"): Shadow(
+        ("structure",), "other laws state all rows; this one says that no commit was asked for"
+    ),
     ("decode_graphs", "padding_isolation"): Shadow(
         ("graph_contract",), "an eager step states the whole memory; this one says that no row asked for the write"
     ),

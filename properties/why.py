@@ -224,6 +224,10 @@ WHY = {
     "slot_mapping": (
         "The slot mapping says where a kernel writes. If one entry is wrong, a token's KV lands in another request."
     ),
+    "padding": (
+        "Kernels are launched for more rows than a batch has. If a place behind the batch names a real slot, garbage "
+        "overwrites the KV of a live request."
+    ),
     "visible_when_written": (
         "A chunk that is a hit before its bytes are there is loaded as whatever the unit held before. A key that lacks "
         "what tells two contexts apart is a hit of bytes that were never its own."

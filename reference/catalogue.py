@@ -27,6 +27,7 @@ from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, 
 from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
+from kvlockstep.reference.slot_mapping import MappingTraits, SlotMappingOptional, SlotMappingTarget
 from kvlockstep.reference.slot_pool import SlotPoolTarget
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
 
@@ -88,6 +89,16 @@ CONTRACTS = {
             KVStoreTarget,
             {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
             "kvlockstep.reference.kv_store:KVStore",
+        ),
+        Contract(
+            "slot_mapping",
+            "The block tables of a batch and the slot of each of its tokens, which is where kernels write. Padding is "
+            "for the graphs that are captured for a larger batch.",
+            SlotMappingTarget,
+            {"rows": 2, "width": 2, "block_size": 2, "tokens": 4},
+            "kvlockstep.reference.slot_mapping:SlotMapping",
+            MappingTraits,
+            SlotMappingOptional,
         ),
         Contract(
             "decode_graphs",
