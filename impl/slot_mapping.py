@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from kvlockstep.reference.errors import InvalidArgument
-from kvlockstep.reference.slot_mapping import NULL_BLOCK, PAD_SLOT
+from kvlockstep.reference.slot_mapping.contract import NULL_BLOCK, PAD_SLOT
 
 
 class SlotMapping:

@@ -14,7 +14,8 @@ from kvlockstep.models.core.picture import NOTHING, Picture, Table, numbers
 from kvlockstep.models.requests.adapter import named, read_traits
 from kvlockstep.properties.law import Step
 from kvlockstep.properties.slot_mapping import LAWS, Held, View
-from kvlockstep.reference.slot_mapping import PAD_SLOT, MappingTraits, SlotMapping
+from kvlockstep.reference.slot_mapping.contract import PAD_SLOT, MappingTraits
+from kvlockstep.reference.slot_mapping.mapping import SlotMapping
 
 SHARDS = ((2, 0, 1), (2, 1, 1), (2, 1, 2), (3, 1, 1), (4, 3, 2), (3, 2, 4))
 BITS_32 = 1 << 31

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
-from kvlockstep.reference.slot_mapping import NULL_BLOCK, PAD_SLOT, slot_offset
+from kvlockstep.reference.slot_mapping.contract import NULL_BLOCK, PAD_SLOT
+from kvlockstep.reference.slot_mapping.mapping import slot_offset
 
 
 class View(NamedTuple):

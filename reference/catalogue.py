@@ -27,7 +27,8 @@ from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, 
 from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
-from kvlockstep.reference.slot_mapping import MappingTraits, SlotMappingOptional, SlotMappingTarget
+from kvlockstep.reference.slot_mapping.contract import MappingTraits, SlotMappingOptional, SlotMappingTarget
+from kvlockstep.reference.slot_mapping.rules import RULES as MAPPING_RULES
 from kvlockstep.reference.slot_pool import SlotPoolTarget
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
 
@@ -96,9 +97,10 @@ CONTRACTS = {
             "for the graphs that are captured for a larger batch.",
             SlotMappingTarget,
             {"rows": 2, "width": 2, "block_size": 2, "tokens": 4},
-            "kvlockstep.reference.slot_mapping:SlotMapping",
+            "kvlockstep.reference.slot_mapping.mapping:SlotMapping",
             MappingTraits,
             SlotMappingOptional,
+            rules=MAPPING_RULES,
         ),
         Contract(
             "decode_graphs",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.reference.slot_mapping import PAD_SLOT, SlotMapping
+from kvlockstep.reference.slot_mapping.contract import PAD_SLOT
+from kvlockstep.reference.slot_mapping.mapping import SlotMapping
 
 
 class Persistent(SlotMapping):

@@ -15,8 +15,9 @@ from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.slot_mapping import SlotMapping
 from kvlockstep.models.slot_mapping import SHARDS, SlotMappingModel
 from kvlockstep.reference.errors import InvalidArgument
-from kvlockstep.reference.slot_mapping import PAD_SLOT, SlotMappingTarget, slot_offset
-from kvlockstep.reference.slot_mapping import SlotMapping as Reference
+from kvlockstep.reference.slot_mapping.contract import PAD_SLOT, SlotMappingTarget
+from kvlockstep.reference.slot_mapping.mapping import SlotMapping as Reference
+from kvlockstep.reference.slot_mapping.mapping import slot_offset
 
 BOTH = pytest.mark.parametrize("make", [Reference, SlotMapping], ids=["reference", "optimised"])
 
