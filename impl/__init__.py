@@ -22,6 +22,12 @@ TARGETS = {
     "kv_store": {
         "tensors": "kvlockstep.impl.kv_store.store:KVStore",
     },
+    "kv_write": {
+        "tensors": "kvlockstep.impl.kv_write.writer:Writer",
+        "row-scales": "kvlockstep.impl.kv_write.writer:QuantisedWriter",
+        "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
+        "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
+    },
     "slot_mapping": {
         "tables": "kvlockstep.impl.slot_mapping:SlotMapping",
     },

@@ -25,6 +25,8 @@ from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
 from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, TierTraits, bytes_target
 from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
+from kvlockstep.reference.kv_write.contract import KVWriteOptional, KVWriteTarget, WriteTraits
+from kvlockstep.reference.kv_write.rules import RULES as WRITE_RULES
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
 from kvlockstep.reference.slot_mapping.contract import MappingTraits, SlotMappingOptional, SlotMappingTarget
@@ -90,6 +92,17 @@ CONTRACTS = {
             KVStoreTarget,
             {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
             "kvlockstep.reference.kv_store:KVStore",
+        ),
+        Contract(
+            "kv_write",
+            "The kernel that writes the KV of new tokens into slots of a paged cache, as bits or quantised. The judge "
+            "looks at every byte of the flat buffer, the gaps and guards that belong to nobody included.",
+            KVWriteTarget,
+            {},
+            "kvlockstep.reference.kv_write.writer:KVWriter",
+            WriteTraits,
+            KVWriteOptional,
+            rules=WRITE_RULES,
         ),
         Contract(
             "slot_mapping",

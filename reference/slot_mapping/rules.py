@@ -4,8 +4,8 @@ from __future__ import annotations
 
 RULES = {
     1: (
-        "A row is the block table of one request. Its block number i has the tokens from i x block_size on. The slot of a "
-        "token is block x block_size + the token's place in the block, and takes 64 bits."
+        "A row is the block table of one request. Its block number i has the tokens from i x block_size on. The slot "
+        "of a token is block x block_size + its place in the block, and takes 64 bits."
     ),
     2: "What is done to rows counts from the next commit on. A batch that is mapped before sees the last commit.",
     3: (
