@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kvlockstep.impl import kernels as _interpreted  # noqa: F401  (chooses the interpreter where there is no GPU)
-
-import triton  # isort: skip
-import triton.language as tl  # isort: skip
+from kvlockstep.impl.interpreted import tl, triton
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 

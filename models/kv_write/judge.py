@@ -76,7 +76,7 @@ class WriteJudge:
         found = taken(lambda: _two(answer), answer, self.adapter.gather, "the rows of K and the rows of V")
         write = Write(self.geometry, self.traits, layer, slots, [], [], self.buffers, self.look())
         self.checks.check(laws.purity, write)
-        self.checks.check(laws.gather_exact, write, found)
+        self.checks.check(laws.gather_exact, write._replace(after=self.buffers), found)
         self.goals_met["gathered"] += any((layer, slot) in self._written for slot in slots)
         self.goals_met["gathered_twice"] += len(set(slots)) < len(slots)
         return ""

@@ -108,6 +108,11 @@ def strays(write: Write) -> list[int]:
     return [p for p in changed if p not in known or known[p][0] != write.layer or known[p][2] not in named]
 
 
+def _element(write: Write, place: int) -> int:
+    width = ELEMENT_BYTES[write.geometry.kept]
+    return int.from_bytes(write.after.memory[place * width : (place + 1) * width], "little")
+
+
 def stray_scales(write: Write) -> list[int]:
     """The places of the buffer of scales that changed and belong to no row that is written."""
     before, after, width = write.before.scales, write.after.scales, ELEMENT_BYTES[write.geometry.scale_dtype]
@@ -126,11 +131,21 @@ def stray_scales(write: Write) -> list[int]:
 
 @law("kv_write", answers=("vllm#43810", "sglang#32477"))
 def padding(write: Write) -> str | None:
-    """A row for padding is written nowhere: a call of nothing but padding changes nothing."""
-    if any(slot != PAD_SLOT for slot in write.slots) or write.before == write.after:
+    """A row for padding is written nowhere."""
+    if PAD_SLOT not in write.slots or write.before == write.after:
         return None
     places = strays(write)
-    return f"padding was written to {place_name(write.geometry, places[0]) if places else 'the scales'}"
+    if all(slot == PAD_SLOT for slot in write.slots):
+        return f"padding was written to {place_name(write.geometry, places[0]) if places else 'the scales'}"
+    known = owners(write.geometry)
+    for place in places if write.geometry.scale == "none" else ():
+        _, plane, _, head, element = known.get(place, (0, 0, 0, 0, 0))
+        at = head * write.geometry.dim(plane) + element
+        found = _element(write, place)
+        rows = zip(write.slots, (write.keys, write.values)[plane], strict=True)
+        if place in known and any(slot == PAD_SLOT and row[at] == found for slot, row in rows):
+            return f"padding was written to {place_name(write.geometry, place)}"
+    return None
 
 
 @law("kv_write", answers=("flashinfer#527", "flashinfer#3136", "kvcached#330", "LMCache#4463"))

@@ -84,12 +84,11 @@ def _relative(geometry: Geometry) -> float:
 
 
 def _legal(found: float, quotient: float, slack: float, kept: str, rounding: str) -> bool:
-    quotient = min(max(quotient, LEAST[kept]), MOST[kept])
+    low, high = (min(max(end, LEAST[kept]), MOST[kept]) for end in (quotient - slack, quotient + slack))
     if kept != "float8_e4m3fn" and rounding == "down":
-        low, high = sorted((math.trunc(quotient - slack), math.trunc(quotient + slack)))
-        return low <= found <= high
-    nearest = decode(encode(quotient, kept), kept)
-    return abs(found - quotient) <= abs(nearest - quotient) + 2 * slack
+        return math.trunc(low) <= found <= math.trunc(high)
+    below, above = (abs(decode(encode(end, kept), kept) - end) for end in (low, high))
+    return low - below <= found <= high + above
 
 
 def _bound(
