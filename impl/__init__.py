@@ -22,6 +22,9 @@ TARGETS = {
     "kv_store": {
         "tensors": "kvlockstep.impl.kv_store.store:KVStore",
     },
+    "paged_alloc": {
+        "tensors": "kvlockstep.impl.paged_alloc:PagedAlloc",
+    },
     "kv_write": {
         "tensors": "kvlockstep.impl.kv_write.writer:Writer",
         "row-scales": "kvlockstep.impl.kv_write.writer:QuantisedWriter",

@@ -63,6 +63,9 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
     ("kv_write", "codes"): Shadow(
         ("decoded_within_bound",), "what is decoded is off in any case; this one says that the scale is not to blame"
     ),
+    ("paged_alloc", "atomicity"): Shadow(
+        ("conservation",), "what is taken is lost in any case; this one says that a refused batch took it"
+    ),
     ("slot_mapping", "atomicity"): Shadow(
         ("structure",), "other laws state all rows; this one says that no commit was asked for"
     ),

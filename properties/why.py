@@ -228,6 +228,10 @@ WHY = {
         "Kernels are launched for more rows than a batch has. If a place behind the batch names a real slot, garbage "
         "overwrites the KV of a live request."
     ),
+    "page_order": (
+        "Attention finds a token by its page and its place in it. A token that is one place off is read as its "
+        "neighbour, and the page's last place is never filled."
+    ),
     "repeats": (
         "Two tokens for one slot are a bug of the caller, and a kernel may take either. An element that comes from "
         "neither shows a write that is torn inside of an element."

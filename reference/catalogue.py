@@ -27,6 +27,7 @@ from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, 
 from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
 from kvlockstep.reference.kv_write.contract import KVWriteOptional, KVWriteTarget, WriteTraits
 from kvlockstep.reference.kv_write.rules import RULES as WRITE_RULES
+from kvlockstep.reference.paged_alloc.contract import PagedAllocTarget
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
 from kvlockstep.reference.slot_mapping.contract import MappingTraits, SlotMappingOptional, SlotMappingTarget
@@ -92,6 +93,14 @@ CONTRACTS = {
             KVStoreTarget,
             {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
             "kvlockstep.reference.kv_store:KVStore",
+        ),
+        Contract(
+            "paged_alloc",
+            "Slots for the new tokens of a batch of requests, from pages of several slots. The last page of a request "
+            "may be partly filled, and is filled first.",
+            PagedAllocTarget,
+            {"pages": 4, "page_size": 2},
+            "kvlockstep.reference.paged_alloc.allocator:PagedAlloc",
         ),
         Contract(
             "kv_write",
