@@ -66,3 +66,8 @@ class PagedAlloc:
         """The free pages, the next one first; waits for the device."""
         found: list[int] = self.pages[: self._count].flip(0).tolist()
         return found
+
+
+def on_device(pages: int, page_size: int) -> PagedAlloc:
+    """The same on a card."""
+    return PagedAlloc(pages, page_size, "cuda")

@@ -94,3 +94,8 @@ class SlotMapping:
         rows: list[list[int]] = self.batch_table[:padded].tolist()
         lengths = [int(self._committed_lengths[row]) for row in batch]
         return [row[:length] for row, length in zip(rows, lengths, strict=False)] + rows[count:]
+
+
+def on_device(rows: int, width: int, block_size: int, tokens: int) -> SlotMapping:
+    """The same on a card."""
+    return SlotMapping(rows, width, block_size, tokens, "cuda")

@@ -47,7 +47,7 @@ class PagedAllocModel(Model[PagedAllocScope]):
         PagedAllocScope(4, 4, 3, 12),
         PagedAllocScope(6, 2, 4, 8),
         PagedAllocScope(3, 8, 3, 20),
-        PagedAllocScope(8, 1, 4, 5),
+        PagedAllocScope(8, 2, 4, 5),
         PagedAllocScope(12, 16, 6, 60),
         PagedAllocScope(2, 4, 3, 8),
     )
@@ -230,7 +230,9 @@ class PagedAllocModel(Model[PagedAllocScope]):
     @classmethod
     def simpler_scopes(cls, scope: PagedAllocScope) -> Iterable[Scope]:
         for name in ("pages", "page_size", "requests", "longest"):
-            for size in range(1, getattr(scope, name)):
+            for size in range(1, getattr(scope, name)) if name != "page_size" else (2, 4, 8):
+                if size >= getattr(scope, name):
+                    continue
                 changed: dict[str, Any] = {name: size}
                 yield replace(scope, **changed)
 

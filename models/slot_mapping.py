@@ -81,7 +81,7 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
         Goal("no_token", "a request of a batch has no token"),
         Goal("smaller_batch", "a batch is mapped behind a larger one"),
         Goal("full_buffer", "a batch fills the whole buffer"),
-        Goal("far_slot", "a slot is beyond 32 bits"),
+        Goal("far_slot", "a slot is beyond 32 bits", when="far_slots"),
         Goal("any_order", "a batch is not the first rows in their order", when="any_batch"),
         Goal("cleared", "a row with blocks is cleared", when="can_move"),
         Goal("moved", "a row is moved onto one with blocks", when="can_move"),
@@ -297,7 +297,7 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
     def _blocks(self, pick: Pick, most: int) -> list[int]:
         """Up to `most` block numbers, now and then from the far end."""
         blocks = range(self.scope.blocks)
-        far = self.scope.far
+        far = self.scope.far and self.traits.far_slots
         return [
             MOST_BLOCKS - 1 - pick(blocks) if far and one_in(2, pick) else pick(blocks)
             for _ in range(pick(range(most, -1, -1)))
@@ -311,7 +311,8 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
     def _legal(self, op: Op) -> bool:
         """Tells whether the caller may do this: a shorter trace may name rows and positions that there are not."""
         scope, args, held = self.scope, op.args, self.held
-        rows, most = range(scope.rows), MOST_BLOCKS if scope.far else scope.blocks
+        rows = range(scope.rows)
+        most = MOST_BLOCKS if scope.far and self.traits.far_slots else scope.blocks
         match op.name:
             case "add" | "append":
                 kept = 0 if op.name == "add" or args["row"] not in rows else len(held.rows[args["row"]])

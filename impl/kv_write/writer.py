@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from kvlockstep.impl.kv_write.arena import DTYPES, Arena
+from kvlockstep.impl.kv_write.arena import DTYPES
+from kvlockstep.impl.kv_write.far import arena_for
 from kvlockstep.reference.kv_write.contract import Rows
 from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry, layout_of
 from kvlockstep.reference.kv_write.numbers import MOST
@@ -21,14 +22,14 @@ class Writer:
     layouts = " ".join(LAYOUTS)
     own_strides = own_dims = can_gather = True
 
-    def __init__(self, device: str = "cpu", kernels: bool | None = None) -> None:
-        self._device = device
+    def __init__(self, device: str = "cpu", kernels: bool | None = None, least_elements: int = 0) -> None:
+        self._device, self._least = device, least_elements
         self._kernels = torch.device(device).type == "cuda" if kernels is None else kernels
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
         """Makes a cache of this geometry with these bytes."""
-        self.arena = Arena(geometry, memory, scales, self._device)
-        self._planes = layout_of(geometry).planes
+        self.arena = arena_for(geometry, memory, scales, self._device, self._least)
+        self._planes = layout_of(self.arena.geometry).planes
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         """Writes rows of patterns; nothing where the slot is negative."""
@@ -116,3 +117,13 @@ class QuantisedWriter(Writer):
 
     def _row_scales(self, layer: int, plane: int) -> torch.Tensor:
         return self.arena.row_scales(layer, plane).flatten(0, 1)
+
+
+def on_device(least_elements: int = 0) -> Writer:
+    """Our kernel on a card."""
+    return Writer("cuda", least_elements=least_elements)
+
+
+def rows_on_device() -> QuantisedWriter:
+    """Our quantising kernel on a card."""
+    return QuantisedWriter("cuda")

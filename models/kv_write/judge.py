@@ -120,12 +120,12 @@ class WriteJudge:
         check(laws.decoded_within_bound, write)
 
     def _around(self, write: Write) -> tuple[str, ...]:
-        """The elements around the first that differs from the twin's, expected beside found, with their places."""
+        """The elements around the first wrong one, as the twin has them beside what was found, with their places."""
         self._twin.open(self.geometry, *write.before)
         self._twin.write(write.layer, write.slots, write.keys, write.values)
         width, kept = ELEMENT_BYTES[self.geometry.kept], self._twin.memory()
         wanted, found = ([m[i : i + width] for i in range(0, len(m), width)] for m in (kept, write.after.memory))
-        first = next((i for i, (a, b) in enumerate(zip(wanted, found, strict=True)) if a != b), None)
+        first = laws.first_wrong(write)
         if first is None:
             return ()
         lines = []

@@ -113,6 +113,28 @@ def _element(write: Write, place: int) -> int:
     return int.from_bytes(write.after.memory[place * width : (place + 1) * width], "little")
 
 
+def first_wrong(write: Write) -> int | None:
+    """The place of the first stray byte, else of the first row that a law blames, or of its first wrong element."""
+    if places := strays(write):
+        return places[0]
+    geometry = write.geometry
+    for plane, slot, head, row in write.heads():
+        kept, places = write.kept(plane, slot, head), write.places(plane, slot, head)
+        if geometry.scale == "none":
+            wrong = [place for place, a, b in zip(places, kept, row, strict=True) if a != b]
+            if wrong:
+                return wrong[0]
+            continue
+        stored = write.scale_bits(plane, slot, head)
+        if (
+            (geometry.scale_numbers and scale_error(geometry, row, stored))
+            or code_error(geometry, write.traits, row, kept, stored)
+            or decoded_error(geometry, write.traits, row, kept, stored)
+        ):
+            return places[0]
+    return write.places(0, min(write.repeated()), 0)[0] if write.repeated() else None
+
+
 def stray_scales(write: Write) -> list[int]:
     """The places of the buffer of scales that changed and belong to no row that is written."""
     before, after, width = write.before.scales, write.after.scales, ELEMENT_BYTES[write.geometry.scale_dtype]

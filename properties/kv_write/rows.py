@@ -16,7 +16,7 @@ KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "
 # The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
 # that no quotient of a kernel is infinite.
 HUGE = {"float32": 1e30, "bfloat16": 1e30, "float16": 30000.0}
-TINY = {"float32": 1e-30, "bfloat16": 1e-30, "float16": 1e-6}
+TINY = {"float32": 1e-30, "bfloat16": 1e-30, "float16": 1e-5}
 SPECIAL_BITS = {
     4: (0x7FC00001, 0xFF800001, 0x80000000, 1, 0),
     2: (0x7FC1, 0xFF81, 0x8000, 1, 0),
@@ -61,7 +61,7 @@ def _bits(stamp: int, plane: int, geometry: Geometry, count: int) -> Row:
 def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str) -> Sequence[float]:
     seed = stamp // len(KINDS) + 3 * plane + 5 * head
     # Seven steps in each sign, no two neighbours alike; what is given has to hold them exactly.
-    mixed = [((seed + 1) * (i + 2) * 5 % 15 - 7) / 4 + 0.125 for i in range(dim)]
+    mixed = [((7 * seed + 4 * i + i * i) % 15 - 7) / 4 + 0.125 for i in range(dim)]
     match kind_of(stamp):
         case "zeros":
             return [0.0] * dim

@@ -10,6 +10,9 @@ from typing import Protocol, runtime_checkable
 class PagedAllocTarget(Protocol):
     """Factory `make(pages, page_size)`. Page p has the slots p x page_size up to (p + 1) x page_size.
 
+    A page has a power of two of slots, and 2 at least: with one slot a page has no last part, and engines have another
+    allocator for that.
+
     A batch has a number for each request in every list. The allocator keeps no requests: the caller says where each
     ends, by the slot of its last token.
     """

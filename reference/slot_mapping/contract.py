@@ -70,6 +70,7 @@ class MappingTraits:
     """What a slot_mapping target declares of itself; read from attributes of the same names."""
 
     any_batch: bool = trait(False, "A batch may be any rows in any order. Else it is rows 0, 1, 2 and so on.")
+    far_slots: bool = trait(True, "Slots may take more than 32 bits. Else a pool has less than 2^31 slots.")
     can_move: bool = trait(
         False,
         "There are `clear(row)`, `move(source, target)` and `swap(one, other)`.",

@@ -1,6 +1,12 @@
 """LightLLM."""
 
 TARGETS = {
+    "kv_write": {
+        "lightllm-copy": "kvlockstep.impl.engines.lightllm.kv_write:CopyWriter",
+        "lightllm-copy-phi3": "kvlockstep.impl.engines.lightllm.kv_write:Phi3Writer",
+        "lightllm-int8": "kvlockstep.impl.engines.lightllm.kv_write:Int8Writer",
+        "lightllm-int8-phi3": "kvlockstep.impl.engines.lightllm.kv_write:Phi3Int8Writer",
+    },
     "kv_manager": {
         "lightllm": "kvlockstep.impl.engines.lightllm.manager:make",
     },
