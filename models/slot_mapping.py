@@ -96,6 +96,7 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
         super().__init__(scope, factory)
         self.traits = read_traits(self.target, MappingTraits)
         self._grown: set[int] = set()
+        self._changed: set[int] = set()
         self._mapped = self._gathered = 0
 
     def factory_arguments(self, scope: SlotMappingScope) -> dict[str, Any]:
@@ -104,7 +105,9 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
     @command(3)
     def add(self, pick: Pick) -> Op:
         """A row gets new blocks."""
-        return Op("add", row=self._row(pick), blocks=self._blocks(pick, self.scope.width))
+        row = self._row(pick)
+        require(self.traits.replaces_staged or row not in self._changed)
+        return Op("add", row=row, blocks=self._blocks(pick, self.scope.width))
 
     @command(3)
     def append(self, pick: Pick) -> Op:
@@ -170,7 +173,20 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
 
     def step(self, op: Op) -> Any:
         require(self._legal(op))
-        return super().step(op)
+        answer = super().step(op)
+        self._stage(op)
+        return answer
+
+    def redo(self, op: Op) -> None:
+        super().redo(op)
+        self._stage(op)
+
+    def _stage(self, op: Op) -> None:
+        """Notes which rows have changed since the last commit."""
+        if op.name in ("add", "append"):
+            self._changed.add(op.args["row"])
+        elif op.name == "commit":
+            self._changed.clear()
 
     def perform(self, system: Any, op: Op) -> Any:
         arguments = [list(value) if isinstance(value, list) else value for value in op.args.values()]
@@ -316,6 +332,8 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
         match op.name:
             case "add" | "append":
                 kept = 0 if op.name == "add" or args["row"] not in rows else len(held.rows[args["row"]])
+                if op.name == "add" and args["row"] in self._changed and not self.traits.replaces_staged:
+                    return False
                 fits = kept + len(args["blocks"]) <= scope.width
                 return args["row"] in rows and fits and all(0 <= block < most for block in args["blocks"])
             case "clear":

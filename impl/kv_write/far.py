@@ -17,8 +17,8 @@ class FarArena(Arena):
     """An arena in which each plane has at least `least_elements` elements on the device.
 
     The judge's blocks are a few of them, the last one at the far end. Layers lie behind one another, so that an offset
-    that wraps around in a later layer lands in an earlier one. The judge sees its own blocks as one small buffer;
-    `memory` raises AssertionError if any other byte of the big one has changed.
+    that wraps around in a later layer lands in an earlier one. The judge sees its own blocks as one small buffer, whose
+    last guard stands for all the rest of the big one: it changes if any byte there does.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class FarArena(Arena):
             raw[far] = self._near_bytes[near]
 
     def memory(self) -> bytes:
-        """The judge's blocks with the guards between them. Raises AssertionError for a write anywhere else."""
+        """The judge's blocks with the guards between them. The last one shows whether anything else has changed."""
         found = self._near_bytes.clone()
         changed = sum(int((chunk != POISON).sum()) for chunk in self._raw.split(CHUNK))
         for near, far in self._windows():
             found[near] = self._raw[far]
             changed -= int((self._raw[far] != POISON).sum())
         if changed:
-            raise AssertionError(f"{changed:,} bytes changed far from every block that was written")
+            found[-1] ^= 0xFF
         return bytes_of(found)
 
     def slots(self, slots: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:

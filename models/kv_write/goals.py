@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.kv_write.laws import Write
-from kvlockstep.properties.kv_write.rows import KINDS, kind_of
+from kvlockstep.properties.kv_write.rows import KINDS, NARROW, kind_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
 from kvlockstep.reference.kv_write.layout import LAYOUTS
 
@@ -40,6 +40,8 @@ def unreachable(traits: WriteTraits) -> set[str]:
     quantised = {f"row_{kind}" for kind in KINDS} | {"outlier_everywhere"}
     missing = {f"layout_{layout}" for layout in LAYOUTS if layout not in traits.layouts.split()}
     missing |= {goal.id for goal in GOALS if goal.when is not None and not getattr(traits, goal.when)}
+    if not traits.narrow_rows:
+        missing |= {f"row_{kind}" for kind in NARROW}
     return missing | (quantised if traits.scale == "none" else {"special_bits"})
 
 

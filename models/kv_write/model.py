@@ -17,7 +17,7 @@ from kvlockstep.models.kv_write.scope import KVWriteScope, scopes
 from kvlockstep.models.requests.adapter import named, not_checked
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.properties.kv_write.laws import LAWS
-from kvlockstep.properties.kv_write.rows import KINDS, SEEDS
+from kvlockstep.properties.kv_write.rows import KINDS, NARROW, SEEDS, kind_of
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.kv_write.contract import PAD_SLOT
 
@@ -149,7 +149,8 @@ class KVWriteModel(Model[KVWriteScope]):
     def _stamp(self, pick: Pick) -> int:
         if self.judge.geometry.scale == "none":
             return pick(range(1, 48))
-        return pick(range(SEEDS)) * len(KINDS) + pick(range(len(KINDS)))
+        kinds = [i for i, kind in enumerate(KINDS) if self.judge.traits.narrow_rows or kind not in NARROW]
+        return pick(range(SEEDS)) * len(KINDS) + pick(kinds)
 
     def _legal(self, op: Op) -> bool:
         """Tells whether the caller may do this: a shorter trace may name slots that there are not."""
@@ -159,5 +160,7 @@ class KVWriteModel(Model[KVWriteScope]):
         if op.name == "gather":
             return known and traits.can_gather and PAD_SLOT not in args["slots"]
         whole = len(args["stamps"]) == len(args["slots"]) and min(args["stamps"], default=0) >= 0
+        if not traits.narrow_rows and geometry.scale != "none" and any(kind_of(s) in NARROW for s in args["stamps"]):
+            return False
         once = traits.repeats or len(set(real)) == len(real)
         return known and whole and once and (traits.pads or len(real) == len(args["slots"]))

@@ -13,6 +13,7 @@ Row = list[int]
 SEEDS = 8
 # Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
 KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
+NARROW = ("zeros", "equal", "tiny")
 # The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
 # that no quotient of a kernel is infinite.
 HUGE = {"float32": 1e30, "bfloat16": 1e30, "float16": 30000.0}
@@ -68,9 +69,9 @@ def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str) -> Sequenc
         case "equal":
             return [(seed % 5 - 2) / 2 + 0.25] * dim
         case "positive":
-            return [abs(number) + 0.5 for number in mixed]
+            return [number + 2.5 for number in mixed]
         case "negative":
-            return [-abs(number) - 0.5 for number in mixed]
+            return [number - 2.5 for number in mixed]
         case "outlier":
             return [math.copysign(96.0, number) if i == seed % dim else number / 64 for i, number in enumerate(mixed)]
         case "tiny":

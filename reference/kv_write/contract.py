@@ -68,4 +68,5 @@ class WriteTraits:
     own_strides: bool = trait(False, "V may have other strides than K.")
     own_dims: bool = trait(False, "V may have another head dim than K.")
     power_of_two: bool = trait(False, "Head dims and block sizes must be powers of two.")
+    narrow_rows: bool = trait(True, "Rows may have elements that are all equal, all zero or tiny. Else none is.")
     can_gather: bool = trait(False, "There is `gather(layer, slots)`.", method="gather")

@@ -71,6 +71,9 @@ class MappingTraits:
 
     any_batch: bool = trait(False, "A batch may be any rows in any order. Else it is rows 0, 1, 2 and so on.")
     far_slots: bool = trait(True, "Slots may take more than 32 bits. Else a pool has less than 2^31 slots.")
+    replaces_staged: bool = trait(
+        True, "A row that has changed since the last commit may get new blocks. Else it only grows until the commit."
+    )
     can_move: bool = trait(
         False,
         "There are `clear(row)`, `move(source, target)` and `swap(one, other)`.",

@@ -88,6 +88,12 @@ class Int8Writer(CopyWriter):
             self.kernels.destindex_copy_quantize_kv(rows[:, part], slots, cache[:, part], scales)
 
 
+class VariedInt8Writer(Int8Writer):
+    """The same for rows that are not tiny, whose codes wrap around (known.toml)."""
+
+    narrow_rows = False
+
+
 class Phi3Int8Writer(Int8Writer):
     """The same for Phi-3."""
 

@@ -6,7 +6,7 @@ TARGETS = {
     },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.paged_alloc:PagedAllocator",
-        "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:make_sorted",
+        "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:SortedAllocator",
     },
     "kv_manager": {
         "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",

@@ -86,6 +86,8 @@ class PagedAllocator:
         return torch.tensor(numbers, dtype=torch.int64, device=DEVICE)
 
 
-def make_sorted(pages: int, page_size: int) -> PagedAllocator:
-    """The allocator as it is with the radix cache of several tiers, where freed pages are sorted."""
-    return PagedAllocator(pages, page_size, need_sort=True)
+class SortedAllocator(PagedAllocator):
+    """The allocator as it is where freed pages are sorted before they are used again."""
+
+    def __init__(self, pages: int, page_size: int) -> None:
+        super().__init__(pages, page_size, need_sort=True)

@@ -55,13 +55,18 @@ class FirstRunner:
 
 
 class SecondRunner:
-    """BlockTables of one KV group. Block numbers and slots of its kernel have 32 bits."""
+    """BlockTables of one KV group.
+
+    Its kernel computes slots in 32 bits; no pool of today needs more. Staged writes are applied by programs that run
+    side by side, so that a row must not be written twice at one place between commits. The runner adds a request once
+    in a step, behind the removal of those that have ended (`GPUModelRunner.add_requests`).
+    """
 
     engine = "vllm"
     version = ENGINE.version
     interpreted = INTERPRETED
     any_batch = can_gather = can_shard = True
-    far_slots = False
+    far_slots = replaces_staged = False
 
     def __init__(self, rows: int, width: int, block_size: int, tokens: int) -> None:
         with APART.inside():  # buffers ask for the platform when they are made
