@@ -43,7 +43,8 @@ class FarArena(Arena):
     def memory(self) -> bytes:
         """The judge's blocks with the guards between them. The last one shows whether anything else has changed."""
         found = self._near_bytes.clone()
-        changed = sum(int((chunk != POISON).sum()) for chunk in self._raw.split(CHUNK))
+        starts = range(0, len(self._raw), CHUNK)
+        changed = sum(int((self._raw[start : start + CHUNK] != POISON).sum().item()) for start in starts)
         for near, far in self._windows():
             found[near] = self._raw[far]
             changed -= int((self._raw[far] != POISON).sum())

@@ -94,7 +94,10 @@ class SecondRunner:
     def gather(self, batch: Sequence[int], padded: int) -> list[list[int]]:
         (table,) = self._tables.gather_block_tables(self._index(batch), padded)
         rows = table.tolist()
-        return [row[: self._lengths[request]] for row, request in zip(rows, batch, strict=False)] + rows[len(batch) :]
+        found: list[list[int]] = [
+            row[: self._lengths[request]] for row, request in zip(rows, batch, strict=False)
+        ] + rows[len(batch) :]
+        return found
 
     def slots(self, batch: Sequence[int], starts: Sequence[int], positions: Sequence[int]) -> list[int]:
         at = torch.tensor(positions, dtype=torch.int64, device=DEVICE)
