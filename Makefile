@@ -52,6 +52,7 @@ gpu:
 	$(PYTHON) -m pip install -qq --no-deps --no-build-isolation --upgrade --target build/gpu .
 	PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu $$(grep -rlE 'mark\.gpu|[(, ]device\)' tests/contracts tests/harness tests/suite)
 	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_report
+	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_kernels build/kernels.md
 
 # Known-good targets at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes about five and a half minutes.
 score: $(READY)

@@ -22,6 +22,18 @@ TARGETS = {
     "kv_store": {
         "tensors": "kvlockstep.impl.kv_store.store:KVStore",
     },
+    "paged_alloc": {
+        "tensors": "kvlockstep.impl.paged_alloc:PagedAlloc",
+    },
+    "kv_write": {
+        "tensors": "kvlockstep.impl.kv_write.writer:Writer",
+        "row-scales": "kvlockstep.impl.kv_write.writer:QuantisedWriter",
+        "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
+        "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
+    },
+    "slot_mapping": {
+        "tables": "kvlockstep.impl.slot_mapping:SlotMapping",
+    },
     "decode_graphs": {
         "graphs": "kvlockstep.impl.decode_graphs.graphs:DecodeGraphs",
     },

@@ -236,6 +236,30 @@ WHY = {
     "slot_mapping": (
         "The slot mapping says where a kernel writes. If one entry is wrong, a token's KV lands in another request."
     ),
+    "padding": (
+        "Kernels are launched for more rows than a batch has. If a place behind the batch names a real slot, garbage "
+        "overwrites the KV of a live request."
+    ),
+    "page_order": (
+        "Attention finds a token by its page and its place in it. A token that is one place off is read as its "
+        "neighbour, and the page's last place is never filled."
+    ),
+    "repeats": (
+        "Two tokens for one slot are a bug of the caller, and a kernel may take either. An element that comes from "
+        "neither shows a write that is torn inside of an element."
+    ),
+    "scale_exact": (
+        "A scale that another row has influenced makes a token's KV depend on its batch. Texts then differ from run to "
+        "run, and answers get worse where one outlier is in the batch."
+    ),
+    "codes": (
+        "A code that wraps around turns the largest element of a head into its opposite. Outliers carry much of what "
+        "attention does."
+    ),
+    "decoded_within_bound": (
+        "One NaN in a row of KV makes every later token of the request NaN. A row that is decoded too far off is a "
+        "loss of quality that nobody can see in a log."
+    ),
     "visible_when_written": (
         "A chunk that is a hit before its bytes are there is loaded as whatever the unit held before. A key that lacks "
         "what tells two contexts apart is a hit of bytes that were never its own."

@@ -4,6 +4,10 @@ TARGETS = {
     "block_stack": {
         "sglang-pages": "kvlockstep.impl.engines.sglang.block_stack:PagedBlockStack",
     },
+    "paged_alloc": {
+        "sglang-paged": "kvlockstep.impl.engines.sglang.paged_alloc:PagedAllocator",
+        "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:SortedAllocator",
+    },
     "kv_manager": {
         "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",
         "sglang-python": "kvlockstep.impl.engines.sglang.manager:make_unified_python",

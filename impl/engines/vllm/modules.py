@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.engines.vllm.get import GET
 
-GET = "pip download --no-deps --no-build-isolation --no-binary vllm vllm==0.33.0, and unpack it"
 BARE = (
     "vllm",
     "vllm.distributed",
