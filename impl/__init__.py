@@ -22,6 +22,18 @@ TARGETS = {
     "kv_store": {
         "tensors": "kvlockstep.impl.kv_store.store:KVStore",
     },
+    "paged_alloc": {
+        "tensors": "kvlockstep.impl.paged_alloc:PagedAlloc",
+    },
+    "kv_write": {
+        "tensors": "kvlockstep.impl.kv_write.writer:Writer",
+        "row-scales": "kvlockstep.impl.kv_write.writer:QuantisedWriter",
+        "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
+        "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
+    },
+    "slot_mapping": {
+        "tables": "kvlockstep.impl.slot_mapping:SlotMapping",
+    },
     "decode_graphs": {
         "graphs": "kvlockstep.impl.decode_graphs.graphs:DecodeGraphs",
     },
@@ -39,6 +51,11 @@ TARGETS = {
         "radix": "kvlockstep.impl.kv_manager.radix:RadixManager",
         "pool": "kvlockstep.impl.kv_manager.pool:PoolManager",
         "paged": "kvlockstep.impl.kv_manager.paged:PagedManager",
+        "groups": "kvlockstep.reference.kv_manager.groups.geometries:StatePool",
+        "grouped-window": "kvlockstep.impl.kv_manager.grouped.geometries:make_window",
+        "grouped-windows": "kvlockstep.impl.kv_manager.grouped.geometries:make_windows",
+        "grouped-chunked": "kvlockstep.impl.kv_manager.grouped.geometries:make_chunked",
+        "grouped-state": "kvlockstep.impl.kv_manager.grouped.geometries:make_state",
     },
     "kv_scheduler": {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",

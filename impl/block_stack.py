@@ -10,17 +10,27 @@ import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
 
+Blocks = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+FEW = 64
+RELEASED = -1
+
 
 class _Issued(NamedTuple):
-    """Content of a tensor that acquire returned, valid while its counter is `version`; `alive` ends with the tensor."""
+    """Content of a tensor that acquire returned, valid while its counter is `version`; `alive` ends with the tensor.
+
+    As long as the stack's `generation` is the same, every block of it is held.
+    """
 
     alive: weakref.ref[torch.Tensor]
     version: int
-    blocks: list[int]
+    blocks: Blocks
+    generation: int
 
 
 class BlockStack:
@@ -29,6 +39,9 @@ class BlockStack:
     `stack`, int32 [blocks] on `device`, has the free blocks in its first `top` (int32 [1]) places. Their addresses
     never change, so captured graphs may read them, and pop by `acquire_captured`. Raises InvalidArgument if `blocks`
     is negative.
+
+    A tensor of `acquire` is released once; if nothing else was released block by block since, all of it is held, and
+    nothing has to be checked. Any other release is checked block by block and begins a new generation.
     """
 
     def __init__(self, blocks: int, device: str | torch.device = "cpu") -> None:
@@ -37,8 +50,11 @@ class BlockStack:
         with torch.inference_mode(False):  # an inference tensor could not be written to outside of inference mode
             self.stack = torch.arange(blocks, dtype=torch.int32, device=device)
             self.top = torch.full((1,), blocks, dtype=torch.int32, device=device)
-        self._mirror = list(range(blocks))
+        self._mirror = np.arange(blocks, dtype=np.int32)
+        self._top = blocks
         self._held = bytearray(blocks)
+        self._flags = np.frombuffer(self._held, np.bool_)
+        self._generation = 0
         self._issued: dict[int, _Issued] = {}
         self._capturing = False
         self._ahead = False
@@ -47,7 +63,7 @@ class BlockStack:
     def num_free(self) -> int:
         """Number of free blocks, from the host's mirror; waits for the device only after a replay."""
         self._catch_up()
-        return len(self._mirror)
+        return self._top
 
     def acquire(self, n: int) -> torch.Tensor:
         """Takes the `n` topmost blocks: int32 [n] on the device, in stack order (the former top comes last).
@@ -58,13 +74,12 @@ class BlockStack:
         self._catch_up()
         if n < 0:
             raise InvalidArgument(f"acquire: n={n} is negative")
-        top = len(self._mirror)
+        top = self._top
         if n > top:
             raise OutOfSlots(f"acquire: n={n}, but only {top} of {len(self._held)} blocks are free")
-        taken = self._mirror[top - n :]
-        del self._mirror[top - n :]
-        for block in taken:
-            self._held[block] = 1
+        taken = self._mirror[top - n : top].copy()
+        self._top = top - n
+        self._mark(taken, True)
         blocks = self.stack[top - n : top].clone()
         self.top.fill_(top - n)
         self._remember(blocks, taken)
@@ -77,14 +92,21 @@ class BlockStack:
         """
         self._between_captures("release")
         self._catch_up()
-        returned = self._on_host(blocks)
-        self._check_held(returned)
-        for block in returned:
-            self._held[block] = 0
-        top = len(self._mirror)
-        self.stack[top : top + len(returned)] = self._on_device(blocks)
-        self._mirror += returned
-        self.top.fill_(len(self._mirror))
+        issued = self._issued_as(blocks)
+        if issued is not None and issued.generation == self._generation:
+            self._issued[id(blocks)] = _Issued(issued.alive, issued.version, issued.blocks, RELEASED)
+            returned = issued.blocks
+        else:
+            numbers = self._on_host(blocks) if issued is None else issued.blocks.tolist()
+            self._check_held(numbers)
+            returned = np.array(numbers, np.int64)
+            self._generation += 1
+        self._mark(returned, False)
+        top, end = self._top, self._top + len(returned)
+        self.stack[top:end] = self._on_device(blocks)
+        self._mirror[top:end] = returned
+        self._top = end
+        self.top.fill_(end)
 
     def acquire_captured(self, wanted: torch.Tensor, taken: torch.Tensor, status: torch.Tensor) -> None:
         """Takes blocks on the device, wanted[i] for request i, in this order; the one way inside of a graph capture.
@@ -133,12 +155,18 @@ class BlockStack:
         if not self._ahead or self._capturing:
             return
         top = int(self.top.item())
-        for block in self._mirror[top:]:
-            self._held[block] = 1
-        del self._mirror[top:]
+        self._mark(self._mirror[top : self._top], True)
+        self._top = top
         self._ahead = False
 
-    def _check_held(self, blocks: Sequence[int]) -> None:
+    def _mark(self, blocks: Blocks, held: bool) -> None:
+        if len(blocks) >= FEW:
+            self._flags[blocks] = held
+            return
+        for block in blocks.tolist():
+            self._held[block] = held
+
+    def _check_held(self, blocks: list[int]) -> None:
         seen: set[int] = set()
         for block in blocks:
             if not 0 <= block < len(self._held):
@@ -147,19 +175,22 @@ class BlockStack:
                 raise NotHeld(f"release: block {block} is free already or given twice")
             seen.add(block)
 
-    def _remember(self, tensor: torch.Tensor, blocks: list[int]) -> None:
+    def _remember(self, tensor: torch.Tensor, blocks: Blocks) -> None:
         if tensor.is_inference():
             return  # without a version counter a later write to it would go unnoticed
         key = id(tensor)
         alive = weakref.ref(tensor, lambda _: self._issued.pop(key, None))
-        self._issued[key] = _Issued(alive, tensor._version, blocks)
+        self._issued[key] = _Issued(alive, tensor._version, blocks, self._generation)
+
+    def _issued_as(self, blocks: Sequence[int] | torch.Tensor) -> _Issued | None:
+        issued = self._issued.get(id(blocks))
+        if issued is None or not isinstance(blocks, torch.Tensor) or issued.version != blocks._version:
+            return None
+        return issued
 
     def _on_host(self, blocks: Sequence[int] | torch.Tensor) -> list[int]:
         if not isinstance(blocks, torch.Tensor):
             return [int(block) for block in blocks]
-        issued = self._issued.get(id(blocks))
-        if issued is not None and issued.version == blocks._version:
-            return issued.blocks
         read: list[int] = blocks.tolist()
         return read
 

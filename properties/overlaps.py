@@ -57,6 +57,18 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
     ("paged_cache", "no_aliasing"): Shadow(
         ("write_isolation", "structure"), "a block is written as soon as it is taken; this one says who took it"
     ),
+    ("kv_write", "padding"): Shadow(
+        ("write_isolation",), "the byte is nobody's in any case; this one says that it comes from a row for padding"
+    ),
+    ("kv_write", "codes"): Shadow(
+        ("decoded_within_bound",), "what is decoded is off in any case; this one says that the scale is not to blame"
+    ),
+    ("paged_alloc", "atomicity"): Shadow(
+        ("conservation",), "what is taken is lost in any case; this one says that a refused batch took it"
+    ),
+    ("slot_mapping", "atomicity"): Shadow(
+        ("structure",), "other laws state all rows; this one says that no commit was asked for"
+    ),
     ("decode_graphs", "padding_isolation"): Shadow(
         ("graph_contract",), "an eager step states the whole memory; this one says that no row asked for the write"
     ),

@@ -160,6 +160,18 @@ WHY = {
         "A worker keeps a row for each request, as long as the longest one needs. A block beyond it is written past "
         "the end of the row, into the next one's, or ends the engine with an index error."
     ),
+    "state_soundness": (
+        "A recurrent state stands for all tokens before it. A request that goes on from another state continues "
+        "another text, fluently, and nothing ever reads the KV that would show it."
+    ),
+    "one_group": (
+        "The layers of two groups write their KV into one block in turn. Each overwrites the other's, and both read "
+        "what was never theirs."
+    ),
+    "window_freed": (
+        "The memory that windows save is the reason for them. A window that keeps what it has left takes as much as "
+        "full attention, and requests wait for room that nobody needs."
+    ),
     "coverage": "An accepted request without a slot for every position writes wherever its table happens to point.",
     "purity": (
         "Metrics and schedulers ask at any time. If a question does work, the behaviour depends on who asks, and "
@@ -223,6 +235,30 @@ WHY = {
     ),
     "slot_mapping": (
         "The slot mapping says where a kernel writes. If one entry is wrong, a token's KV lands in another request."
+    ),
+    "padding": (
+        "Kernels are launched for more rows than a batch has. If a place behind the batch names a real slot, garbage "
+        "overwrites the KV of a live request."
+    ),
+    "page_order": (
+        "Attention finds a token by its page and its place in it. A token that is one place off is read as its "
+        "neighbour, and the page's last place is never filled."
+    ),
+    "repeats": (
+        "Two tokens for one slot are a bug of the caller, and a kernel may take either. An element that comes from "
+        "neither shows a write that is torn inside of an element."
+    ),
+    "scale_exact": (
+        "A scale that another row has influenced makes a token's KV depend on its batch. Texts then differ from run to "
+        "run, and answers get worse where one outlier is in the batch."
+    ),
+    "codes": (
+        "A code that wraps around turns the largest element of a head into its opposite. Outliers carry much of what "
+        "attention does."
+    ),
+    "decoded_within_bound": (
+        "One NaN in a row of KV makes every later token of the request NaN. A row that is decoded too far off is a "
+        "loss of quality that nobody can see in a log."
     ),
     "visible_when_written": (
         "A chunk that is a hit before its bytes are there is loaded as whatever the unit held before. A key that lacks "

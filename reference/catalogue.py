@@ -13,20 +13,26 @@ from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_index.contract import IndexTraits, KVIndexOptional, KVIndexTarget
 from kvlockstep.reference.kv_index.rules import RULES as INDEX_RULES
 from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.groups.contract import grouped_target
 from kvlockstep.reference.kv_manager.rules import RULES
 from kvlockstep.reference.kv_scheduler.contract import (
     KVSchedulerOptional,
     KVSchedulerTarget,
     SchedulerTraits,
 )
-from kvlockstep.reference.kv_scheduler.drafting import drafting_target
+from kvlockstep.reference.kv_scheduler.instead import target_instead
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
 from kvlockstep.reference.kv_store import KVStoreTarget
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
 from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, TierTraits, bytes_target
 from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
+from kvlockstep.reference.kv_write.contract import KVWriteOptional, KVWriteTarget, WriteTraits
+from kvlockstep.reference.kv_write.rules import RULES as WRITE_RULES
+from kvlockstep.reference.paged_alloc.contract import PagedAllocTarget
 from kvlockstep.reference.paged_cache.contract import PagedCacheTarget
 from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
+from kvlockstep.reference.slot_mapping.contract import MappingTraits, SlotMappingOptional, SlotMappingTarget
+from kvlockstep.reference.slot_mapping.rules import RULES as MAPPING_RULES
 from kvlockstep.reference.slot_pool import SlotPoolTarget
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
 
@@ -90,6 +96,36 @@ CONTRACTS = {
             "kvlockstep.reference.kv_store:KVStore",
         ),
         Contract(
+            "paged_alloc",
+            "Slots for the new tokens of a batch of requests, from pages of several slots. The last page of a request "
+            "may be partly filled, and is filled first.",
+            PagedAllocTarget,
+            {"pages": 4, "page_size": 2},
+            "kvlockstep.reference.paged_alloc.allocator:PagedAlloc",
+        ),
+        Contract(
+            "kv_write",
+            "The kernel that writes the KV of new tokens into slots of a paged cache, as bits or quantised. The judge "
+            "looks at every byte of the flat buffer, the gaps and guards that belong to nobody included.",
+            KVWriteTarget,
+            {},
+            "kvlockstep.reference.kv_write.writer:KVWriter",
+            WriteTraits,
+            KVWriteOptional,
+            rules=WRITE_RULES,
+        ),
+        Contract(
+            "slot_mapping",
+            "The block tables of a batch and the slot of each of its tokens, which is where kernels write. Padding is "
+            "for the graphs that are captured for a larger batch.",
+            SlotMappingTarget,
+            {"rows": 2, "width": 2, "block_size": 2, "tokens": 4},
+            "kvlockstep.reference.slot_mapping.mapping:SlotMapping",
+            MappingTraits,
+            SlotMappingOptional,
+            rules=MAPPING_RULES,
+        ),
+        Contract(
             "decode_graphs",
             "Decode steps as captured graphs, one for each batch size, with padding and persistent input buffers.",
             DecodeGraphsTarget,
@@ -125,7 +161,8 @@ CONTRACTS = {
             "kvlockstep.reference.kv_manager.manager:KVManager",
             Traits,
             KVManagerOptional,
-            rules=RULES,
+            grouped_target,
+            RULES,
         ),
         Contract(
             "kv_scheduler",
@@ -136,7 +173,7 @@ CONTRACTS = {
             "kvlockstep.reference.kv_scheduler.scheduler:KVScheduler",
             SchedulerTraits,
             KVSchedulerOptional,
-            drafting_target,
+            target_instead,
             SCHEDULER_RULES,
         ),
         Contract(

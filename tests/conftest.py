@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,17 @@ import pytest
 from kvlockstep.commands.cli import main
 
 pytest_plugins = ["pytester"]
+
+# On tensors as small as those of the tests a second thread only waits, and burns as much time as the first one: a
+# Llama of two layers takes seven times as long. Nothing has imported torch yet. Processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Triton chooses its interpreter where its own functions are declared: before any test imports it.
+with suppress(ImportError):
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

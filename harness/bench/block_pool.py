@@ -1,4 +1,7 @@
-"""Speed of a block_pool: allocator churn, removal from the middle, block keys. Floors are measured in the same run."""
+"""Speed of a block_pool: allocator churn, removal from the middle, block keys, a server's steady state, longest calls.
+
+Floors and peers are measured in the same run. Tokens are lists, as an engine has them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import random
 import time
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from kvlockstep.bench.timing import Call, Speed, best_of, no_gc
+from kvlockstep.bench.peers import hashers, pools, queues
+from kvlockstep.bench.serving import bench_longest, bench_serving
+from kvlockstep.bench.timing import Call, Speed, cpu_best_of, no_gc
 
 Take = Callable[[int], list[int]]
 Give = Callable[[list[int]], None]
@@ -18,6 +24,7 @@ BATCHES = {1: 1.6, 16: 2.7, 256: 2.7}
 RING = 64
 BLOCK_SIZE = 16
 PROMPT = 32 * 1024
+GROWN = 4096
 
 
 class ListStack:
@@ -42,25 +49,27 @@ class ListStack:
 
 def bench_block_pool(queue: Callable[..., Any], pool: Callable[..., Any]) -> list[Speed]:
     """Rows a and b of the peers. `queue(capacity, blocks)` makes a free queue, `pool(blocks, block_size)` a pool."""
-    return [*bench_churn(queue, pool), *bench_removal(queue), *bench_keys(pool)]
+    rows = [*bench_churn(queue, pool), *bench_removal(queue), *bench_keys(pool)]
+    return [*rows, *bench_serving(pool), *bench_longest(queue, pool)]
 
 
 def bench_churn(queue: Callable[..., Any], pool: Callable[..., Any], rounds: int = 40) -> list[Speed]:
     """a: 100k blocks, half of them held, a ring of 64 batches; one allocation and one free, per block."""
     rows = []
     for batch, goal in BATCHES.items():
-        stack, free_queue, blocks = ListStack(BLOCKS), queue(BLOCKS, range(BLOCKS)), pool(BLOCKS, BLOCK_SIZE)
-        calls = [
-            churn(stack.take, stack.give, batch),
-            churn(free_queue.pop, free_queue.append, batch),
-            churn(blocks.allocate, blocks.free, batch),
-        ]
-        cycles = max(1, 256 // batch)
-        floor, ours, whole = [1e9 * t / (RING * batch) for t in best_of(calls, rounds, cycles)]
-        rows.append(Speed(f"a churn, batch {batch}", "ns per block", ours, floor, goal))
-        rows.append(
-            Speed(f"a churn of the pool, counted and checked, batch {batch}", "ns per block", whole, floor, 0.0)
-        )
+        stack = ListStack(BLOCKS)
+        lists = {name: maker(BLOCKS) for name, maker in queues(queue).items()}
+        counted = {name: maker(BLOCKS) for name, maker in pools(pool).items()}
+        calls = [churn(stack.take, stack.give, batch)]
+        calls += [churn(take, give, batch) for take, give in lists.values()]
+        calls += [churn(server.allocate, server.free, batch) for server in counted.values()]
+        floor, *times = [1e9 * t / (RING * batch) for t in cpu_best_of(calls, rounds, max(1, 256 // batch))]
+        bare = dict(zip(lists, times, strict=False))
+        whole = dict(zip(counted, times[len(lists) :], strict=True))
+        ours = bare.pop("ours"), whole.pop("ours")
+        rows.append(Speed(f"a churn, batch {batch}", "ns per block", ours[0], floor, goal, peers=bare))
+        row = f"a churn of the pool, counted and checked, batch {batch}"
+        rows.append(Speed(row, "ns per block", ours[1], floor, 0.0, peers=whole))
     return rows
 
 
@@ -92,45 +101,55 @@ def removal_time(queue: Callable[..., Any], blocks: int, rounds: int, batch: int
     best = float("inf")
     with no_gc():
         for _ in range(rounds):
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(3):
                 for some in batches:
                     free_queue.remove(some)
                     free_queue.append(some)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
     return 1e9 * best / (3 * len(batches) * batch)
 
 
 def bench_keys(pool: Callable[..., Any], rounds: int = 60) -> list[Speed]:
-    """b: the keys of a prompt of 32k int32 tokens, blocks of 16, per 1,000 tokens; and of a request growing to it."""
-    tokens = prompt()
-    blocks = pool(BLOCKS, BLOCK_SIZE)
-    pieces = [tokens[i : i + BLOCK_SIZE] for i in range(0, PROMPT, BLOCK_SIZE)]
+    """b: the keys of a prompt of 32k tokens, blocks of 16, per 1,000 tokens; and of a request that grows by the block.
 
-    def grow(pieces: list[array[int]]) -> None:
-        keys = blocks.request_keys()
+    Whole from an int32 array and from a list, and by a digest's name; the floor is xxh3-128 in a chain over int32.
+    """
+    data = prompt()
+    tokens = data.tolist()
+    makers = {name: pool(0, BLOCK_SIZE, name) for name in (None, "sha256")}
+
+    def grow(name: str | None, pieces: list[Any]) -> None:
+        keys = makers[name].request_keys()
         for piece in pieces:
             keys.extend(piece)
             _ = keys.hashes
 
-    def short() -> None:
-        for _ in range(PROMPT // 1024):
-            grow(pieces[: 1024 // BLOCK_SIZE])
-
-    def whole() -> None:
-        grow([tokens])
-
-    def growing() -> None:
-        grow(pieces)
-
-    floor = xxh3_chain(tokens.tobytes())
-    times = best_of([whole, floor or whole], rounds, 1) + best_of([growing, short], rounds // 10, 1)
-    ours, bare, grown, young = [1e6 * t / (PROMPT / 1000) for t in times]
+    pieces = [tokens[i : i + BLOCK_SIZE] for i in range(0, GROWN, BLOCK_SIZE)]
+    floor = xxh3_chain(data.tobytes())
+    peers, grown = hashers(tokens), hashers(tokens[:GROWN])
+    ours = [partial(grow, None, [data]), partial(grow, None, [tokens]), partial(grow, "sha256", [tokens])]
+    calls: list[Call] = [*ours, *(whole for whole, _ in peers.values()), floor or ours[0]]
+    times = cpu_best_of(calls, rounds, 1)
+    array_, list_, digest, *others, bare = [1e6 * t / (PROMPT / 1000) for t in times]
+    bare = bare if floor else 0.0
+    beside = dict(zip(peers, others, strict=True))
     unit = "us per 1k tokens"
-    return [
-        Speed("b keys of a 32k prompt; floor: xxh3-128 chain", unit, ours, *((bare, 1.2) if floor else (0.0, 0.0))),
-        Speed("b keys of a request growing to 32k by the block; floor: to 1k", unit, grown, young, 1.2),
+    rows = [
+        Speed("b keys of a 32k prompt, int32; floor: xxh3-128 chain", unit, array_, bare, 1.2 if floor else 0.0),
+        Speed("b keys of a 32k prompt, a list", unit, list_, bare, 0.0, peers=beside),
+        Speed("b keys of a 32k prompt, a list, sha256", unit, digest, bare, 0.0, peers=beside),
     ]
+    growing: list[Call] = [
+        partial(grow, None, pieces),
+        partial(grow, "sha256", pieces),
+        *(more for _, more in grown.values()),
+    ]
+    plain, digest, *others = [1e6 * t / (GROWN / 1000) for t in cpu_best_of(growing, rounds // 4, 2)]
+    beside = dict(zip(grown, others, strict=True))
+    rows.append(Speed("b keys of a request growing to 4k by the block", unit, plain, 0.0, 0.0, peers=beside))
+    rows.append(Speed("b keys of a request growing to 4k by the block, sha256", unit, digest, 0.0, 0.0, peers=beside))
+    return rows
 
 
 def prompt(tokens: int = PROMPT) -> array[int]:

@@ -155,34 +155,17 @@ BENCHES: dict[str, Callable[[], list[Speed]]] = {
 }
 
 
-PEERS = {
-    "block_pool": (
-        "a: ns per block at batch 1 / 16 / 256: vLLM free queue 343 / 81 / 58, LightLLM 6,881 / 447 / 28",
-        "b: us per 1,000 tokens: SGLang get_hash_str 9.5, vLLM xxhash 91, nano-vllm 73, transformers 81",
-    ),
-    "radix_cache": (
-        "c: us per 1,000 tokens, fully cached / half-way: mini-sglang 0.89 / 0.69, SGLang (Rust) 1.30 / 0.80",
-        "d: us: SGLang (Rust) 25, LightLLM 26, mini-sglang 27",
-        "e: us per token at 1k / 10k / 100k leaves: LightLLM 0.11 / 0.84 / 7.5, mini-sglang 0.18 / 1.3 / 13; one: 11",
-        "f: requests/s, hit rate: SGLang (Rust) 12,860, 0.687; vLLM 3,592, 0.706",
-    ),
-    "kv_store": ("g: in flat copies, 2 threads: seed 000 2.4x, SGLang move_kv_cache_native 5.6x, transformers 16x",),
-}
-"""Figures of other systems on another machine with 2 cores (Zen 4, torch 2.13.0+cpu): for orientation only."""
-
-
 def print_speeds(console: Console, name: str, rows: list[Speed]) -> None:
-    """Ours, the floor and their ratio, and the goal for the ratio, or for the figure where there is no floor."""
+    """Ours, the floor, their ratio, the goal for it or, without a floor, for the figure; peers; the longest call."""
     table = Table(box=None, title=name, title_justify="left")
-    for heading in ("row", "unit", "ours", "floor", "ratio", "goal"):
-        table.add_column(heading, justify="left" if heading in ("row", "unit") else "right")
+    for heading in ("row", "unit", "ours", "floor", "ratio", "goal", "peers", "ours to best", "longest call, us"):
+        table.add_column(heading, justify="left" if heading in ("row", "unit", "peers") else "right")
     for row in rows:
         sign = ">= " if row.more_is_better else "<= "
         goal = f"{sign}{row.goal:,.4g}{'x' if row.floor and not row.more_is_better else ''}" if row.goal else ""
         floor, ratio = (f"{row.floor:,.3g}", f"{row.ratio:.2f}x") if row.floor else ("", "")
-        table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal)
+        peers = ", ".join(f"{peer} {figure:,.4g}" for peer, figure in row.peers.items())
+        beside = f"{row.beside_peers:.2f}x" if row.peers else ""
+        worst = f"{row.worst:,.3g}" if row.worst else ""
+        table.add_row(row.row, row.unit, f"{row.ours:,.4g}", floor, ratio, goal, peers, beside, worst)
     console.print(table)
-    if name in PEERS:
-        console.print("peers, on another machine, for orientation:")
-    for line in PEERS.get(name, ()):
-        console.print(f"  {line}", markup=False)

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Call = Callable[[], Any]
@@ -16,7 +16,9 @@ Call = Callable[[], Any]
 class Speed:
     """A figure in `unit`, the floor measured beside it (0: none), and the goal (0: none) for their ratio.
 
-    Without a floor the goal is for the figure itself; `more_is_better` then tells its direction.
+    Without a floor the goal is for the figure itself; `more_is_better` then tells its direction. `peers` are the same
+    figure of other systems, in turn with ours. `worst` is the longest single call in microseconds (0: not measured),
+    see `worst_call`.
     """
 
     row: str
@@ -25,23 +27,57 @@ class Speed:
     floor: float
     goal: float
     more_is_better: bool = False
+    peers: dict[str, float] = field(default_factory=dict)
+    worst: float = 0.0
 
     @property
     def ratio(self) -> float:
         """Ours in floors; 0 without a floor."""
         return self.ours / self.floor if self.floor else 0.0
 
+    @property
+    def beside_peers(self) -> float:
+        """Ours as a multiple of the best peer; 0 without peers."""
+        if not self.peers:
+            return 0.0
+        return self.ours / (max if self.more_is_better else min)(self.peers.values())
 
-def best_of(calls: Sequence[Call], rounds: int, repeats: int) -> list[float]:
+
+def worst_call(make: Callable[[], Sequence[Call]], runs: int = 3) -> float:
+    """Microseconds of the longest call of `make()`, whose calls are made one by one in `runs` equal runs.
+
+    Of each call its quickest run counts: what the machine does in between hits another call every time, a pause of the
+    code the same one.
+    """
+    quickest: list[int] = []
+    for _ in range(runs):
+        calls, times = make(), []
+        with no_gc():
+            for call in calls:
+                start = time.thread_time_ns()
+                call()
+                times.append(time.thread_time_ns() - start)
+        quickest = list(map(min, quickest, times)) if quickest else times
+    return max(quickest) / 1000
+
+
+def cpu_best_of(calls: Sequence[Call], rounds: int, repeats: int) -> list[float]:
+    """As `best_of`, in CPU time of the process, which other load of the machine lengthens less."""
+    return best_of(calls, rounds, repeats, time.process_time)
+
+
+def best_of(
+    calls: Sequence[Call], rounds: int, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Seconds per call: the best round of each, the calls in turn within a round."""
     best = [float("inf")] * len(calls)
     with no_gc():
         for _ in range(rounds):
             for i, call in enumerate(calls):
-                start = time.perf_counter()
+                start = clock()
                 for _ in range(repeats):
                     call()
-                best[i] = min(best[i], (time.perf_counter() - start) / repeats)
+                best[i] = min(best[i], (clock() - start) / repeats)
     return best
 
 

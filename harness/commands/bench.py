@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kvlockstep.commands.options import json_option, print_json
+from kvlockstep.commands.options import engine_path_option, json_option, print_json
 from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.show.console import announce_timing, stderr, stdout
 from kvlockstep.targets.extras import ExtraMissing
@@ -25,11 +25,14 @@ from kvlockstep.targets.registry import check_contract
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Its steps per run, at most (default 10,000).")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Its runs per fault (default 3).")
+@engine_path_option
 @json_option
 def bench_command(
     what: Sequence[str], contracts: Sequence[str], steps: int | None, seeds: int | None, as_json: bool
 ) -> None:
-    """Measure speed: drivers against each other, implementations against floors of the same run.
+    """Measure speed: drivers against each other, implementations against floors and peers of the same run.
+
+    Peers are vLLM and SGLang, where they are installed or lie under --engine-path.
 
     Compare the ratios; absolute numbers depend on your machine.
     """

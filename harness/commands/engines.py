@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -31,6 +31,7 @@ from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_div
 
 SKIPPED, KNOWN = "skipped", "known"
 MISUSE = "misuse"
+SLOWER = 100
 HEADINGS = ("target", "contract", "engine", "version", "verdict", "law", "steps", "traits")
 INTRODUCTION = """# Engines under the contracts
 
@@ -73,7 +74,20 @@ def check_engines(
                 missing = isinstance(error.__cause__, EngineMissing)
                 yield EngineRow(name, contract, "", "", SKIPPED if missing else ERROR, 0, "", reason=str(error))
                 continue
-            yield _row(check_target(target, profile, seed=seed, directory=directory))
+            budget = _interpreted(profile) if getattr(target.factory, "interpreted", False) else profile
+            yield _row(check_target(target, budget, seed=seed, directory=directory))
+
+
+def _interpreted(profile: Profile) -> Profile:
+    """A budget for kernels that Triton's interpreter runs, which takes a hundred times as long as a card."""
+    return replace(
+        profile,
+        explore_steps=profile.explore_steps // SLOWER,
+        examples=max(1, profile.examples // SLOWER),
+        random_steps=profile.random_steps // SLOWER,
+        shrink_steps=profile.shrink_steps // SLOWER,
+        step_seconds=60.0,
+    )
 
 
 def _row(report: TargetResult) -> EngineRow:

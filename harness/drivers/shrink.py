@@ -63,11 +63,13 @@ class ShrinkBudget:
 
     `steps` count the operations played, one more for each target made, and for child processes and time-outs as many
     as could be played meanwhile. So the result does not depend on how fast the machine is; `seconds` is a limit for
-    calls that are slow beyond all reason. `unfinished`: there was something left to try.
+    calls that are slow beyond all reason. Random episodes look for nothing shorter than `enough` operations.
+    `unfinished`: there was something left to try.
     """
 
     steps: int = 120_000
     seconds: float = math.inf
+    enough: int = SHORT_ENOUGH
     played: int = 0
     unfinished: bool = False
     _started: float = field(default_factory=time.perf_counter)
@@ -91,14 +93,16 @@ def shrink(
     steps: int = 120_000,
     seconds: float = math.inf,
     run: RunOps = run_ops,
+    enough: int = SHORT_ENOUGH,
 ) -> Trace:
     """The shortest trace found that violates the same law; marked flaky if `trace` does not repeat.
 
-    It plays up to `steps` and takes up to `seconds`, see ShrinkBudget; a trace with something left to try is marked
+    It plays up to `steps` and takes up to `seconds`, and `enough` operations need not become fewer, see ShrinkBudget; a
+    trace with something left to try is marked
     unfinished. Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as
     it is. `run` plays the attempts.
     """
-    return Shrinker(model_type, factory, trace, watchdog, ShrinkBudget(steps, seconds), run).shortest()
+    return Shrinker(model_type, factory, trace, watchdog, ShrinkBudget(steps, seconds, enough), run).shortest()
 
 
 def same_kind(law: str, other: str) -> bool:
@@ -285,10 +289,10 @@ class Shrinker:
         # The original scope is drawn more often, since the violation is known to be possible there.
         scopes = (best.scope, origin, origin, *self.model_type.scopes[:SEARCH_SCOPES])
         for episode in range(SEARCH_EPISODES):
-            if len(best.ops) <= SHORT_ENOUGH or self.budget.cut(SHARE_OF_SEARCH):
+            if len(best.ops) <= self.budget.enough or self.budget.cut(SHARE_OF_SEARCH):
                 break
             pick = picker(len(best.ops), episode)
-            length = pick(range(SHORT_ENOUGH, min(len(best.ops), SEARCH_LENGTH) + 2))
+            length = pick(range(self.budget.enough, min(len(best.ops), SEARCH_LENGTH) + 2))
             best = self._better_episode(best, pick, scopes, length)
         return best
 

@@ -21,6 +21,7 @@ from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.requests.adapter import read_traits
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
 from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.groups.contract import one_full
 from kvlockstep.runs.record_index import IndexRecorder
 
 UNKNOWN_DRAFT = 0
@@ -47,6 +48,8 @@ class Recorder:
         self._step = _StepSoFar()
         self._written = 0
         traits = read_traits(manager, Traits)
+        if not one_full(traits.groups):
+            raise UsageError("a manager with groups cannot be recorded: its tables are asked for group by group")
         blocks = traits.total // traits.block_size
         scope = KVScope(blocks, traits.block_size, live=blocks, max_tokens=traits.total)
         try:

@@ -19,6 +19,7 @@ from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.long_memory import LongSlotMemory
 from kvlockstep.models.requests.request import Memory
 from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.reference.kv_manager.groups.contract import one_full
 from kvlockstep.runs.mooncake import FIRST_OUTPUT_TOKEN, MooncakeRequest, prompt_tokens
 
 OUTPUT_TOKENS = 1 << 30
@@ -174,6 +175,8 @@ class _Player:
             raise UsageError(
                 f"step_ms={step_ms}, prefill_budget={prefill_budget}, max_running={max_running}: all must be positive"
             )
+        if getattr(adapter, "groups", ()) and not one_full(adapter.groups):
+            raise UsageError("a request trace is played on a manager with one table a request, and this one has groups")
         self.progress: Callable[[int, int], None] | None = None
         self.on_event: Callable[[RequestEvent], None] | None = None
         self._adapter = adapter

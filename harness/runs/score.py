@@ -1,8 +1,9 @@
 """`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
 Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
-With `every_driver` it also runs on faults that the others caught, with a third of its examples. Known-good
-targets run under the random driver.
+A trace of MEDIAN_LENGTH operations is short enough. A `thorough` score also runs Hypothesis on faults that the others
+caught, with a third of its examples, and shrinks as far as a check does. Known-good targets run under the random
+driver, longer while goals are missing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faul
 STEP_SECONDS = 0.5
 SHRINK_STEPS = 40_000
 EXPLORE_SHARE = 0.02
+# A known-good target that has not met every goal is played again, so many times as long.
+LONGER = 2.5
 MEDIAN_LENGTH = 6
 LONGEST = 12
 
@@ -199,13 +202,14 @@ def score(
     faults: Sequence[str] = (),
     seeds: Sequence[int] = (0, 1, 2),
     clean_times: float = 0.25,
-    every_driver: bool = False,
+    thorough: bool = False,
     jobs: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> Score:
     """Scores the faults of the contracts, or only `faults`; with `faults` no known-good targets run.
 
-    Known-good targets get `clean_times` the profile's random steps; 0 leaves them out. `progress` hears (done, all).
+    Known-good targets get `clean_times` the profile's random steps, and LONGER where that misses goals; 0 leaves them
+    out. `progress` hears (done, all).
     """
     started = time.perf_counter()
     result = Score(whole=not faults)
@@ -216,7 +220,7 @@ def score(
         futures: list[Future[Clean] | Future[FaultScore]] = []
         steps = int(profile.random_steps * clean_times)
         futures += [pool.submit(_run_clean, c, name, profile, steps, seeds[0]) for c, name in good]
-        futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds), every_driver) for id_ in wanted]
+        futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds), thorough) for id_ in wanted]
         for done, _ in enumerate(as_completed(futures), 1):
             if progress is not None:
                 progress(done, len(futures))
@@ -231,7 +235,7 @@ def score(
 
 
 def _score_fault(
-    contract: str, id_: str, profile: Profile, seeds: tuple[int, ...], every_driver: bool = False
+    contract: str, id_: str, profile: Profile, seeds: tuple[int, ...], thorough: bool = False
 ) -> FaultScore:
     target = resolve(contract, FAULT_PREFIX + id_)
     result = FaultScore(id_, contract, faults()[id_].law)
@@ -239,10 +243,12 @@ def _score_fault(
         profile,
         explore_steps=round(profile.explore_steps * EXPLORE_SHARE),
         step_seconds=STEP_SECONDS,
+        shrink_steps=SHRINK_STEPS,
+        short_enough=profile.short_enough if thorough else MEDIAN_LENGTH,
     )
     started = time.perf_counter()
     traces = []
-    for driver, seed in _runs(seeds, result, every_driver):
+    for driver, seed in _runs(seeds, result, thorough):
         share = 3 if driver == "hypothesis" and result.caught_with(seed) else 1
         outcome = drive(driver, target, replace(budget, examples=budget.examples // share), seed)
         failure = outcome.failure
@@ -250,7 +256,7 @@ def _score_fault(
         result.sightings.append(Sighting(driver, seed, law, outcome.steps, round(outcome.seconds, 3)))
         traces += [failure] if failure is not None else []
     if traces:
-        result.trace = _shortest(target, traces, replace(budget, shrink_steps=SHRINK_STEPS))
+        result.trace = _shortest(target, traces, budget)
         result.laws = tuple(laws_that_see(target, result.trace))
     result.seconds = time.perf_counter() - started
     return result
@@ -268,11 +274,11 @@ def _shortest(target: Target, traces: list[Trace], budget: Profile) -> Trace:
     return best
 
 
-def _runs(seeds: tuple[int, ...], so_far: FaultScore, every_driver: bool) -> Iterator[tuple[str, int]]:
+def _runs(seeds: tuple[int, ...], so_far: FaultScore, thorough: bool) -> Iterator[tuple[str, int]]:
     yield "explore", seeds[0]
     for seed in seeds:
         yield "random", seed
-        if (every_driver and seed == seeds[0]) or not so_far.caught_with(seed):
+        if (thorough and seed == seeds[0]) or not so_far.caught_with(seed):
             yield "hypothesis", seed
 
 
@@ -296,11 +302,13 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 
 
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
-    target = resolve(contract, name)
-    outcome = drive("random", target, replace(profile, random_steps=steps), seed)
-    model_type = model_of(contract)
-    missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
-    missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
+    target, model_type = resolve(contract, name), model_of(contract)
+    for budget in (steps, round(LONGER * steps)):
+        outcome = drive("random", target, replace(profile, random_steps=budget), seed)
+        missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
+        missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
+        if outcome.failure is not None or not missed:
+            break
     verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
     law = outcome.failure.law if outcome.failure is not None else None
     return Clean(contract, name, verdict, outcome.steps, round(outcome.seconds, 1), law, missed)

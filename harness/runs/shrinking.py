@@ -24,19 +24,30 @@ def shrink_failure(target: Target, trace: Trace, profile: Profile) -> Trace:
     if supervises(target):
         return shrink_model(model_type, target.factory, trace, profile)
     watchdog = Watchdog(profile.step_seconds)
-    budget = profile.shrink_steps, profile.shrink_limit
     with watchdog.watching():
-        return shrink(model_type, target.factory, trace, watchdog, *budget)
+        return _shrink(model_type, target.factory, trace, watchdog, profile)
 
 
 def shrink_model(model_type: type[Model[Any]], factory: Factory, trace: Trace, profile: Profile) -> Trace:
     """The failure of a model made short: in one child, or in a child for each attempt if attempts end or hang it."""
 
     def attempts(watchdog: Watchdog, run: RunOps = run_ops) -> Trace:
-        return shrink(printing(model_type), factory, trace, watchdog, profile.shrink_steps, profile.shrink_limit, run)
+        return _shrink(printing(model_type), factory, trace, watchdog, profile, run)
 
     if not ends_processes(trace):
         with suppress(ChildLost):
             return in_child(attempts, profile.step_seconds)
     watchdog = Watchdog(profile.step_seconds)
     return with_answers(model_type, factory, attempts(watchdog, run_ops_supervised), watchdog)
+
+
+def _shrink(
+    model_type: type[Model[Any]],
+    factory: Factory,
+    trace: Trace,
+    watchdog: Watchdog,
+    profile: Profile,
+    run: RunOps = run_ops,
+) -> Trace:
+    steps, seconds, enough = profile.shrink_steps, profile.shrink_limit, profile.short_enough
+    return shrink(model_type, factory, trace, watchdog, steps, seconds, run, enough)

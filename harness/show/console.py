@@ -225,7 +225,8 @@ def traits_text(traits: Traits | SchedulerTraits) -> str:
     """The traits that differ from what an adapter has by default."""
     plain = asdict(type(traits)(block_size=0, total=0))
     declared = {n: v for n, v in asdict(traits).items() if n not in ("block_size", "total") and v != plain[n]}
-    return ", ".join(n if v is True else f"{n}={v}" for n, v in declared.items()) or "none"
+    texts = {n: "; ".join(map(str, v)) if isinstance(v, tuple) else v for n, v in declared.items()}
+    return ", ".join(n if v is True else f"{n}={v}" for n, v in texts.items()) or "none"
 
 
 def laws_text(report: TargetResult) -> str:

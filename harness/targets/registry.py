@@ -33,7 +33,7 @@ ENTRY_POINTS = "kvlockstep.targets"
 KNOWN = "known.toml"
 FAULT_PREFIX, *VARIANT_PREFIXES = TARGETS_BY_ID
 VARIANT_PREFIX = VARIANT_PREFIXES[0]
-CPU = "cpu"
+CPU, CUDA = "cpu", "cuda"
 
 
 def engine_names() -> list[str]:
@@ -110,7 +110,10 @@ def resolve(contract: str, spec: str) -> Target:
     if ":" not in path:
         known = known_names(spec, known_targets(contract))
         raise UsageError(f"unknown target {spec!r} for {contract}{known}; or {importing.FORMS}")
-    return validate(Target(contract, spec, load(path, spec)))
+    factory = load(path, spec)
+    # Adapters of kernels say whether an interpreter runs them. Else they are on a card, and no child may be forked.
+    device = CUDA if getattr(factory, "interpreted", True) is False else CPU
+    return validate(Target(contract, spec, factory, device))
 
 
 def on_device(target: Target, device: str) -> Target:

@@ -5,7 +5,8 @@ position, the digests of the extra keys, and a constant per block, since a block
 This is multilinear hashing: chained (a block adds to the sum of the block before it), incremental, and made of vector
 operations. Two different prefixes meet with a probability of 2**-(60 - t), where 2**t divides all differences of their
 tokens; coefficients are drawn again in each process, so nobody can aim. It need not be cryptographic: every lookup of a
-hash verifies tokens and parent.
+hash verifies tokens and parent. Who wants keys that others can trust as well, in another process or machine, names one
+of DIGESTS instead: the key is the digest of the parent's digest, the tokens, and the extra key if there is one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from operator import mul
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +26,18 @@ import numpy.typing as npt
 from kvlockstep.reference.block_pool.contract import ExtraKey, HashFunction
 from kvlockstep.reference.errors import InvalidArgument
 
+NamedHash = Literal["sha256", "blake2b"]
 Words = npt.NDArray[np.uint64]
 
 TOKEN_BYTES = 4
 FEW_BLOCKS = 3
 WORD = (1 << 64) - 1
+FEW_TOKENS = 64
+DIGEST_BYTES = 32
+DIGESTS: dict[NamedHash, Callable[[bytes], Any]] = {
+    "sha256": hashlib.sha256,
+    "blake2b": partial(hashlib.blake2b, digest_size=DIGEST_BYTES),
+}
 PER_BLOCK = 0xD1B54A32D192ED03
 MULTIPLIER = 0x9E3779B97F4A7C15
 _PER_BLOCK, _MULTIPLIER, _HALF, _REST = (np.uint64(n) for n in (PER_BLOCK, MULTIPLIER, 32, 4))
@@ -40,6 +49,15 @@ class Coefficients:
     def __init__(self) -> None:
         self._random = np.random.PCG64()
         self._words: Words = np.empty(0, np.uint64)
+        self._lists: dict[int, list[list[int]]] = {}
+
+    def of_blocks(self, size: int, blocks: int) -> list[list[int]]:
+        """The words of at least the first `blocks` blocks of so many tokens, a list of ints each."""
+        lists = self._lists.setdefault(size, [])
+        if len(lists) < blocks:
+            end = max(blocks, 2 * len(lists))
+            lists += self(len(lists) * size, end * size).reshape(-1, size).tolist()
+        return lists
 
     def __call__(self, start: int, end: int) -> Words:
         """The words of positions `start` to `end` - 1."""
@@ -68,14 +86,17 @@ class RequestKeys:
     cached prefix that it found to be the request's, and its length in blocks.
     """
 
-    __slots__ = ("_block_size", "_extra_keys", "_hash", "_hashes", "_sum", "_tokens", "verified")
+    __slots__ = ("_block_size", "_digest", "_extra_keys", "_hash", "_hashes", "_sum", "_tokens", "verified")
 
-    def __init__(self, block_size: int, extra_keys: Sequence[ExtraKey], hash_function: HashFunction | None) -> None:
+    def __init__(
+        self, block_size: int, extra_keys: Sequence[ExtraKey], hash_function: HashFunction | NamedHash | None
+    ) -> None:
         self._block_size = block_size
         self._extra_keys = tuple(extra_keys)
         self._hash = hash_function
         self._tokens = array("i")
         self._sum = 0
+        self._digest = bytes(DIGEST_BYTES)
         self._hashes: list[int] = []
         self.verified: tuple[Any, int] = (None, 0)
 
@@ -85,19 +106,27 @@ class RequestKeys:
     @property
     def hashes(self) -> list[int]:
         """One hash for each full block. Not to be changed."""
-        new = len(self) - len(self._hashes)
+        new = len(self._tokens) // self._block_size - len(self._hashes)
         if new:
-            if self._hash is not None:
-                self._call_hash(self._hash)
-            elif new <= FEW_BLOCKS:
-                self._hash_few()
+            if self._hash is None:
+                if new <= FEW_BLOCKS:
+                    self._hash_few()
+                else:
+                    self._hash_many()
+            elif isinstance(self._hash, str):
+                self._digest_blocks(DIGESTS[self._hash])
             else:
-                self._hash_many()
+                self._call_hash(self._hash)
         return self._hashes
 
     def extend(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """More tokens are known; those of an int32 array are taken as they are. Raises InvalidArgument."""
-        if isinstance(tokens, array) and tokens.typecode == "i":
+        if isinstance(tokens, list) and len(tokens) <= FEW_TOKENS:
+            try:
+                self._tokens.fromlist(tokens)
+            except (OverflowError, TypeError) as error:
+                raise InvalidArgument(f"extend: a token is not an integer of 32 bits: {error}") from None
+        elif isinstance(tokens, array) and tokens.typecode == "i":
             self._tokens += tokens
         elif isinstance(tokens, np.ndarray) and tokens.dtype == np.int32:
             self._tokens.frombytes(np.ascontiguousarray(tokens).data.cast("B"))
@@ -116,6 +145,7 @@ class RequestKeys:
         copy = RequestKeys(self._block_size, self._extra_keys, self._hash)
         copy._tokens = self._tokens[:]
         copy._sum = self._sum
+        copy._digest = self._digest
         copy._hashes = self._hashes.copy()
         copy.verified = self.verified
         return copy
@@ -130,13 +160,15 @@ class RequestKeys:
 
     def _hash_few(self) -> None:
         """As `_hash_many`, for a few blocks in less time than it takes to start vector operations."""
-        size = self._block_size
-        for block in range(len(self._hashes), len(self)):
-            tokens = self._tokens[block * size : (block + 1) * size]
-            coefficients: list[int] = _coefficients(block * size, (block + 1) * size).tolist()
-            own = sum(map(mul, coefficients, tokens)) + self._extra(block) + PER_BLOCK
-            self._sum = (self._sum + own) & WORD
-            self._hashes.append(((self._sum ^ self._sum >> 32) * MULTIPLIER & WORD) >> 4)
+        size, start = self._block_size, len(self._hashes)
+        end = len(self._tokens) // size
+        coefficients = _coefficients.of_blocks(size, end)
+        for block in range(start, end):
+            own = sum(map(mul, coefficients[block], self._tokens[block * size : (block + 1) * size])) + PER_BLOCK
+            if block < len(self._extra_keys):
+                own += self._extra(block)
+            total = self._sum = (self._sum + own) & WORD
+            self._hashes.append(((total ^ total >> 32) * MULTIPLIER & WORD) >> 4)
 
     def _hash_many(self) -> None:
         size, start, end = self._block_size, len(self._hashes), len(self)
@@ -162,9 +194,22 @@ class RequestKeys:
             return 0
         return int.from_bytes(hashlib.blake2b(repr((block, extra_key)).encode(), digest_size=8).digest(), "big")
 
+    def _digest_blocks(self, digest: Callable[[bytes], Any]) -> None:
+        start, width = len(self._hashes), self._block_size * TOKEN_BYTES
+        data = self.tokens(start, len(self))
+        given, parent, to_int = self._extra_keys, self._digest, int.from_bytes
+        for block, at in enumerate(range(0, len(data), width), start):
+            own = parent + data[at : at + width]
+            if block < len(given) and given[block] is not None:
+                own += repr(given[block]).encode()
+            parent = digest(own).digest()
+            self._hashes.append(to_int(parent, "little"))
+        self._digest = parent
+
     def _call_hash(self, hash_function: HashFunction) -> None:
-        size = self._block_size
-        for block in range(len(self._hashes), len(self)):
-            own = tuple(self._tokens[block * size : (block + 1) * size])
-            parent = self._hashes[-1] if self._hashes else 0
-            self._hashes.append(hash_function(parent, own, next(self.extra_keys(block))))
+        size, start = self._block_size, len(self._hashes)
+        tokens = tuple(self._tokens[start * size : len(self) * size])
+        parent = self._hashes[-1] if self._hashes else 0
+        for at, extra_key in zip(range(0, len(tokens), size), self.extra_keys(start), strict=False):
+            parent = hash_function(parent, tokens[at : at + size], extra_key)
+            self._hashes.append(parent)

@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
 from kvlockstep.impl.block_pool.free_queue import FreeQueue
-from kvlockstep.impl.block_pool.keys import TOKEN_BYTES, RequestKeys
+from kvlockstep.impl.block_pool.keys import DIGESTS, NamedHash, RequestKeys
+from kvlockstep.impl.block_pool.prefixes import CachedPrefix, Prefixes
 from kvlockstep.reference.block_pool.contract import AlreadyCached, ExtraKey, HashFunction, InUse, Prefix
 from kvlockstep.reference.errors import InvalidArgument, NotCached, NotHeld, OutOfSlots, UnknownSlot
 
-CACHED = 1 << 29
-
-
-class CachedPrefix:
-    """A prefix that `blocks` cache, the one cached first at first, or that only longer ones build on if there are none.
-
-    Two of equal tokens, extra key and parent never coexist, so identity proves the whole prefix. `tokens` are those of
-    the last block; `children` counts the prefixes one block longer; `next` has the same hash.
-    """
-
-    __slots__ = ("blocks", "children", "extra_key", "hash", "next", "parent", "tokens")
-
-    def __init__(
-        self,
-        hash: int,
-        tokens: bytes,
-        extra_key: ExtraKey,
-        parent: CachedPrefix | None,
-        blocks: list[int],
-        next: CachedPrefix | None,
-    ) -> None:
-        self.hash = hash
-        self.tokens = tokens
-        self.extra_key = extra_key
-        self.parent = parent
-        self.children = 0
-        self.blocks = blocks
-        self.next = next
+CACHED = 1
+HOLDER = 2
 
 
 class BlockPool:
     """Meets reference.block_pool_contract.BlockPoolTarget.
 
     Nobody asks by name for a free block that caches nothing, so these are a plain stack. They come before the cached
-    ones, of which a hit may take any out of the middle: a FreeQueue. `_state` of a block is the number of its holders,
-    plus CACHED if it is cached. A prefix without blocks stays interned as long as a longer one is.
+    ones, of which a hit may take any out of the middle: a FreeQueue. `_state` of a block is HOLDER times the number of
+    its holders, plus CACHED if it is cached. `hash_function` is a function, or the name of one of keys.DIGESTS.
     """
 
-    def __init__(self, blocks: int, block_size: int, hash_function: HashFunction | None = None) -> None:
+    def __init__(self, blocks: int, block_size: int, hash_function: HashFunction | NamedHash | None = None) -> None:
         if blocks < 0 or block_size < 1:
             raise InvalidArgument(f"blocks={blocks}, block_size={block_size}: at least 0 and 1")
+        if isinstance(hash_function, str) and hash_function not in DIGESTS:
+            raise InvalidArgument(f"hash_function={hash_function!r}: by name there are {', '.join(DIGESTS)}")
         self._blocks = blocks
         self._block_size = block_size
         self._hash = hash_function
@@ -85,34 +61,35 @@ class BlockPool:
             taken = self._evict_too(n)
         state = self._state
         for block in taken:
-            state[block] = 1
+            state[block] = HOLDER
         return taken
 
     def touch(self, blocks: Sequence[int]) -> None:
         """One more holder for each of the blocks. Raises UnknownSlot, InvalidArgument, NotCached."""
-        state = self._state
-        if not self._are_distinct(blocks) or 0 in [state[block] for block in blocks]:
+        if self._change(blocks, CACHED, CACHED + HOLDER):
+            self._idle.remove(blocks)
+            return
+        before = self._states(blocks)
+        if len(before) != len(blocks) or 0 in before:
             self._check("touch", blocks, self._check_worth_holding)
-        idle = []
+        state = self._state
+        self._idle.remove([block for block in blocks if state[block] == CACHED])
         for block in blocks:
-            if state[block] == CACHED:
-                idle.append(block)
-            state[block] += 1
-        self._idle.remove(idle)
+            state[block] += HOLDER
 
     def free(self, blocks: Sequence[int]) -> None:
         """One holder less for each of the blocks. Raises UnknownSlot, InvalidArgument, NotHeld."""
         state, size = self._state, self._blocks
         done = 0
         for done, block in enumerate(blocks):  # noqa: B007
-            if not 0 <= block < size or state[block] != 1:
+            if not 0 <= block < size or state[block] != HOLDER:
                 break
             state[block] = 0
         else:
             self._blank += blocks
             return
         for block in blocks[:done]:
-            state[block] = 1
+            state[block] = HOLDER
         self._free_any(blocks)
 
     def cache_full_blocks(self, keys: RequestKeys, table: Sequence[int], cached: int, full: int) -> None:
@@ -123,27 +100,20 @@ class BlockPool:
         if not 0 <= cached <= full <= min(len(table), len(keys)):
             raise InvalidArgument(f"cache_full_blocks: {cached=}, {full=}, {len(table)} blocks, {len(keys)} keys")
         parent = self._cached_as(keys, table[cached - 1], cached) if cached else None
-        state, blocks = self._state, table[cached:full]
-        if not self._are_distinct(blocks) or not all([0 < state[block] < CACHED for block in blocks]):  # noqa: C419
+        _ = keys.hashes  # a hash function may raise, so it is called before anything changes
+        blocks = table[cached:full]
+        if not self._change(blocks, HOLDER, HOLDER + CACHED):
             self._check("cache_full_blocks", blocks, self._check_cacheable)
-        prefixes = self._interned(keys, cached, full, parent)
-        for block, prefix in zip(blocks, prefixes, strict=False):
-            prefix.blocks.append(block)
-        known = len(prefixes)
-        parent = prefixes[-1] if prefixes else parent
-        prefixes += self._intern(keys, cached + known, blocks[known:], parent)
-        for block, prefix in zip(blocks, prefixes, strict=True):
-            self._prefixes[block] = prefix
-            state[block] += CACHED
-        keys.verified = (prefixes[-1] if prefixes else parent, full)
+            for block in blocks:  # some of them have several holders
+                self._state[block] += CACHED
+        keys.verified = (self._prefixes.cache(keys, cached, blocks, parent), full)
 
     def find_longest_prefix(self, keys: RequestKeys, limit: int | None = None) -> list[int]:
         """The blocks that cache the longest prefix of the request, at most `limit` of them. Raises InvalidArgument."""
         if limit is not None and limit < 0:
             raise InvalidArgument(f"find_longest_prefix: limit={limit} is negative")
-        prefixes = self._interned(keys, 0, len(keys.hashes[:limit]), None)
-        hits = [prefix.blocks[0] for prefix in takewhile(lambda prefix: prefix.blocks, prefixes)]
-        keys.verified = (prefixes[len(hits) - 1] if hits else None, len(hits))
+        hits, prefix = self._prefixes.hits(keys, len(keys) if limit is None else min(limit, len(keys)))
+        keys.verified = (prefix, len(hits))
         return hits
 
     def reset(self) -> None:
@@ -160,19 +130,17 @@ class BlockPool:
         """The number of holders of a block. Raises UnknownSlot."""
         if not 0 <= block < self._blocks:
             raise UnknownSlot(f"ref_count: block {block} is not one of 0..{self._blocks - 1}")
-        return self._state[block] % CACHED
+        return self._state[block] // HOLDER
 
     def entries(self) -> dict[Prefix, list[int]]:
         """Every cached prefix with the blocks that cache it, in the order in which they were cached."""
-        prefixes = {prefix for prefix in self._prefixes if prefix is not None}
-        return {_whole(prefix): prefix.blocks.copy() for prefix in prefixes}
+        return self._prefixes.entries()
 
     def _clear(self) -> None:
         self._blank = list(range(self._blocks - 1, -1, -1))
         self._idle = FreeQueue(self._blocks)
         self._state = [0] * self._blocks
-        self._prefixes: list[CachedPrefix | None] = [None] * self._blocks
-        self._index: dict[int, CachedPrefix] = {}
+        self._prefixes = Prefixes(self._blocks, self._block_size)
 
     def _evict_too(self, n: int) -> list[int]:
         """All blank blocks, and as many cached ones as are missing."""
@@ -180,92 +148,50 @@ class BlockPool:
             raise InvalidArgument(f"allocate: n={n} is negative")
         if n > self.num_free:
             raise OutOfSlots(f"allocate: n={n}, {self.num_free} blocks are free")
-        evicted = self._idle.pop(n - len(self._blank))
-        taken = self._blank[::-1] + evicted
-        self._blank.clear()
-        for block in evicted:
-            self._forget(block)
+        blank = self._blank
+        evicted = self._idle.pop(n - len(blank))
+        self._prefixes.forget(evicted)
+        if not blank:
+            return evicted
+        taken = blank[::-1] + evicted
+        blank.clear()
         return taken
 
     def _free_any(self, blocks: Sequence[int]) -> None:
         """`free` for blocks that are cached or that others hold as well, or that cannot be freed."""
-        state = self._state
-        if not self._are_distinct(blocks) or 0 in (before := [state[block] for block in blocks]) or CACHED in before:
+        if self._change(blocks, CACHED + HOLDER, CACHED):
+            self._idle.append(blocks[::-1])
+            return
+        state, before = self._state, self._states(blocks)
+        if len(before) != len(blocks) or (before and min(before) < HOLDER):
             self._check("free", blocks, self._check_held)
-        idle = []
         for block in blocks:
-            left = state[block] = state[block] - 1
-            if left == CACHED:
-                idle.append(block)
-            elif not left:
-                self._blank.append(block)
-        idle.reverse()
-        self._idle.append(idle)
+            state[block] -= HOLDER
+        self._blank += [block for block in blocks if not state[block]]
+        self._idle.append([block for block in reversed(blocks) if state[block] == CACHED])
 
-    def _interned(self, keys: RequestKeys, start: int, end: int, parent: CachedPrefix | None) -> list[CachedPrefix]:
-        """The interned prefixes of the request that end with block `start`, behind `parent`, and on to block `end` - 1.
+    def _change(self, blocks: Sequence[int], before: int, after: int) -> bool:
+        """Takes all of the blocks from one state to another. False, and nothing is done, if one is not in the first.
 
-        Where one is missing the longer ones are, too.
+        A block that is named twice is not, the second time.
         """
-        found: list[CachedPrefix] = []
-        index, hashes = self._index, keys.hashes
-        if start == end or hashes[start] not in index:
-            return found
-        tokens, width = keys.tokens(start, end), self._block_size * TOKEN_BYTES
-        at = 0
-        for key, extra_key in zip(hashes[start:end], keys.extra_keys(start), strict=False):
-            own = tokens[at : at + width]
-            prefix = index.get(key)
-            while prefix is not None:
-                if prefix.parent is parent and prefix.tokens == own and prefix.extra_key == extra_key:
-                    break
-                prefix = prefix.next
-            else:
-                break
-            found.append(prefix)
-            parent = prefix
-            at += width
-        return found
+        state, size = self._state, self._blocks
+        for done, block in enumerate(blocks):
+            if not 0 <= block < size or state[block] != before:
+                for changed in blocks[:done]:
+                    state[changed] = before
+                return False
+            state[block] = after
+        return True
 
-    def _intern(
-        self, keys: RequestKeys, start: int, blocks: Sequence[int], parent: CachedPrefix | None
-    ) -> list[CachedPrefix]:
-        """The next prefixes of the request, none of which is interned yet, each cached by one of the blocks."""
-        made: list[CachedPrefix] = []
-        end = start + len(blocks)
-        index, tokens, width = self._index, keys.tokens(start, end), self._block_size * TOKEN_BYTES
-        at = 0
-        for block, key, extra_key in zip(blocks, keys.hashes[start:end], keys.extra_keys(start), strict=False):
-            if parent is not None:
-                parent.children += 1
-            parent = CachedPrefix(key, tokens[at : at + width], extra_key, parent, [block], index.get(key))
-            index[key] = parent
-            made.append(parent)
-            at += width
-        return made
-
-    def _forget(self, block: int) -> None:
-        prefix = self._prefixes[block]
-        assert prefix is not None
-        self._prefixes[block] = None
-        prefix.blocks.remove(block)
-        while prefix is not None and not prefix.blocks and not prefix.children:
-            self._unlink(prefix)
-            prefix = prefix.parent
-            if prefix is not None:
-                prefix.children -= 1
-
-    def _unlink(self, prefix: CachedPrefix) -> None:
-        other = self._index[prefix.hash]
-        if other is not prefix:
-            while other.next is not prefix:
-                assert other.next is not None
-                other = other.next
-            other.next = prefix.next
-        elif prefix.next is not None:
-            self._index[prefix.hash] = prefix.next
-        else:
-            del self._index[prefix.hash]
+    def _states(self, blocks: Sequence[int]) -> list[int]:
+        """The states of the blocks, or of none if they are not distinct blocks of the pool."""
+        if not blocks or len(set(blocks)) < len(blocks) or min(blocks) < 0:
+            return []
+        try:
+            return list(map(self._state.__getitem__, blocks))
+        except IndexError:
+            return []
 
     def _cached_as(self, keys: RequestKeys, block: int, count: int) -> CachedPrefix:
         """The prefix of `block`, if it is that of the request's first `count` blocks. Raises UnknownSlot, NotCached.
@@ -274,16 +200,13 @@ class BlockPool:
         """
         if not 0 <= block < self._blocks:
             raise UnknownSlot(f"cache_full_blocks: block {block} is not one of 0..{self._blocks - 1}")
-        prefix = self._prefixes[block]
+        prefix = self._prefixes.of[block]
         node, i = prefix, count
         while node is not None and i and (node, i) != keys.verified and _is_block(node, keys, i - 1):
             node, i = node.parent, i - 1
         if prefix is None or (node, i) not in (keys.verified, (None, 0)):
             raise NotCached(f"block {block} does not cache the first {count} blocks of the request")
         return prefix
-
-    def _are_distinct(self, blocks: Sequence[int]) -> bool:
-        return not blocks or (min(blocks) >= 0 and max(blocks) < self._blocks and len(set(blocks)) == len(blocks))
 
     def _check(self, operation: str, blocks: Sequence[int], check: Callable[[int], None]) -> None:
         seen = set()
@@ -300,24 +223,14 @@ class BlockPool:
             raise NotCached(f"block {block} is free and caches nothing")
 
     def _check_held(self, block: int) -> None:
-        if not self._state[block] % CACHED:
+        if self._state[block] < HOLDER:
             raise NotHeld(f"block {block} is free")
 
     def _check_cacheable(self, block: int) -> None:
         self._check_held(block)
-        if self._state[block] >= CACHED:
+        if self._state[block] & CACHED:
             raise AlreadyCached(f"block {block} is cached")
 
 
 def _is_block(prefix: CachedPrefix, keys: RequestKeys, block: int) -> bool:
     return prefix.tokens == keys.tokens(block, block + 1) and prefix.extra_key == next(keys.extra_keys(block))
-
-
-def _whole(prefix: CachedPrefix | None) -> Prefix:
-    tokens: list[bytes] = []
-    extra_keys: list[ExtraKey] = []
-    while prefix is not None:
-        tokens.append(prefix.tokens)
-        extra_keys.append(prefix.extra_key)
-        prefix = prefix.parent
-    return Prefix(tuple(reversed(extra_keys)), tuple(memoryview(b"".join(reversed(tokens))).cast("i")))

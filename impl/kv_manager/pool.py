@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kvlockstep.impl.block_pool import BlockPool
-from kvlockstep.impl.block_pool.keys import RequestKeys
+from kvlockstep.impl.block_pool.keys import NamedHash, RequestKeys
 from kvlockstep.impl.kv_manager.tables import TableManager, TableRequest
 from kvlockstep.reference.block_pool.contract import HashFunction
 
@@ -38,7 +38,7 @@ class PoolManager(TableManager[Request]):
         blocks: int,
         block_size: int,
         *,
-        hash_function: HashFunction | None = None,
+        hash_function: HashFunction | NamedHash | None = None,
         tensors: bool = False,
         device: str = "cpu",
     ) -> None:

@@ -108,7 +108,8 @@ class RadixCache:
         own, pages = self._claim_own(tokens, slots, already)
         new = len(tokens) // self._size * self._size - already
         self.tree.extend(self.tree.reach(spot), data, own[:new], extra_key)
-        self._hold(pages[new // self._size :])
+        if new < len(own):
+            self._hold(pages[new // self._size :])
         return already
 
     def cache_finished(self, handle: Handle, tokens: Sequence[int], slots: Ints, extra_key: Hashable = None) -> int:
@@ -132,7 +133,8 @@ class RadixCache:
         Raises StaleHandle, NotLocked, InvalidArgument, UnknownSlot, NotHeld.
         """
         _, node, pages, duplicates, whole = self._cache(handle, tokens, slots, extra_key)
-        self._hold(pages[whole:])
+        if whole < len(pages):
+            self._hold(pages[whole:])
         if duplicates:
             self._queue.give(pages[:duplicates])
         return RadixMatch(node.end, self.tree.gather(node), self.tree.advance(handle, node))
@@ -241,6 +243,13 @@ class RadixCache:
         count, size = len(slots), self._size
         if not count:
             return np.empty(0, np.int64)
+        if size == 1 and slots[-1] - slots[0] == count - 1 and (slots[1:] > slots[:-1]).all():
+            # One run, as a fresh allocation is: no count is needed to see that no slot is named twice.
+            start = int(slots[0])
+            held = self._held[max(0, start) : start + count]
+            if len(held) == count and held.all():
+                held.fill(0)
+                return np.arange(start, start + count)
         pages = slots = slots.astype(np.int64)
         if slots.view(np.uint64).max() >= self._total:
             raise UnknownSlot(f"slots={slots.tolist()} are not all of 0..{self._total - 1}")

@@ -21,20 +21,32 @@ class Node:
     """A run of tokens behind its parent's, up to position `end` of the sequence; `slots` int32, one per token.
 
     `run` holds the tokens as int64 bytes, perhaps with evicted ones behind them. `key` is its first page, under which
-    the parent knows it; below the root together with the extra key, if there is one. `locks` counts the handles locked
-    at or below this node. The root is its own parent.
+    the parent knows it; below the root together with the extra key, if there is one. `only` is the child if there has
+    been no other, else perhaps None. `locks` counts the handles locked at or below this node. The root is its own
+    parent.
     """
 
-    __slots__ = ("children", "end", "key", "locks", "parent", "run", "slots")
+    __slots__ = ("children", "end", "key", "locks", "only", "parent", "run", "slots")
 
     def __init__(self, parent: Node | None, key: Hashable, run: bytes, slots: Slots, end: int, locks: int) -> None:
         self.children: dict[Hashable, Node] = {}
+        self.only: Node | None = None
         self.parent = parent or self
         self.key = key
         self.run = run
         self.slots = slots
         self.end = end
         self.locks = locks
+
+    def adopt(self, child: Node) -> None:
+        """The child is new below this node, or takes the place of the one with its key."""
+        self.children[child.key] = child
+        self.only = child if len(self.children) == 1 else None
+
+    def lose(self, child: Node) -> None:
+        """The child is no longer below this node. One that stays alone is not looked for: it may be far in the dict."""
+        del self.children[child.key]
+        self.only = None
 
 
 class Spot(NamedTuple):
@@ -90,16 +102,17 @@ class RadixTree:
         stop = len(data) // width * width
         node, offset = self.root, 0
         while offset < stop:
-            key: Hashable = bytes(data[offset : offset + width])
-            child = node.children.get(key if offset or extra_key is None else (extra_key, key))
+            child = node.only if offset else None  # without a look at its key, which lies in its run as well
             if child is None:
-                break
-            size = (child.end - node.end) * TOKEN
-            if size > stop - offset or not child.run.startswith(data[offset : offset + size]):
-                common = _common(child.run, data[offset : min(stop, offset + size)])
-                return Spot(node, child, common // width * width // TOKEN)
-            node = child
-            offset += size
+                key: Hashable = bytes(data[offset : offset + width])
+                child = node.children.get(key if offset or extra_key is None else (extra_key, key))
+                if child is None:
+                    break
+            end = offset + (child.end - node.end) * TOKEN
+            if end > stop or not child.run.startswith(data[offset:end]):
+                common = _common(child.run, data[offset : min(stop, end)]) // width * width // TOKEN
+                return Spot(node, child if common else None, common)
+            node, offset = child, end
         return Spot(node, None, 0)
 
     def reach(self, spot: Spot) -> Node:
@@ -117,8 +130,8 @@ class RadixTree:
 
     def gather(self, node: Node) -> Slots:
         """The slots of the node's path, a new array."""
-        pieces = []
-        while node is not self.root:
+        pieces, root = [], self.root
+        while node is not root:
             pieces.append(node.slots)
             node = node.parent
         if not pieces:
@@ -135,7 +148,7 @@ class RadixTree:
             if not start and extra_key is not None:
                 key = (extra_key, key)
             node = Node(parent, key, bytes(data[start:stop]), slots.astype(np.int32), stop // TOKEN, 0)
-            parent.children[key] = node
+            parent.adopt(node)
             self._idle[node] = None
             self.evictable += len(slots)
         self.use(node)
@@ -202,7 +215,7 @@ class RadixTree:
             parent = node.parent
             size = node.end - parent.end
             if size <= left:
-                del parent.children[node.key]
+                parent.lose(node)
                 pieces.append(node.slots)
                 node.end = parent.end
                 left -= size
@@ -235,12 +248,12 @@ class RadixTree:
         """Makes the first `tokens` of a node's run its new parent, used at once; the node stays the lower part."""
         parent, size = node.parent, tokens * TOKEN
         upper = Node(parent, node.key, node.run[:size], node.slots[:tokens].copy(), parent.end + tokens, node.locks)
-        parent.children[node.key] = upper
+        parent.adopt(upper)
         node.run = node.run[size : len(node.slots) * TOKEN]
         node.slots = node.slots[tokens:].copy()
         node.key = node.run[: self._width]
         node.parent = upper
-        upper.children[node.key] = node
+        upper.adopt(node)
         if not upper.locks:
             self._idle[upper] = None
         return upper

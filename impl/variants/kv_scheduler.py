@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
@@ -144,4 +145,7 @@ VARIANTS = {
     "writes-back": WritesBack,
     "overlaps-with-tier": OverlapsWithTier,
     "resets-in-flight": ResetsInFlight,
+    "loads-inside": LoadsInside,
+    "counts-written-blocks": CountsWrittenBlocks,
+    "ends-on-failure": EndsOnFailure,
 }

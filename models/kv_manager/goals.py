@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kvlockstep.models.core.model import Goal
-from kvlockstep.models.kv_manager.session import Session
+from kvlockstep.models.kv_manager.groups.goals import GROUP_GOALS
+from kvlockstep.models.kv_manager.one_table import OneTable
 from kvlockstep.models.requests.request import Request
 
 GOALS = (
@@ -40,6 +41,7 @@ GOALS = (
     Goal("length_-1_mod_block", "a prompt is one token short of filling its last block"),
     Goal("long_request", "a prompt has nine blocks or more"),
     Goal("decode_at_block_start", "a decode writes the first slot of a block"),
+    *GROUP_GOALS,
 )
 
 
@@ -61,11 +63,12 @@ def notice_hit(met: Counter[str], request: Request, block_size: int) -> None:
     met["full_prompt_hit"] += length % block_size == 0 and request.hit >= length - block_size > 0
 
 
-def unreachable(session: Session) -> set[str]:
+def unreachable(session: OneTable) -> set[str]:
     """Returns the goals that do not apply to the manager: by its traits and its behaviour so far."""
     traits = session.traits
     has = {
         **vars(traits),
+        "groups": session.grouped,
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,

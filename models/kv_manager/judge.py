@@ -14,13 +14,10 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
-from kvlockstep.models.kv_manager import refusals
-from kvlockstep.models.kv_manager.forward import copy, write_and_read
 from kvlockstep.models.kv_manager.goals import notice_hit, notice_prompt
-from kvlockstep.models.kv_manager.session import Session
-from kvlockstep.models.kv_manager.settling import settle
-from kvlockstep.models.requests.adapter import answered, number, pairs
-from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, copies_text, freed_text
+from kvlockstep.models.kv_manager.one_table import OneTable
+from kvlockstep.models.requests.adapter import answered
+from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, freed_text
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Memory, Request, accepted_of
 from kvlockstep.properties.kv_manager import laws
@@ -29,7 +26,7 @@ from kvlockstep.properties.law import ERROR_CONTRACT, counted
 from kvlockstep.reference.kv_manager.contract import Traits
 
 
-class ManagerJudge(Session):
+class ManagerJudge(OneTable):
     """The operations of a trace: each makes calls of the manager, checks what follows, and returns an Answer.
 
     An operation raises Divergence if a law does not hold, and NotEnabled, with nothing changed, if the grammar forbids
@@ -47,7 +44,8 @@ class ManagerJudge(Session):
     ) -> None:
         super().__init__(adapter, memory, ask, checks)
         self._answer = DONE
-        settle(self)
+        self.prepare()
+        self.settle()
 
     @property
     def so_far(self) -> str:
@@ -117,7 +115,7 @@ class ManagerJudge(Session):
         self.last_admission = None
         self.goals_met["withdraw"] += 1
         if not self.scheduled:
-            settle(self)
+            self.settle()
         return DONE
 
     def preempt(self, name: str) -> Answer:
@@ -129,7 +127,7 @@ class ManagerJudge(Session):
         request.admitted = False
         self.goals_met["preempt"] += 1
         if not self.scheduled:
-            settle(self)
+            self.settle()
         return DONE
 
     def forward(self, accept: int | dict[str, int] | None, abort: Sequence[str], reverse: bool | None) -> Answer:
@@ -139,15 +137,11 @@ class ManagerJudge(Session):
         aborted instead of committed.
         """
         require(self.allows("forward") and set(abort) <= set(self.scheduled))
-        due = pairs(self.adapter.copies) or []
-        self._answer = Answer(text=copies_text(due)) if due else DONE
-        copy(self, due)
+        due = self.copies_of(self.adapter.copies) or []
+        self._answer = Answer(text=self.copies_text(due)) if due else DONE
+        self.copy(due)
         self._call(self.adapter.launch)
-        if self.ask != "late" and not self.tables.sparing:
-            # Behind the copies, whose sources may be free already (rule 10). Before the reads: what is read from a
-            # block that was freed in this step is wrong content, and not only a free block that is held.
-            self.memory.poison(self.tables.free())
-        write_and_read(self)
+        self.write_and_read()
         for name in reversed(self.scheduled) if reverse else list(self.scheduled):
             if name in abort:
                 self._call(self.adapter.abort, name)
@@ -159,7 +153,7 @@ class ManagerJudge(Session):
         self.scheduled.clear()
         self.admitting = False
         self.last_admission = None
-        settle(self)
+        self.settle()
         # Behind the settling, which blames a writer of this forward for slots that a commit has swapped.
         self.memory.end_forward()
         return Answer(text=self.so_far)
@@ -169,7 +163,7 @@ class ManagerJudge(Session):
         require(self.between_steps("finish", name).remaining <= 1)
         self._call(self.adapter.finish, name)
         del self.live[name]
-        settle(self)
+        self.settle()
         return DONE
 
     def abort(self, name: str) -> Answer:
@@ -177,7 +171,7 @@ class ManagerJudge(Session):
         self.goals_met["abort_in_prefill"] += self.between_steps("abort", name).remaining > 1
         self._call(self.adapter.abort, name)
         del self.live[name]
-        settle(self)
+        self.settle()
         return DONE
 
     def fork(self, name: str, child: str) -> Answer:
@@ -186,27 +180,25 @@ class ManagerJudge(Session):
         require(child not in self.used_names)
         self.used_names.add(child)
         before = self.questions.before_operation()
-        due = pairs(self.adapter.fork, name, child)
+        due = self.copies_of(self.adapter.fork, name, child)
         if due is None:
-            refusals.check_unchanged(self, before, "a fork")
-            settle(self)
+            self.check_unchanged(before, "a fork")
+            self.settle()
             return REFUSED
-        copy(self, due, f"when {child} was forked")
+        self.copy(due, f"when {child} was forked")
         self.live[child] = parent.forked(child)
         self.goals_met["fork"] += 1
         self.goals_met["fork_in_block"] += parent.computed % self.traits.block_size > 0
-        settle(self)
-        return Answer(text=f"copies {counted(len(due), 'slot')}") if due else DONE
+        self.settle()
+        return Answer(text=f"copies {counted(len(due), self.unit)}") if due else DONE
 
     def evict_all(self) -> Answer:
         """The engine drops everything that is cached and that no live request holds."""
         require(self.allows("evict_all"))
         self._call(self.adapter.evict_all)
-        free_now = number(self.adapter.free_now)
-        held = self.occupancy.held_slots
-        self.checks.check(laws.eviction_complete, free_now, held, self.traits.total, self.limbo())
+        self.check_evicted()
         self.goals_met["evict_all"] += 1
-        settle(self)
+        self.settle()
         return DONE
 
     def reset(self) -> Answer:
@@ -216,10 +208,8 @@ class ManagerJudge(Session):
         self._call(self.adapter.reset)
         self.live.clear()
         self.preempted.clear()
-        avail, free_now = number(self.adapter.avail), number(self.adapter.free_now)
-        self.checks.check(laws.reset_complete, avail, free_now, self.traits.total, self.limbo())
-        self.memory.reset(self.occupancy.all_slots())
-        settle(self)
+        self.check_reset()
+        self.settle()
         return DONE
 
     def _admit(self, request: Request, n: int) -> Answer:
@@ -235,12 +225,13 @@ class ManagerJudge(Session):
         if cached is None:
             self._answer = REFUSED
             self.goals_met["refused_admission"] += 1
-            refusals.check_admission(self, request, before)
+            self.check_refused_admission(request, before)
             if not self.scheduled:
                 self.admitting = False
-                settle(self)
+                self.settle()
             return REFUSED
         self.unchanged = {}
+        cached, n = self.admitted(cached, n)
         self._answer = Answer(cached=cached)
         if hasattr(cached, "__index__") and not isinstance(cached, bool):
             cached = index(cached)
@@ -267,12 +258,12 @@ class ManagerJudge(Session):
             self._answer = REFUSED
             self.goals_met["refused_reserve"] += 1
             request.drafts = []
-            refusals.check_reservation(self, request, n, before, appended)
+            self.check_refused_reservation(request, n, before, appended)
             if not self.scheduled:
-                settle(self)
+                self.settle()
             return REFUSED
         self.unchanged = {}
-        request.pending = n
+        request.pending = n = self.reserved(request, accepted, n)
         request.admitted = False
         self.scheduled.append(request.name)
         self.goals_met["drafts"] += len(request.drafts) > 0

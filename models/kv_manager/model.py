@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,13 +11,15 @@ from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, requir
 from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_manager.forks import LOOK_UP, Forks
 from kvlockstep.models.kv_manager.goals import GOALS, unreachable
+from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
+from kvlockstep.models.kv_manager.groups.picture import picture_of_groups
 from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
-from kvlockstep.models.requests.adapter import as_state, make_adapter
+from kvlockstep.models.requests.adapter import make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
@@ -25,6 +27,11 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.shrinking import less_room, without_forks
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager.laws import LAWS
+from kvlockstep.properties.law import Law
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.groups.contract import one_full
+
+GROUP_TRAITS = {"groups", "frees_window"}
 
 
 class KVManagerModel(RequestModel[KVScope]):
@@ -51,7 +58,7 @@ class KVManagerModel(RequestModel[KVScope]):
 
     def __init__(self, scope: KVScope, factory: Factory) -> None:
         adapter = make_adapter(factory, scope.blocks, scope.block_size)
-        super().__init__(scope, factory, ManagerJudge(adapter, self.memory_type, scope.ask, Checks(self.laws)))
+        super().__init__(scope, factory, judge_of(adapter, self.memory_type, scope.ask, Checks(self.laws)))
         self.prompts = Prompts(scope, self.judge)
         self.forks = Forks(scope, self.judge)
         self._size = self.judge.traits.block_size
@@ -210,7 +217,7 @@ class KVManagerModel(RequestModel[KVScope]):
                 r.computed,
                 r.pending,
                 r.admitted,
-                tuple(as_state(judge.tables.entries, name)),
+                judge.table_of(name),
             )
             for name, r in judge.live.items()
         )
@@ -227,10 +234,21 @@ class KVManagerModel(RequestModel[KVScope]):
         return requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
 
     def picture(self) -> Picture:
-        return picture(self.judge)
+        return picture_of_groups(self.judge) if isinstance(self.judge, GroupedJudge) else picture(self.judge)
 
     def unreachable(self) -> set[str]:
-        return unreachable(self.judge)
+        return unreachable(self.judge) | (self.judge.unreachable() if isinstance(self.judge, GroupedJudge) else set())
+
+    def not_checked(self) -> dict[str, str]:
+        # Nothing is said of groups to a target without.
+        known = {law.id for law in self.laws if self.judge.grouped or not GROUP_TRAITS & set(law.needs)}
+        return {law: why for law, why in self.judge.lacking().items() if law in known}
+
+    @classmethod
+    def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
+        of_groups = [law for law in cls.laws if GROUP_TRAITS & set(law.needs)]
+        groups = any(evaluated.get(law.id) for law in of_groups)
+        return tuple(law for law in cls.laws if groups or law not in of_groups)
 
     @classmethod
     def simpler_scopes(cls, scope: KVScope) -> Iterable[Scope]:
@@ -289,3 +307,10 @@ class KVManagerModel(RequestModel[KVScope]):
             return pick(every)
         sizes = {tokens, *(a - a % align for a in (1, self._size - 1, self._size, self._size + 1, 2 * self._size))}
         return pick([tokens, *sorted(n for n in sizes if 0 < n <= tokens)])
+
+
+def judge_of(adapter: Any, memory: Any, ask: str, checks: Checks) -> ManagerJudge:
+    """The judge of a target: of one table a request, or of groups. Raises Divergence if its traits cannot be read."""
+    if not getattr(adapter, "groups", ()) or one_full(read_traits(adapter, Traits).groups):
+        return ManagerJudge(adapter, memory, ask, checks)
+    return GroupedJudge(adapter, ask, checks)

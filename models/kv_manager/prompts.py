@@ -23,7 +23,7 @@ class Prompts:
         self.history: list[tuple[tuple[int, ...], int | None]] = []
         self._scope, self._judge = scope, judge
         traits = judge.traits
-        self._size = traits.block_size
+        self._sizes = judge.sizes
         self._keys = scope.keys if traits.extra_key else (None,)
         self._longest = min(scope.max_tokens, traits.max_length or scope.max_tokens)
 
@@ -98,6 +98,7 @@ class Prompts:
 
     def _length(self, pick: Pick, most: int) -> int:
         """A length from 1 to `most`, near a multiple of the block, at times nine blocks for the goal `long_request`."""
-        blocks = most // self._size
+        size = self._sizes[0] if len(self._sizes) == 1 else pick(self._sizes)
+        blocks = most // size
         counts = (0, 1, 1, 2, 2, 3, blocks, 9) if blocks > 3 else range(blocks + 1)
-        return length_near_block(pick, most, self._size, counts)
+        return length_near_block(pick, most, size, counts)

@@ -47,7 +47,7 @@ class Session:
         self.used_names: set[str] = set()
         self.admitting = False
         self.last_admission: str | None = None
-        self.memory = memory(adapter, traits, self.goals_met)
+        self.memory: Any = memory(adapter, traits, self.goals_met)
         per_block = self.memory.granularity == "block"
         size, total, longest = traits.block_size, traits.total, traits.max_length
         self.tables = Tables(adapter, size, per_block=per_block, sparing=self.memory.sparing, total=total)
@@ -58,14 +58,14 @@ class Session:
             self.tables, self.checks, laws, block_size=size, total=total, max_length=longest, most_blocks=most
         )
         self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size)
-        self.questions = Questions(adapter, self.tables, self.checks, ask)
+        self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
         self.listening: Listening | None = None
         if traits.event_listener and not per_block:
             listener = Listener(size, traits.event_listener == "counting")
             self.listening = Listening(adapter, listener, self.checks, self.goals_met)
         # The tables at the beginning of a step. Empty once an operation of the step was accepted: from then on nobody
         # knows them, since a question before each operation would flush lazy work (rules 3 and 12).
-        self.unchanged: dict[str, list[int]] = {}
+        self.unchanged: dict[str, Any] = {}
         # The request that was admitted with nothing done since free_now was asked for.
         self.first_hit: Request | None = None
         # The results of the last settling: an object that is still the same was checked then.

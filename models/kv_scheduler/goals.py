@@ -49,11 +49,12 @@ GOALS = (
     Goal("store_fails", "a store fails", "stores_fail"),
     Goal("load_fails", "a load fails", "loads_fail"),
     Goal("torn", "a load fails with its first blocks written", "loads_fail"),
+    Goal("own_load_fails", "a load fails in front of the batch that waits for it", "own_loads_fail"),
     Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
 )
 
 # What a goal depends on that only targets with tiers can reach.
-TIER_GOALS = frozenset(("tiers", "aborts_loading", "stores_fail", "loads_fail", "resets_in_flight"))
+TIER_GOALS = frozenset(("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"))
 
 
 def notice_start(met: Counter[str], job: Job, item: Item) -> None:
@@ -72,7 +73,7 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
         held |= blocks
 
 
-def unreachable(traits: SchedulerTraits, saw_evictable: bool) -> set[str]:
+def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool) -> set[str]:
     """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
     tiers = bool(traits.tiers)
@@ -81,14 +82,15 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool) -> set[str]:
         "aborts_loading": tiers and traits.aborts,
         "stores_fail": tiers and traits.fails in ("stores", "any"),
         "loads_fail": tiers and traits.fails in ("loads", "any"),
+        "own_loads_fail": own_loads and traits.fails in ("loads", "any"),
         "resets_in_flight": tiers and traits.can_reset and traits.reset_in_flight,
         "overlap": overlap,
-        "overlap_preempts": overlap and traits.preempts,
+        "overlap_preempts": overlap and traits.preempts and traits.preempts_in_flight,
         "ends_in_flight": overlap or traits.aborts == "any",
         "aborts_in_flight": traits.aborts == "any" or (traits.aborts and overlap),
         "aborts_preempted": traits.aborts and traits.preempts,
         "drafts_overlap": drafts_overlap,
-        "drafts_overlap_preempts": drafts_overlap and traits.preempts,
+        "drafts_overlap_preempts": drafts_overlap and traits.preempts and traits.preempts_in_flight,
     }
     never = {goal.id for goal in GOALS if goal.when and not has[goal.when]}
     return never if saw_evictable else never | {"eviction"}

@@ -8,10 +8,11 @@ from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 
-def check_items(session: SchedulerSession, items: Sequence[Item]) -> None:
-    """Checks a batch before it runs. Raises Divergence."""
+def check_items(session: SchedulerSession, items: Sequence[Item], submitted: Sequence[Transfer] = ()) -> None:
+    """Checks a batch before it runs, which came with these transfers. Raises Divergence."""
     check, live = session.checks.check, session.live
     seen: set[str] = set()
     for item in items:
@@ -21,13 +22,17 @@ def check_items(session: SchedulerSession, items: Sequence[Item]) -> None:
     check(laws.batch_limits, sum(item.n for item in items), len(items), *session.limits)
     if session.traits.policy is not None:
         waiting = [(job.rank, name) for name, job in live.items() if job.fresh and not job.undelivered]
+        # Who is loaded for is overtaken meanwhile, then goes first, for it keeps others from its room, and may be
+        # preempted behind those whom it has overtaken. Among the others the order is as ever.
+        loaded = {rid for transfer in submitted for rid in transfer.rids}
         if session.transfers:
-            loading = session.transfers.loading()
-            waiting = [(rank, name) for rank, name in waiting if name not in loading]
+            loaded |= session.transfers.ever_loaded
+            waiting = [(rank, name) for rank, name in waiting if name not in loaded]
         # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
         for item in items:
             job = live[item.rid]
-            before = [n for rank, n in waiting if rank < job.rank and n not in seen] if job.fresh else []
+            late = job.fresh and item.rid not in loaded
+            before = [n for rank, n in waiting if rank < job.rank and n not in seen] if late else []
             check(laws.admission_order, item.rid, before, session.traits.policy)
     sampling = {item.samples for item in items if item.n == 1 or not item.samples}
     session.goals_met["chunk"] += False in sampling
@@ -40,7 +45,8 @@ def _check_item(session: SchedulerSession, item: Item, job: Job) -> None:
     check = session.checks.check
     stop, known = item.start + item.n, len(job.request.tokens)
     known_and_drafts = known + item.drafts
-    check(laws.continuity, item.start, stop, job.request.computed, known_and_drafts, job.fresh, name=item.rid)
+    computed = job.request.computed if job.restart is None else min(item.start, job.restart)
+    check(laws.continuity, item.start, stop, computed, known_and_drafts, job.fresh, name=item.rid)
     tokens = job.request.tokens + job.guesses(item)
     check(laws.input_tokens, item.tokens, tokens, item.start, name=item.rid)
     check(laws.sampling, item.samples, stop - item.drafts, known, item.drafts, name=item.rid)

@@ -15,7 +15,11 @@ class Job:
 
     The first `prompt` tokens are its prompt; of those behind them the scheduler has heard of `delivered`. `rank` orders
     it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. `offered` are
-    drafts for its next batch. If it is `aborted`, it ends with its next token at the latest.
+    drafts for its next batch. If it is `aborted`, it ends with its next
+    token at the latest.
+
+    If an own load of its batch has failed, it had `known` tokens before that batch, and the batch began at
+    `first_lost`. When the scheduler has heard of that, it may go on from `restart` at most.
     """
 
     request: Request
@@ -26,6 +30,9 @@ class Job:
     fresh: bool = True
     preempted: bool = False
     aborted: bool = False
+    known: int | None = None
+    first_lost: int = 0
+    restart: int | None = None
     offered: list[int] = field(default_factory=list)
 
     @property
@@ -46,6 +53,11 @@ class Job:
         fed = list(item.tokens[item.n - item.drafts :])
         offered = [*self.offered, *[PAD_DRAFT] * item.drafts]
         return [PAD_DRAFT if fed[i : i + 1] == [PAD_DRAFT] else offered[i] for i in range(item.drafts)]
+
+    @property
+    def lost(self) -> bool:
+        """True from a void batch up to the next one that it is in."""
+        return self.known is not None or self.restart is not None
 
     @property
     def work(self) -> int:

@@ -17,6 +17,7 @@ from kvlockstep.models.kv_scheduler.items import check_items
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.kv_scheduler.transfer_operations import TransferOperations
+from kvlockstep.models.kv_scheduler.void import void_items
 from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.answers import DONE, Answer, batch_text
 from kvlockstep.models.requests.checks import Checks
@@ -63,10 +64,13 @@ class SchedulerJudge(TransferOperations):
         settle(self)
         return DONE
 
-    def schedule(self, tokens: Sequence[int], accept: int = 0, drafts: Sequence[int] = ()) -> Answer:
+    def schedule(
+        self, tokens: Sequence[int], accept: int = 0, drafts: Sequence[int] = (), lost: int | None = None
+    ) -> Answer:
         """A batch is decided and launched; its n-th request that samples gets the n-th of `tokens`, cyclically.
 
-        Of each request's drafts the first `accept` are right. `drafts` are what the device drafts behind them.
+        Of each request's drafts the first `accept` are right. `drafts` are what the device drafts behind them. Of the
+        loads that the batch waits for the first fails, with `lost` blocks written; None lets none fail.
         """
         require(self.allows("schedule") and tokens)
         require(not drafts or (self.drafts_overlap and len(drafts) <= self.traits.drafts))
@@ -79,15 +83,18 @@ class SchedulerJudge(TransferOperations):
         self._check_preempted(batch.preempted)
         # Who waits for a transfer may schedule nothing, and may lose what he computed for want of room.
         waits = self.transfers is not None and bool(self.transfers.moving or transfers)
+        # So may who has made room for a request that holds what was loaded for it, and goes on in the next batch.
+        waits = waits or bool(batch.preempted and not items and self.holding)
         if not self.flights and not waits:
             self.checks.check(laws.progress, len(items), list(self.live))
-        check_items(self, items)
+        check_items(self, items, transfers)
         if self.transfers:
-            self.before_forward(items, transfers, batch.copies)
-        forward(self, items, batch.copies)
+            self.before_forward(items, transfers, batch.copies, lost)
+        void = void_items(self, items)
+        forward(self, items, batch.copies, void)
         if self.transfers:
             self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
-        flight = sample(self, items, tokens, accept)
+        flight = sample(self, items, tokens, accept, void)
         self.flights.append(flight)
         for name in flight.sampled if drafts else ():
             self._offer(name, drafts)
@@ -114,12 +121,11 @@ class SchedulerJudge(TransferOperations):
                     self.goals_met["ended_by_length"] += job.delivered == job.max_tokens
         accepted = [dict(flight.accepted)] if self.traits.drafts else []
         ended = self._call(self.adapter.update, dict(flight.sampled), *accepted)
+        expected += self.hear_own(ended)
         self.checks.check(laws.ending, [name for name in ended if name not in self._aborted], expected)
         for name in expected:
             del self.live[name]
         self._let_go()
-        if self.transfers:
-            self.transfers.returned()
         lingering = [name for name, gained in flight.gained.items() if gained and self._lingers(name)]
         self.checks.check(laws.ending, [], lingering)
         settle(self)
@@ -145,6 +151,8 @@ class SchedulerJudge(TransferOperations):
     def reset(self) -> Answer:
         """Every content is dropped; live requests wait again."""
         require(self.allows("reset"))
+        if self.traits.in_steps:
+            self.end_all()
         self._call(self.adapter.reset)
         self.goals_met["reset_live"] += any(not job.fresh for job in self.live.values())
         queued = [name for names in self._call(self.adapter.queues).values() for name in names]

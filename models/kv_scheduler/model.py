@@ -114,7 +114,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         offered = max(len(job.offered) for job in self.judge.live.values())
         accept = {"accept": pick(range(offered + 1))} if offered else {}
         behind = {"drafts": self._samples(pick)[: self.judge.traits.drafts]} if self.judge.drafts_overlap else {}
-        return Op("schedule", tokens=tokens, **accept, **behind)
+        return Op("schedule", tokens=tokens, **accept, **behind, **self._lost(pick))
 
     @command(8)
     def update(self, pick: Pick) -> Op:
@@ -221,7 +221,8 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         return picture(self.judge)
 
     def unreachable(self) -> set[str]:
-        return unreachable(self.judge.traits, self.judge.saw_evictable and self.judge.tables.shows_free)
+        own = self.judge.transfers is not None and self.judge.transfers.has_own
+        return unreachable(self.judge.traits, self.judge.saw_evictable and self.judge.tables.shows_free, own)
 
     @classmethod
     def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[Scope]:
@@ -251,6 +252,15 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     def _unended(self) -> list[Moving]:
         return self.judge.transfers.unended if self.judge.transfers else []
+
+    def _lost(self, pick: Pick) -> dict[str, int]:
+        """Whether a load that the batch waits for fails; asked of schedulers that have had one."""
+        transfers = self.judge.transfers
+        if transfers is None or not transfers.has_own or self.judge.traits.fails not in ("loads", "any"):
+            return {}
+        if self.scope.exhaustive:
+            return pick(({}, {"lost": 0}))
+        return {"lost": pick((0, 1, 2))} if one_in(2, pick) else {}
 
     def _transfer(self, pick: Pick) -> int:
         """A transfer in flight: any, more often the oldest or the last one."""

@@ -8,7 +8,7 @@ from kvlockstep.models.core.operations import ANY_KEY, Arguments, Ints
 
 OPERATIONS: dict[str, Arguments] = {
     "add": {"request": str, "tokens": Ints, "extra_key": ANY_KEY, "max_tokens": int, "priority": int | None},
-    "schedule": {"tokens": Ints, "accept": NotRequired[int], "drafts": NotRequired[Ints]},
+    "schedule": {"tokens": Ints, "accept": NotRequired[int], "drafts": NotRequired[Ints], "lost": NotRequired[int]},
     "update": {},
     "abort": {"request": str},
     "draft": {"request": str, "tokens": Ints},

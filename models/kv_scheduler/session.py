@@ -43,6 +43,8 @@ class SchedulerSession:
         self.used_names: set[str] = set()
         self.longest = self.traits.max_length or self.traits.total
         self._aborted: set[str] = set()
+        # Requests that have not started and hold what was loaded for them.
+        self.holding: set[str] = set()
         self.tables = Tables(adapter, size, per_block=False)
         self.occupancy = Occupancy(
             self.tables,
@@ -95,10 +97,9 @@ class SchedulerSession:
             case "draft":
                 return bool(self.traits.drafts) and not self.flights
             case "reset":
-                moving = self.transfers is not None and self.transfers.moving and not self.traits.reset_in_flight
-                return self.traits.can_reset and not self.flights and not moving
+                return self.traits.can_reset and not self.flights and self._resettable()
             case "poll":
-                return self.transfers is not None
+                return self.transfers is not None and not (self.traits.in_steps and self.flights)
             case "complete" | "complete_all":
                 return self.transfers is not None and bool(self.transfers.unended)
             case "fail" | "tear":
@@ -106,6 +107,13 @@ class SchedulerSession:
             case "drain":
                 return bool(self.live) and not self.flights
         return True  # users add requests at any time
+
+    def _resettable(self) -> bool:
+        """Returns whether a reset may come, with the transfers that are in flight and what was loaded."""
+        if self.transfers is None or self.traits.reset_in_flight:
+            return True
+        moving = self.transfers.loading() if self.traits.in_steps else self.transfers.moving
+        return not moving and not self.holding
 
     @property
     def drafts_overlap(self) -> bool:
@@ -116,7 +124,9 @@ class SchedulerSession:
         """Returns the requests that drafts can be offered for."""
         if not self.allows("draft"):
             return []
-        return [name for name, job in self.live.items() if not job.fresh and job.request.remaining == 1]
+        return [
+            name for name, job in self.live.items() if not job.fresh and not job.lost and job.request.remaining == 1
+        ]
 
 
 def _blocks_of_longest(traits: SchedulerTraits) -> int | None:

@@ -32,6 +32,7 @@ def settle(session: SchedulerSession) -> None:
     held = occupancy.held_slots
     limbo = reserved = 0
     if session.transfers:
+        session.holding = {name for name, job in live.items() if job.fresh and tables[name]}
         session.transfers.start(session.transfers.submitted(), live)
         limbo, reserved = session.transfers.settle(free, occupancy.held, idle=not live and not session.flights)
     elif session.traits.late_release:
@@ -48,6 +49,8 @@ def settle(session: SchedulerSession) -> None:
     session.settled_free = free
     for name in started:
         request = live[name].request
+        if live[name].lost:
+            continue  # what it has computed is not known before its next batch
         check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
         session.contents.read(request, tables, request.computed)
     session.poison(free)

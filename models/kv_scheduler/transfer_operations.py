@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kvlockstep.models.core.op import NotEnabled, require
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.kv_scheduler.transfers import Moving, Transfers
-from kvlockstep.models.requests.adapter import answered
+from kvlockstep.models.kv_scheduler.void import take_back
+from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.answers import DONE, Answer
+from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
@@ -66,22 +68,38 @@ class TransferOperations(SchedulerSession):
                 self.transfers.end(moving)
             self._hear()
             settle(self)
-            if not self.transfers.moving:
+            if self.transfers.quiet:
                 break
 
     def before_forward(
-        self, items: Sequence[Item], submitted: Sequence[Transfer], copies: Sequence[tuple[int, int]]
+        self,
+        items: Sequence[Item],
+        submitted: Sequence[Transfer],
+        copies: Sequence[tuple[int, int]],
+        lost: int | None,
     ) -> None:
         """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes."""
         transfers, size = self._transfers(), self.traits.block_size
         transfers.start((transfer for transfer in submitted if transfer.before), self.live)
-        transfers.wait()
+        transfers.wait(lost)
         transfers.check_writes("a copy", dict.fromkeys(target // size for _, target in copies))
         for item in items:
             transfers.check_writes(item.rid, dict.fromkeys(slot // size for slot in item.slots[item.start :]))
         starts = [(item.rid, item.start) for item in items if self.live[item.rid].fresh]
         blocks = {slot // size for item in items for slot in item.slots}
         transfers.launched([item.rid for item in items], blocks, starts)
+
+    def hear_own(self, ended: Collection[str]) -> list[str]:
+        """The oldest batch is back, and with it the ends of its own loads. Returns whom a failure has ended.
+
+        What else has failed may have been heard of as well.
+        """
+        if self.transfers is None:
+            return []
+        void = take_back(self) if self.transfers.returned() else []
+        if self.traits.failed_loads == "recompute":
+            return []
+        return [name for name in self.live if name in void or (name in ended and name in self.transfers.failed())]
 
     def _transfers(self) -> Transfers:
         """Returns the transfers. Raises NotEnabled for a target without tiers."""
@@ -100,5 +118,13 @@ class TransferOperations(SchedulerSession):
         return Answer(text=f"{moving} {'landed' if written is None else 'failed'}")
 
     def _hear(self) -> None:
-        answered(self.adapter.poll)
-        self._transfers().heard()
+        ended, transfers = answered(self.adapter.poll), self._transfers()
+        if self.traits.failed_loads == "end":
+            expected = [name for name in self.live if name in transfers.failed()]
+            ended = taken(
+                lambda: [name for name in ended if name not in self._aborted], ended, self.adapter.poll, "ids"
+            )
+            self.checks.check(laws.ending, ended, expected)
+            for name in expected:
+                del self.live[name]
+        transfers.heard()

@@ -18,12 +18,14 @@ from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.properties.transfers import Source
-from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 # A transfer that is in flight for so many batches has been starved.
 LONG = 3
+# With `in_steps` nothing is left to submit after so many steps without a batch.
+STEPS_TO_SUBMIT = 2
 
 
 class Place(NamedTuple):
@@ -51,6 +53,7 @@ class Moving:
     contents: list[list[int]] = field(default_factory=list)
     landed: bool = False
     told: bool = False
+    failed: bool = False
     stale: bool = False
     batches: int = 0
 
@@ -74,7 +77,16 @@ class Transfers:
         self._stored: dict[Place, list[int]] = {}
         self._loads: Counter[str] = Counter()
         self._loaded: dict[str, int] = {}
-        self._batches: deque[tuple[list[str], set[int]]] = deque()
+        self._batches: deque[tuple[list[str], set[int], list[Hashable]]] = deque()
+        self._own: list[Hashable] = []
+        self._polls = 0
+        self._stepped = False
+        self._free_in_steps: deque[set[int]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
+        self.quiet = True
+        self.has_own = False
+        self.ever_loaded: set[str] = set()
+        self.failed_unheard: list[Hashable] = []
+        self.void_slots: set[int] = set()
         self.moving: dict[Hashable, Moving] = {}
 
     @property
@@ -90,16 +102,41 @@ class Transfers:
     def start(self, transfers: Iterable[Transfer], live: Collection[str]) -> None:
         """The copy engine takes them in, in this order."""
         for transfer in transfers:
+            self._wait_for(transfer.after, "after")
             self._start(self._placed(transfer), live)
 
-    def wait(self) -> None:
-        """The worker waits for what the scheduler names; the scheduler hears nothing by that."""
-        for id in answered(self._adapter.waits):
+    def wait(self, lost: int | None = None) -> None:
+        """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end.
+
+        The first of these fails with `lost` blocks written, if that is not None.
+        """
+        self._own = self._wait_for(answered(self._adapter.waits), "waits", lost)
+
+    def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
+        """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
+        own: list[Hashable] = []
+        for id in ids:
             moving = self.moving.get(id)
             if moving is None:
-                raise Divergence(ERROR_CONTRACT.id, f"waits names {id!r}, which is no transfer in flight")
+                raise Divergence(ERROR_CONTRACT.id, f"{said} names {id!r}, which is no transfer in flight")
             self._goals_met["waited"] += not moving.landed
-            self._land(moving, len(moving.targets))
+            if moving.transfer.before and moving.transfer.kind == "load" and not moving.told:
+                self.has_own = True
+                if lost is not None and not own and moving.may_fail(self._traits.fails):
+                    self._fail_own(moving, min(lost, len(moving.targets) - 1))
+                else:
+                    self.end(moving)
+                own.append(id)
+            else:
+                self._land(moving, len(moving.targets))
+        return own
+
+    def _fail_own(self, moving: Moving, written: int) -> None:
+        """A load that the batch waits for fails; the scheduler hears of it when the batch is back."""
+        self._goals_met["own_load_fails"] += 1
+        self.void_slots.update(slot for place in moving.targets[written:] for slot in self._slots(place))
+        self.failed_unheard.append(moving.transfer.id)
+        self.end(moving, written)
 
     def check_writes(self, name: str, blocks: Iterable[int]) -> None:
         """A batch writes these blocks of the pool."""
@@ -115,7 +152,8 @@ class Transfers:
 
     def launched(self, names: list[str], blocks: set[int], starts: Iterable[tuple[str, int]]) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
-        self._batches.append((names, blocks))
+        self._batches.append((names, blocks, self._own))
+        self._polls, self._stepped = 0, self._traits.in_steps
         for moving in self.moving.values():
             moving.batches += 1
             self._goals_met["starved"] += moving.batches == LONG
@@ -124,18 +162,29 @@ class Transfers:
         if names:
             self._loads.clear()
 
-    def returned(self) -> None:
-        """The oldest batch is back."""
-        self._batches.popleft()
+    def returned(self) -> bool:
+        """The oldest batch is back, and with it the ends of its own loads. Returns whether one of them had failed."""
+        self._polls = 0
+        own = self._batches.popleft()[2]
+        for id in own:
+            self.moving.pop(id, None)
+        failed = not set(own).isdisjoint(self.failed_unheard)
+        self.failed_unheard = [id for id in self.failed_unheard if id not in own]
+        return failed
+
+    def failed(self) -> set[str]:
+        """Returns the requests whose load has failed, which the scheduler hears of at the next poll at the latest."""
+        return {rid for moving in self.moving.values() if moving.failed for rid in moving.transfer.rids}
 
     def gone(self, name: str) -> None:
         """A request is aborted."""
+        self._polls = 0
         self._goals_met["abort_loading"] += any(name in moving.transfer.rids for moving in self.moving.values())
         self._loads.clear()
 
     def end(self, moving: Moving, written: int | None = None) -> None:
         """A transfer has ended; if it failed, the first `written` of its blocks are there."""
-        self._goals_met["reordered"] += moving is not self.unended[0]
+        self._goals_met["reordered"] += not moving.transfer.before and moving is not self.unended[0]
         if written is None:
             self._goals_met[moving.transfer.kind] += 1
         else:
@@ -144,11 +193,14 @@ class Transfers:
             # What could not be loaded is loaded again, or computed.
             self._loads.clear()
         self._land(moving, len(moving.targets) if written is None else written)
-        moving.told = True
-        answered(self._adapter.complete, moving.transfer.id, written is None)
+        moving.told, moving.failed = True, written is not None
+        landed = [len(moving.targets) if written is None else written] if self._traits.partial_loads else []
+        answered(self._adapter.complete, moving.transfer.id, written is None, *landed)
 
     def heard(self) -> None:
         """The scheduler has had the chance to hear of everything that it was told."""
+        self._polls += 1
+        self._stepped = self._traits.in_steps
         self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
 
     def loading(self) -> set[str]:
@@ -156,7 +208,12 @@ class Transfers:
         return {rid for moving in self.moving.values() for rid in moving.transfer.rids}
 
     def unpoisoned(self, free: list[int]) -> list[int]:
-        """Returns the free slots without those that a transfer still reads: a scheduler may fence what it has freed."""
+        """Returns the free slots without those that a transfer still reads: a scheduler may fence what it has freed.
+
+        With `in_steps` it may even submit a store of what it has freed in the step before.
+        """
+        if self._traits.in_steps:
+            free = [slot for slot in free if all(slot in then for then in self._free_in_steps)]
         read = {
             place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier
         }
@@ -168,6 +225,9 @@ class Transfers:
         Returns the most slots that may be lost to everybody, and the least.
         """
         size = self._traits.block_size
+        if self._stepped:
+            self._free_in_steps.append(set(free))
+            self._stepped = False
         free_blocks = {slot // size for slot in free}
         reserved = {p.unit for m in self.unended for p in m.targets if p.tier is None} - held
         limbo = self.limbo(held)
@@ -184,7 +244,9 @@ class Transfers:
         for name, view in views.items():
             units = [*view.free, *view.cached, *view.storing]
             self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
-        if idle and not self.moving:
+        # In steps, what is decided in one of them is submitted in the next.
+        self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self._traits.in_steps)
+        if idle and self.quiet:
             pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
             self._checks.check(laws.quiescence, pinned, limbo)
         return limbo, len(reserved) * size
@@ -226,10 +288,11 @@ class Transfers:
                 read = place in other.sources and not other.landed
                 check(laws.source_stable, str(other), str(place), f"{moving} overwrites it" * read)
             if transfer.kind == "load" and not self._traits.ordered:
-                batch = next((names for names, blocks in self._batches if place.unit in blocks), [])
+                batch = next((names for names, blocks, _ in self._batches if place.unit in blocks), [])
                 check(laws.stream_order, str(moving), place.unit, batch)
             self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self._stored
             self._write(place, [IN_FLIGHT] * self._traits.block_size)
+        self.ever_loaded.update(transfer.rids)
         for rid in transfer.rids:
             self._loads[rid] += 1
             check(laws.transfer_progress, rid, self._loads[rid], len(live) + 1)
@@ -249,7 +312,8 @@ class Transfers:
             if moving.stale and place.tier is not None and not self._is_read(place):
                 self._write(place, [POISON] * len(stamps))
             arrives = [POISON] * len(stamps) if moving.stale else stamps
-            self._write(moving.targets[n], arrives if n < written else [LOST] * len(stamps))
+            left = VOID if moving.transfer.id in self.failed_unheard else LOST
+            self._write(moving.targets[n], arrives if n < written else [left] * len(stamps))
 
     def _is_read(self, place: Place) -> bool:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())

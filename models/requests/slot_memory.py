@@ -10,10 +10,10 @@ from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import transfers
 from kvlockstep.properties.kv_manager.laws import Cell
-from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, KVMemory, Provenance
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID, KVMemory, Provenance
 from kvlockstep.reference.kv_manager.contract import Traits
 
-LEFT_BY_TRANSFERS = {IN_FLIGHT: transfers.NOT_LANDED, LOST: transfers.LOST}
+LEFT_BY_TRANSFERS = {IN_FLIGHT: transfers.NOT_LANDED, LOST: transfers.LOST, VOID: transfers.LOST}
 
 
 class SlotMemory:

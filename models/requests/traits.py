@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from kvlockstep.reference.kv_manager.groups.contract import KINDS, Group
 from kvlockstep.reference.traits import Trait, traits_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _kind(trait: Trait, hint: Any) -> Kind:
     if plain == [Mapping[str, int]]:
         sizes = partial(_sizes, trait.least)
         return Kind(f"None or {{name: a number from {trait.least} on}}", sizes, dict, trait.required)
+    if plain == [Group, Ellipsis]:
+        return Kind(f"Groups of kinds {', '.join(KINDS)}", _groups, tuple, trait.required)
     raise TypeError(f"the trait {trait.name} has a type that no rule here knows: {hint}")
 
 
@@ -107,6 +110,18 @@ def _sizes(least: int, value: Any) -> Any:
         return WRONG
     sizes = {name: _number(least, False, size) for name, size in value.items()}
     return WRONG if WRONG in sizes.values() else sizes
+
+
+def _groups(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) and all(map(_is_group, value)) else WRONG
+
+
+def _is_group(group: Any) -> bool:
+    """A window or a chunk without a reach is taken for a slip."""
+    if not isinstance(group, Group) or not isinstance(group.pool, str) or group.kind not in KINDS:
+        return False
+    sizes = group.block_size, group.reach if group.kind in ("window", "chunked") else 1, group.units
+    return all(isinstance(size, int) and size >= 1 for size in sizes)
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from kvlockstep.properties.kv_manager import groups
 from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 from kvlockstep.reference.kv_manager.contract import Event
@@ -121,7 +122,7 @@ def no_double_free(free: Sequence[int], block_size: int) -> str | None:
 
 
 @law("kv_manager", answers=("xllm#829", "sglang#25805", "TensorRT-LLM#12834"))
-def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0) -> str | None:
+def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0, unit: str = "slot") -> str | None:
     """Rule 8: `avail` and the slots of the held blocks add up to `total`, but for slots in limbo."""
     # Those in limbo may be counted as available or not; of these the `reserved` ones may not.
     least, most = total - limbo, total - reserved
@@ -130,20 +131,22 @@ def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int 
     sums = f"avail={avail} + held={held}"
     if avail + held > most:
         kept = f" - {reserved} that transfers write" if reserved else ""
-        return f"{sums} is not total={total}{kept}: {counted(avail + held - most, 'slot')} counted twice"
+        return f"{sums} is not total={total}{kept}: {counted(avail + held - most, unit)} counted twice"
     kept = f" - limbo={limbo}" if limbo else ""
-    return f"{sums} is not total={total}{kept}: {counted(least - avail - held, 'slot')} lost"
+    return f"{sums} is not total={total}{kept}: {counted(least - avail - held, unit)} lost"
 
 
 @law("kv_manager", answers=("sglang#13826", "sglang#10871", "sglang#37295", "LMCache#3884"))
-def leak_freedom(avail: int, held: int, total: int, live: Sequence[str], limbo: int = 0) -> str | None:
+def leak_freedom(
+    avail: int, held: int, total: int, live: Sequence[str], limbo: int = 0, unit: str = "slot"
+) -> str | None:
     """When no live request holds a slot, every slot is available again, but for slots in limbo."""
     if held or total - limbo <= avail <= total:
         return None
     who = "no request is live"
     if live:
-        who = f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live and lost every slot"
-    lost = f"{counted(total - avail, 'slot')} leaked" if avail < total else f"{counted(avail - total, 'slot')} too many"
+        who = f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live and lost every {unit}"
+    lost = f"{counted(total - avail, unit)} leaked" if avail < total else f"{counted(avail - total, unit)} too many"
     return f"{who}, but avail={avail} of total={total}: {lost}"
 
 
@@ -207,11 +210,11 @@ def admission_honesty(needed: int, room: int, what: str) -> str | None:
 
 
 @law("kv_manager", answers=("TensorRT-LLM#13320", "sglang#31616"))
-def coverage(allocated: int, needed: int) -> str | None:
+def coverage(allocated: int, needed: int, where: str = "") -> str | None:
     """At launch an accepted request has a slot for every position that it is about to write."""
     if allocated >= needed:
         return None
-    return f"{counted(allocated, 'slot')} at launch for {counted(needed, 'position')}"
+    return f"{counted(allocated, 'slot')} at launch for {counted(needed, 'position')}{where}"
 
 
 @law("kv_manager", answers=("atlas#373", "Megatron-LM#6091", "vllm#11562", "xinfer#405"))
@@ -253,4 +256,4 @@ def _from_difference(before: Sequence[int], after: Sequence[int]) -> tuple[Seque
     return left, right
 
 
-LAWS = (*laws_of(globals()), ERROR_CONTRACT, TERMINATION)
+LAWS = (*laws_of(globals()), *laws_of(vars(groups)), ERROR_CONTRACT, TERMINATION)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 UNWRITTEN = 0
 POISON = -1
-# What stands in the target of a transfer: until it lands, and where it failed.
-IN_FLIGHT, LOST = -2, -3
+# What stands in the target of a transfer: until it lands, and where it failed; and where it has failed in front of a
+# batch that is not back, with all that was computed from it.
+IN_FLIGHT, LOST, VOID = -2, -3, -4
 
 
 class Provenance:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from kvlockstep.reference.kv_manager.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.traits import both, required, smaller, trait
 
 __all__ = ["AllBlocksCleared", "BlockRemoved", "BlockStored", "Event", "KVManagerOptional", "KVManagerTarget", "Traits"]
@@ -152,4 +153,24 @@ class Traits:
         False,
         "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
         method="limbo",
+    )
+    groups: tuple[Group, ...] = trait(
+        (),
+        "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
+        "kv_manager has without this trait. With groups, pools are counted in blocks.",
+    )
+    pools: Mapping[str, int] | None = trait(
+        None,
+        "The blocks of each pool, if the groups have several. None for one pool of `total` slots, in blocks of the "
+        "first group.",
+        least=1,
+    )
+    frees_window: bool = trait(False, "A commit frees the blocks that no window reaches any more.")
+    cuts_chunks: bool = trait(
+        False,
+        "`admit` and `reserve` may take fewer tokens than asked. `admit` returns `Admitted(cached, n)` then, `reserve` "
+        "a number.",
+    )
+    defers_twins: bool = trait(
+        False, "`admit` may refuse a request while a request of the same step begins with the same token."
     )

@@ -50,4 +50,13 @@ RULES = {
         "in one event or in several. A parent may be removed before its children, and even before "
         "they are stored."
     ),
+    15: (
+        "With `groups`, a forward over [start, stop) reads, in a full group, all positions below stop; in a "
+        "window of reach r, those from start - r + 1 on; in a chunked group of reach r, those from the last "
+        "multiple of r up to start on; of a state, the state behind start tokens. Nothing is asked of other "
+        "positions. A hit serves all groups at once. All states are read before one is saved. What a step "
+        "saves is the state behind each position that may turn out to be its last. A block belongs to one "
+        "group at a time, and a state fills its block. Refusals are judged pool by pool: one is right if one "
+        "pool is too small. It lowers no count; a refused reservation may raise one, since windows slide first."
+    ),
 }

@@ -109,6 +109,7 @@ class SchedulerTraits:
         "number goes first. None promises no order.",
     )
     preempts: bool = trait(True, "False if it never takes slots back.")
+    preempts_in_flight: bool = trait(True, "False if it never takes slots back from a request with a batch in flight.")
     mixes: bool = trait(True, "False if prompts and decodes never share a batch.")
     prefix_cache: bool = trait(True, "False if prefixes are never shared.")
     extra_key: bool = trait(False, "`add` looks at `extra_key`: adapter, salt.")
@@ -156,6 +157,21 @@ class SchedulerTraits:
     )
     ordered: bool = trait(
         False, "The device runs loads behind the batches in flight. If False, a load may write at once."
+    )
+    failed_loads: Literal["recompute", "end"] = trait(
+        "recompute",
+        'What becomes of a request whose load has failed: "recompute" if it computes what is missing, "end" if it '
+        "ends. Then `update` or `poll` returns it, at the latest the next `poll`.",
+    )
+    partial_loads: bool = trait(
+        False,
+        "Of a load that fails the blocks that were written count: `complete` has a third argument, how many of the "
+        "first ones these are.",
+    )
+    in_steps: bool = trait(
+        False,
+        "Transfers are submitted and heard of in steps only. `poll` is a step without a batch, and comes with no batch "
+        "in flight. What is decided in between is submitted by the next step.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(

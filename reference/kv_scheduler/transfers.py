@@ -24,6 +24,7 @@ class Transfer(NamedTuple):
     pairs: Sequence[tuple[int, int]]
     rids: Sequence[str] = ()
     before: bool = False
+    after: Sequence[Hashable] = ()
 
 
 class TierUnits(NamedTuple):

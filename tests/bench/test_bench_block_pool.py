@@ -16,6 +16,7 @@ from kvlockstep.bench.block_pool import (
     churn,
     prompt,
 )
+from kvlockstep.bench.serving import bench_longest, bench_serving
 from kvlockstep.impl.block_pool import BlockPool
 from kvlockstep.impl.block_pool.free_queue import FreeQueue
 
@@ -65,6 +66,18 @@ def test_keys(benchmark):
         return keys.hashes
 
     assert len(benchmark(whole)) == PROMPT // BLOCK_SIZE
-    speed, growing = bench_keys(BlockPool)
+    speed, *others = bench_keys(BlockPool, rounds=20)
     record(benchmark, speed)
-    benchmark.extra_info["growing"] = growing.ratio
+    benchmark.extra_info.update({other.row: other.ours for other in others})
+
+
+def test_a_server_s_steady_state():
+    rows = {speed.row: speed for speed in bench_serving(BlockPool, 2_000, rounds=2)}
+    assert len(rows) == 3
+    assert all(speed.ours > 0 for speed in rows.values())
+
+
+def test_longest_calls():
+    rows = bench_longest(FreeQueue, BlockPool, 20_000)
+    assert len(rows) == 4
+    assert all(speed.worst > 0 for speed in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 from array import array
@@ -15,7 +16,7 @@ from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.drivers.hypothesis_machine import machine_for
-from kvlockstep.impl.block_pool import BlockPool, free_queue
+from kvlockstep.impl.block_pool import BlockPool, free_queue, prefixes
 from kvlockstep.impl.block_pool import keys as block_keys
 from kvlockstep.impl.block_pool import pool as block_pool
 from kvlockstep.impl.block_pool.free_queue import FreeQueue
@@ -71,8 +72,8 @@ class TestLockstep:
         outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=4, steps=4_000)
         assert outcome.failure is None
 
-    def test_squeezed_at_every_removal(self, monkeypatch):
-        monkeypatch.setattr(free_queue, "SPARE_HOLES", -1_000)
+    def test_pieces_of_two_blocks(self, monkeypatch):
+        monkeypatch.setattr(free_queue, "PIECE", 2)
         outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=5, steps=4_000)
         assert outcome.failure is None
 
@@ -86,7 +87,7 @@ TestMachine.settings = settings(max_examples=20, stateful_step_count=30, deadlin
 
 
 class TestKeys:
-    @pytest.mark.parametrize("hash_function", [None, one_bit])
+    @pytest.mark.parametrize("hash_function", [None, one_bit, *block_keys.DIGESTS])
     @given(tokens=tokens_of, size=st.sampled_from(SIZES), cuts=st.lists(st.integers(0, 70), max_size=4))
     def test_growing_makes_no_difference(self, hash_function, tokens, size, cuts):
         whole = RequestKeys(size, (None, "image"), hash_function)
@@ -132,6 +133,26 @@ class TestKeys:
             wanted, found = (keys_of(pool, range(-40, 40), (7, None, "image")).hashes for pool in pools)
             assert found == wanted
 
+    def test_a_named_digest_covers_parent_tokens_and_extra_key(self):
+        keys = RequestKeys(2, (None, "image"), "sha256")
+        keys.extend([1, 2, -3, 4, 5])
+        first = hashlib.sha256(bytes(32) + array("i", [1, 2]).tobytes()).digest()
+        second = hashlib.sha256(first + array("i", [-3, 4]).tobytes() + b"'image'").digest()
+        assert keys.hashes == [int.from_bytes(digest, "little") for digest in (first, second)]
+        twin = keys.copy()
+        twin.extend([6])
+        keys.extend([6])
+        assert twin.hashes == keys.hashes
+
+    @pytest.mark.parametrize("name", block_keys.DIGESTS)
+    def test_a_pool_on_a_named_digest(self, name):
+        outcome = watched(random_walk, BlockPoolModel, lambda b, s, _: BlockPool(b, s, name), seed=8, steps=4_000)
+        assert outcome.failure is None
+
+    def test_an_unknown_digest_is_refused_with_the_known_ones(self):
+        with pytest.raises(InvalidArgument, match="sha256, blake2b"):
+            BlockPool(1, 1, "md5")
+
     def test_every_form_of_tokens(self):
         tokens = [5, -6, 2**31 - 1, 0, 9]
         wanted = hashes(tokens, 2, ())
@@ -174,8 +195,14 @@ def hashes(tokens, size, extra_keys):
 
 
 class TestFreeQueue:
-    @given(st.lists(st.tuples(st.sampled_from(["pop", "append", "remove"]), st.integers(0, 99)), max_size=80))
-    def test_is_a_list_with_holes_closed(self, calls):
+    @pytest.mark.parametrize("piece", [1, 3, free_queue.PIECE])
+    @given(calls=st.lists(st.tuples(st.sampled_from(["pop", "append", "remove"]), st.integers(0, 99)), max_size=80))
+    def test_is_a_list_with_holes_closed(self, piece, calls):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(free_queue, "PIECE", piece)
+            self.check_calls(calls)
+
+    def check_calls(self, calls):
         queue, model, out = FreeQueue(12, range(8)), list(range(8)), list(range(8, 12))
         for name, number in calls:
             rng = random.Random(number)
@@ -195,6 +222,8 @@ class TestFreeQueue:
                 out += some
             assert list(queue) == model
             assert len(queue) == len(model)
+            assert queue._gone <= queue._linked
+            assert queue._arrivals() <= 12
 
     def test_too_many_are_refused(self):
         queue = FreeQueue(4, range(4))
@@ -204,19 +233,38 @@ class TestFreeQueue:
         assert list(queue) == [0, 2, 3]
 
     @pytest.mark.parametrize("blocks", [100, 10_000])
-    def test_holes_stay_in_proportion(self, blocks):
-        queue = FreeQueue(blocks, range(blocks))
-        for i in range(10 * blocks):
-            queue.remove([i % 50])
-            queue.append([i % 50])
-        assert len(queue._in) + len(queue._out) <= 3 * blocks + free_queue.SPARE_HOLES + 1
-        assert len(queue) == blocks
+    def test_a_removal_touches_few_blocks_wherever_it_is(self, blocks):
+        for block in (0, blocks // 2, blocks - 1):
+            queue = FreeQueue(blocks, range(blocks))
+            queue.append(queue.pop(blocks))
+            queue.remove([block])
+            assert queue._linked <= 2
 
-    def test_a_block_that_leaves_by_the_head_is_never_noted(self):
+    def test_a_pop_meets_no_run_of_blocks_that_are_gone(self, monkeypatch):
+        looked_at = []
+        arrived = FreeQueue._arrived
+        monkeypatch.setattr(FreeQueue, "_arrived", lambda queue, n: looked_at.append(n) or arrived(queue, n))
+        queue = FreeQueue(10_000, range(10_000))
+        for block in range(5_000, 6_500):
+            queue.remove([block])
+        looked_at.clear()
+        assert [queue.pop(1)[0] for _ in range(8_500)] == [*range(5_000), *range(6_500, 10_000)]
+        assert max(looked_at) <= 2
+
+    def test_a_block_that_leaves_by_the_head_is_never_linked(self):
         queue = FreeQueue(100, range(100))
         for _ in range(20):
             queue.append(queue.pop(30))
-        assert not any(queue._place)
+        assert not queue._linked
+
+    def test_after_a_removal_arrivals_are_linked_until_none_is_left(self):
+        queue = FreeQueue(100, range(100))
+        for i in range(60):
+            queue.remove([i % 100])
+            queue.append([i % 100])
+        assert (queue._linked, queue._arrivals()) == (100, 0)
+        queue.append(queue.pop(60))
+        assert (queue._linked, queue._arrivals()) == (100, 0)
 
 
 def shuffled_cut(blocks, rng):
@@ -301,10 +349,44 @@ class TestDepth:
         pool.free(table[:-1])
         pool.free(pool.allocate(pool.num_free))
         assert len(pool.entries()) == 1
-        assert len(pool._index) == self.BLOCKS
+        assert len(list(pool._prefixes.interned())) == self.BLOCKS
         pool.free(table[-1:])
         pool.free(pool.allocate(pool.num_free))
-        assert not pool._index
+        left = len(list(pool._prefixes.interned()))
+        assert left == self.BLOCKS - prefixes.STEPS
+        for i in range(left // prefixes.STEPS + 2):
+            pool.free(filled(pool, [-1 - i]))
+            pool.free(pool.allocate(pool.num_free))
+        assert not list(pool._prefixes.interned())
+
+    def test_what_waits_to_be_dropped_may_return(self):
+        pool = BlockPool(3 * prefixes.STEPS, 1)
+        tokens = list(range(2 * prefixes.STEPS))
+        table = filled(pool, tokens)
+        pool.free(table[:-1])
+        pool.free(pool.allocate(pool.num_free))
+        pool.free(table[-1:])
+        pool.free(pool.allocate(pool.num_free))
+        waiting = len(list(pool._prefixes.interned()))
+        assert waiting
+        again = filled(pool, tokens[:waiting])
+        assert pool.find_longest_prefix(keys_of(pool, tokens)) == again
+        for i in range(3):
+            pool.free(again)
+            pool.free(pool.allocate(pool.num_free))
+            again = filled(pool, [-1 - i])
+        assert len(list(pool._prefixes.interned())) == 1
+
+    def test_twins_leave_from_anywhere(self):
+        pool = BlockPool(5, 1)
+        first, second, third, fourth = (filled(pool, [7])[0] for _ in range(4))
+        keys = keys_of(pool, [7])
+        for gone, left in ((second, [first, third, fourth]), (fourth, [first, third]), (first, [third]), (third, [])):
+            pool.free([gone])
+            pool.free(pool.allocate(2))
+            pool.allocate(1)
+            assert pool.find_longest_prefix(keys) == left[:1]
+            assert list(pool.entries().values()) == ([left] if left else [])
 
     def test_growing_costs_the_same_at_any_depth(self, monkeypatch):
         compared = []

@@ -264,7 +264,12 @@ def test_laws_that_do_not_hold_say_what_is_wrong() -> None:
 
 def test_what_a_scheduler_does_not_declare_is_what_every_scheduler_does() -> None:
     defaults = {field.name: field.default for field in fields(SchedulerTraits)}
-    assert {name for name, default in defaults.items() if default is True} == {"preempts", "mixes", "prefix_cache"}
+    assert {name for name, default in defaults.items() if default is True} == {
+        "preempts",
+        "preempts_in_flight",
+        "mixes",
+        "prefix_cache",
+    }
     assert (defaults["overlap"], defaults["drafts"]) == (1, 0)
 
 

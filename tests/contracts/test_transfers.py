@@ -83,7 +83,7 @@ def test_no_false_alarm(scheduler: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("scope", SMALL, ids=str)
-@pytest.mark.parametrize("scheduler", [TieredScheduler, FencedScheduler])
+@pytest.mark.parametrize("scheduler", [TieredScheduler, FencedScheduler, VARIANTS["loads-inside"]])
 def test_every_order_of_completion_in_small_scopes(scheduler: Callable[..., Any], scope: SchedulerScope) -> None:
     with Watchdog(5.0).watching() as watchdog:
         outcome = explore(KVSchedulerModel, scheduler, scope, watchdog=watchdog, steps=3_000)

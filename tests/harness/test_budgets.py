@@ -25,14 +25,19 @@ BUSY = "while True: pass"
 
 @contextlib.contextmanager
 def busy_loops():
-    """As many as there are cores."""
-    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
+    """What is started inside has one core, and shares it with a loop. Where cores cannot be chosen, each has a loop."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if cores:
+        os.sched_setaffinity(0, {min(cores)})
+    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(1 if cores else os.cpu_count() or 1)]
     try:
         yield
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
+        if cores:
+            os.sched_setaffinity(0, cores)
 
 
 def checked(directory, *arguments):

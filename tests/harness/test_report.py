@@ -397,7 +397,7 @@ def test_a_score_as_the_command_prints_it(run_cli, tmp_path):
         "0",
         "--fault",
         "pool-occupy-toggles",
-        "--every-driver",
+        "--thorough",
     )
     code, out, err = run_cli("score", *arguments, "--json")
     assert code == 0, err

@@ -18,8 +18,8 @@ from kvlockstep.targets.registry import OWN_TARGETS, resolve
 QUICK = profile_of("quick")
 
 
-def test_a_contract_is_scored_with_every_driver_and_seed():
-    result = score(QUICK, contracts=["block_stack"], every_driver=True, jobs=1)
+def test_a_contract_is_scored_with_thorough_and_seed():
+    result = score(QUICK, contracts=["block_stack"], thorough=True, jobs=1)
     assert result.verdict == "holds"
     assert {fault.id for fault in result.faults} == {f.id for f in FAULTS.values() if f.contract == "block_stack"}
     for fault in result.faults:
@@ -65,6 +65,15 @@ def test_a_false_alarm_fails_the_score(monkeypatch):
     ]
     assert not result.missed
     assert result.verdict == "violated"
+
+
+@pytest.mark.parametrize(("longer", "verdict"), [(1.0, "inconclusive"), (10_000.0, "holds")])
+def test_a_known_good_target_that_misses_goals_is_played_longer(monkeypatch, longer, verdict):
+    monkeypatch.setattr("kvlockstep.runs.score.LONGER", longer)
+    # The first episode of this seed has 20 steps.
+    result = score(QUICK, contracts=["slot_pool"], seeds=(3,), clean_times=1.5 / QUICK.random_steps, jobs=1)
+    assert [clean.verdict for clean in result.clean] == [verdict, verdict]
+    assert all(clean.steps == 20 if clean.missed else clean.steps >= longer for clean in result.clean)
 
 
 def test_a_fault_that_one_seed_misses_is_caught_by_luck():

@@ -13,13 +13,16 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants.groups import GROUP_VARIANTS
 from kvlockstep.models.registry import model_of
+from kvlockstep.reference.kv_manager.groups.geometries import StatePool
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
 
 # The target that is right where a fault is not one over the reference.
-RIGHT = {TieredScheduler: "tiered", OverlapScheduler: "overlap"}
+GEOMETRIES = {manager: f"variant:{name}" for name, manager in GROUP_VARIANTS.items()}
+RIGHT = {TieredScheduler: "tiered", OverlapScheduler: "overlap", StatePool: "groups"} | GEOMETRIES
 
 
 @pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")

@@ -57,6 +57,7 @@ EXACT = {
         "accounting": ["after.memory_bytes", "outcome"],
         "gather_exact": ["outcome.*.*", "outcome.*.*.*"],
     },
+    "slot_mapping": {"structure": ["after.rows.*", "after.rows.*.*"]},
     "decode_graphs": {
         "accounting": ["after.free", "after.num_free"],
         "conservation": ["after.free.*"],

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from kvlockstep.impl.engines.host_memory import pageable
+from kvlockstep.impl.engines.lightllm.get import GET
 from kvlockstep.impl.engines.loading import find, without_the_rest
 
 BARE = (
@@ -53,7 +54,7 @@ MAX_REQUESTS = 512
 ENGINE = find(
     "lightllm",
     "server/router/dynamic_prompt/radix_cache.py",
-    "git clone https://github.com/ModelTC/lightllm and check out fc72ffab9a",
+    GET,
 )
 
 

@@ -1,6 +1,11 @@
 """LMDeploy."""
 
 TARGETS = {
+    "kv_write": {
+        "lmdeploy-fill": "kvlockstep.impl.engines.lmdeploy.kv_write:FillWriter",
+        "lmdeploy-int8": "kvlockstep.impl.engines.lmdeploy.kv_write:Int8Writer",
+        "lmdeploy-int8-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt8Writer",
+    },
     "kv_manager": {
         "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
     },

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from kvlockstep.impl.engines.lmdeploy.get import GET
 from kvlockstep.impl.engines.loading import find, without_the_rest
 from kvlockstep.impl.slots import slots_of
 
@@ -28,7 +29,7 @@ STUBS = ("lmdeploy.pytorch.disagg", "lmdeploy.pytorch.engine", "lmdeploy.pytorch
 ENGINE = find(
     "lmdeploy",
     "pytorch/paging/block_trie/kv_lifecycle.py",
-    "git clone https://github.com/InternLM/lmdeploy and check out 1263d5cd88",
+    GET,
 )
 
 with without_the_rest(ENGINE, BARE, STUBS):

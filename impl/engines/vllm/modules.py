@@ -1,7 +1,8 @@
 """vLLM's KV-cache code, loaded without what it needs a GPU, a server or a model for.
 
-Real are the KV cache manager with all below it, the schedulers, requests and their outputs. Stubs stand for
-configuration, sampling parameters, multimodal inputs, KV connectors and the engine's serialisation. A request's
+Real are the KV cache manager with all below it, the schedulers, requests and their outputs. So is
+the base class of KV connectors. Stubs stand for configuration, sampling parameters, multimodal inputs, the connectors
+of products and the engine's serialisation. A request's
 sampling parameters and the scheduler's configuration are plain namespaces with the fields that the code reads, at
 the engine's defaults (vllm/config, vllm/sampling_params.py).
 """
@@ -16,11 +17,14 @@ from typing import Any
 import torch
 
 from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.engines.vllm.get import GET
 
-GET = "pip download --no-deps --no-build-isolation --no-binary vllm vllm==0.33.0, and unpack it"
 BARE = (
     "vllm",
     "vllm.distributed",
+    "vllm.distributed.kv_transfer",
+    "vllm.distributed.kv_transfer.kv_connector",
+    "vllm.distributed.kv_transfer.kv_connector.v1",
     "vllm.lora",
     "vllm.v1",
     "vllm.v1.core",
@@ -40,12 +44,7 @@ STUBS = (
     "vllm.distributed.ec_transfer.ec_connector.base",
     "vllm.distributed.ec_transfer.ec_connector.factory",
     "vllm.distributed.ec_transfer.ec_connector.metrics",
-    "vllm.distributed.kv_transfer",
-    "vllm.distributed.kv_transfer.kv_connector",
     "vllm.distributed.kv_transfer.kv_connector.factory",
-    "vllm.distributed.kv_transfer.kv_connector.v1",
-    "vllm.distributed.kv_transfer.kv_connector.v1.base",
-    "vllm.distributed.kv_transfer.kv_connector.v1.metrics",
     "vllm.inputs",
     "vllm.multimodal",
     "vllm.multimodal.encoder_budget",
@@ -56,6 +55,8 @@ STUBS = (
     "vllm.pooling_params",
     "vllm.renderers",
     "vllm.sampling_params",
+    "vllm.v1.attention",
+    "vllm.v1.attention.backend",
     "vllm.v1.serial_utils",
 )
 
@@ -71,6 +72,11 @@ with without_the_rest(ENGINE, BARE, STUBS):
     _load("v1.structured_output").StructuredOutputManager = object
     # Text requests have no media to strip.
     _load("multimodal.utils").strip_covered_mm_data = lambda features, *_, **__: features
+    connector = _load("distributed.kv_transfer.kv_connector.v1.base")
+    # The package's own `__init__` imports these names, and every connector.
+    vars(_load("distributed.kv_transfer.kv_connector.v1")).update(
+        {name: getattr(connector, name) for name in ("KVConnectorBase_V1", "KVConnectorRole", "SupportsHMA")}
+    )
     manager = _load("v1.core.kv_cache_manager")
     utils = _load("v1.core.kv_cache_utils")
     pool = _load("v1.core.block_pool")
@@ -82,14 +88,17 @@ with without_the_rest(ENGINE, BARE, STUBS):
     scheduler = _load("v1.core.sched.scheduler")
     async_scheduler = _load("v1.core.sched.async_scheduler")
     outputs = _load("v1.outputs")
+    pause = _load("v1.core.sched.interface").PauseState
     events = _load("distributed.kv_events")
 
-logging.getLogger("vllm").setLevel(logging.ERROR)
+logging.getLogger("vllm").setLevel(logging.CRITICAL)
 single_type.register_all_kvcache_specs(None)
 HASH = hashing.sha256
 ADAPTER = "adapter-"
 utils.init_none_hash(HASH)
 ABORTED = request.RequestStatus.FINISHED_ABORTED
+ENDED_BY_ITSELF = (request.RequestStatus.FINISHED_STOPPED, request.RequestStatus.FINISHED_LENGTH_CAPPED)
+PAUSED_ALL, UNPAUSED = pause.PAUSED_ALL, pause.UNPAUSED
 PREEMPTED = request.RequestStatus.PREEMPTED
 RUNNING = request.RequestStatus.RUNNING
 

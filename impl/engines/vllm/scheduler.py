@@ -56,6 +56,7 @@ class VllmScheduler:
         self.drafts = drafts
         if drafts:
             _speculate(config, drafts, eagle)
+        self._configure(config)
         kind = vllm.async_scheduler.AsyncScheduler if asynchronous else vllm.scheduler.Scheduler
         grammar = SimpleNamespace(
             accept_tokens=lambda _request, _tokens: True, validate_tokens=lambda _request, tokens: tokens
@@ -78,7 +79,7 @@ class VllmScheduler:
 
     def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
         rejected = self._rejections(accepted)
-        output = self._scheduler.schedule()
+        output = self._decide()
         self._tell_worker(output)
         scheduled = output.num_scheduled_tokens
         fed = {new.req_id: new.prefill_token_ids or new.prompt_token_ids for new in output.scheduled_new_reqs}
@@ -104,9 +105,9 @@ class VllmScheduler:
         rids = list(output.num_scheduled_tokens)
         right = {rid: drafts[rid][:n] for rid, n in accepted.items()}
         tokens = [[*right.get(rid, []), sampled[rid]] if rid in sampled else [] for rid in rids]
-        ran = vllm.outputs.ModelRunnerOutput(rids, {rid: i for i, rid in enumerate(rids)}, tokens)
-        answers = self._scheduler.update_from_output(output, ran).values()
-        return [out.request_id for answer in answers for out in answer.outputs if out.finish_reason is not None]
+        return self._take_in(
+            output, vllm.outputs.ModelRunnerOutput(rids, {rid: i for i, rid in enumerate(rids)}, tokens)
+        )
 
     def abort(self, rid: str) -> None:
         self._scheduler.finish_requests(rid, vllm.ABORTED)
@@ -127,6 +128,17 @@ class VllmScheduler:
     def free_slots(self) -> Iterable[int] | None:
         queue = self._pool.free_block_queue.get_all_free_blocks()
         return self._slots([block.block_id for block in queue if block.block_hash is None])
+
+    def _configure(self, config: Any) -> None:
+        """Changes the configuration of the scheduler before there is one."""
+
+    def _decide(self) -> Any:
+        return self._scheduler.schedule()
+
+    def _take_in(self, output: Any, ran: Any) -> list[str]:
+        """Gives the scheduler what a batch has brought; returns the requests that have ended by it."""
+        answers = self._scheduler.update_from_output(output, ran).values()
+        return [out.request_id for answer in answers for out in answer.outputs if out.finish_reason is not None]
 
     def _tell_worker(self, output: Any) -> None:
         for rid in output.finished_req_ids | output.preempted_req_ids:

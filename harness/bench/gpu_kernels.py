@@ -1,0 +1,132 @@
+"""`python -m kvlockstep.bench.gpu_kernels [FILE]`: engines' kernels on this card, by their contracts.
+
+Each target plays random episodes in a process of its own for some seconds, since a wrong address ends all that is on a
+card's context. A far case has its blocks spread over more than 2^31 elements a plane.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kvlockstep.core.profiles import Profile
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers import Run
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.models.registry import model_of
+from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_divergences, load
+
+CONTRACTS = ("kv_write", "slot_mapping", "paged_alloc")
+OURS = {
+    "kv_write": {
+        "ours": "kvlockstep.impl.kv_write.writer:on_device",
+        "ours-row-scales": "kvlockstep.impl.kv_write.writer:rows_on_device",
+    },
+    "slot_mapping": {"ours": "kvlockstep.impl.slot_mapping:on_device"},
+    "paged_alloc": {"ours": "kvlockstep.impl.paged_alloc:on_device"},
+}
+SECONDS, FAR_SECONDS = 60.0, 15.0
+STEPS, FAR_STEPS = 400, 8
+FAR_ELEMENTS = (1 << 31) + (1 << 20)
+HEADINGS = ("contract", "kernel", "engine", "cases", "far cases", "verdict")
+
+
+def suites() -> Iterator[tuple[str, str, str, bool]]:
+    """Contract, target, factory, and whether it can be made far."""
+    for contract in CONTRACTS:
+        for name, path in {**OURS[contract], **ENGINE_TARGETS[contract]}.items():
+            scaled = "int8" in name or "row-scales" in name
+            yield contract, name, path, contract == "kv_write" and not scaled and not name.endswith("-far")
+
+
+def play(contract: str, path: str, seconds: float, seed: int, far: bool) -> dict[str, Any]:
+    """Plays episodes until the time is over or a law is violated."""
+    try:
+        factory = load(path, path)
+    except Exception as error:
+        missing = isinstance(error, EngineMissing) or isinstance(error.__cause__, EngineMissing)
+        return {"verdict": "skipped" if missing else "error", "cases": 0, "why": str(error)}
+    if far:
+        factory = partial(factory, least_elements=FAR_ELEMENTS)
+    cases, end = 0, time.monotonic() + seconds
+    with Watchdog(120.0).watching() as watchdog:
+        for number in itertools.count(seed):
+            steps = FAR_STEPS if far else STEPS
+            done = RandomWalk().run(
+                Run(model_of(contract), factory, Profile("kernels", random_steps=steps), watchdog, number)
+            )
+            cases += done.steps
+            if done.failure is not None:
+                why = f"{done.failure.law}: {done.failure.message}"
+                return {"verdict": "violated", "cases": cases, "why": why, "law": done.failure.law, "engine": ""}
+            if time.monotonic() > end:
+                return {"verdict": "holds", "cases": cases, "why": "", "law": ""}
+    raise AssertionError("the count of seeds does not end")
+
+
+def in_process(contract: str, path: str, seconds: float, seed: int, far: bool) -> dict[str, Any]:
+    """Plays in a process of its own; what ends that process is a verdict too."""
+    command = [sys.executable, "-m", __spec__.name, "--play", contract, path, str(seconds), str(seed), str(int(far))]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
+    last = done.stdout.strip().rpartition("\n")[2]
+    try:
+        found: dict[str, Any] = json.loads(last)
+        return found
+    except ValueError:
+        return {"verdict": "crashed", "cases": 0, "why": (done.stderr.strip() or "no output").rpartition("\n")[2]}
+
+
+def table(
+    seconds: float = SECONDS, far_seconds: float = FAR_SECONDS, workers: int = 14, seed: int = 1
+) -> Iterator[str]:
+    """The table of kernels, and below it what was violated."""
+    rows = list(suites())
+    with ThreadPoolExecutor(workers) as pool:
+        near = list(pool.map(lambda row: in_process(row[0], row[2], seconds, seed, False), rows))
+    # One at a time: each takes up to a quarter of a card's memory.
+    far = [in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None for row in rows]
+    known = {(d.contract, d.target, d.law): d.id for d in known_divergences()}
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield f"|{' --- |' * len(HEADINGS)}"
+    notes = []
+    for (contract, name, path, _), near_found, far_found in zip(rows, near, far, strict=True):
+        engine = path.split(".")[3] if ".engines." in path else "kvlockstep"
+        verdicts = []
+        for kind, found in (("", near_found), ("far: ", far_found)):
+            if found is None or found["verdict"] == "holds":
+                continue
+            same = known.get((contract, name, found.get("law", "")))
+            verdicts.append(f"{kind}known: {same}" if same else f"{kind}{found['verdict']}")
+            notes.append(f"- {contract} on {name}, {kind}{found['why']}")
+        far_cases = "" if far_found is None else f"{far_found['cases']:,}"
+        cells = (contract, name, engine, f"{near_found['cases']:,}", far_cases, "; ".join(verdicts) or "holds")
+        yield f"| {' | '.join(cells)} |"
+    if notes:
+        yield ""
+        yield from notes
+
+
+def main() -> None:
+    """Plays one suite if told to, else writes the table to the file named, or prints it."""
+    if sys.argv[1:2] == ["--play"]:
+        contract, path, seconds, seed, far = sys.argv[2:7]
+        print(json.dumps(play(contract, path, float(seconds), int(seed), bool(int(far)))))
+        return
+    lines = "\n".join(table(float(os.environ.get("KVLOCKSTEP_KERNEL_SECONDS", SECONDS))))
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(lines + "\n")
+    print(lines)
+
+
+if __name__ == "__main__":
+    main()

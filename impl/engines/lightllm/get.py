@@ -1,0 +1,3 @@
+"""How to get LightLLM."""
+
+GET = "git clone https://github.com/ModelTC/lightllm and check out fc72ffab9a"

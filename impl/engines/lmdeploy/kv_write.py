@@ -1,0 +1,131 @@
+"""kv_write on LMDeploy's `fill_kv_cache` (0.16.0), through its own launcher.
+
+The kernel takes block tables and lengths instead of slots. Here each run of neighbouring slots in a block is a request
+with that block as its table: one token each as in a decode, or runs as in a prefill, in turn. The engine pads with a
+request of one token in block 0, which is written, so there is no padding here. Source:
+lmdeploy/pytorch/kernels/cuda/fill_kv_cache.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from kvlockstep.impl.engines.kernels_apart import Apart
+from kvlockstep.impl.engines.lmdeploy.get import GET
+from kvlockstep.impl.engines.loading import find
+from kvlockstep.impl.interpreted import INTERPRETED
+from kvlockstep.impl.kv_write.far import arena_for
+from kvlockstep.reference.kv_write.contract import Rows
+from kvlockstep.reference.kv_write.layout import Geometry
+
+ENGINE = find("lmdeploy", "pytorch/kernels/cuda/fill_kv_cache.py", GET)
+DEVICE = "cpu" if INTERPRETED else "cuda"
+
+
+class QuantPolicy(IntEnum):
+    """As in lmdeploy/messages.py."""
+
+    NONE = 0
+    INT4 = 4
+    INT8 = 8
+    FP8 = 16
+    FP8_E5M2 = 17
+    TURBO_QUANT = 42
+
+
+NAMES = ("lmdeploy.pytorch.kernels.cuda.fill_kv_cache",)
+GIVEN: dict[str, dict[str, Any]] = {"lmdeploy.messages": {"QuantPolicy": QuantPolicy}}
+(filling,) = Apart(ENGINE, NAMES, GIVEN).load(*NAMES)
+
+
+class FillWriter:
+    """Bits, into caches of either layout. K and V have strides and dims of their own; a block is a power of two."""
+
+    engine = "lmdeploy"
+    version = ENGINE.version
+    interpreted = INTERPRETED
+    layouts = "NHD HND"
+    own_strides = own_dims = power_of_two = True
+    pads = False
+    policy = QuantPolicy.NONE
+
+    def __init__(self, least_elements: int = 0) -> None:
+        self._least = least_elements
+
+    def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
+        self.arena = arena_for(geometry, memory, scales, DEVICE, self._least)
+        self._calls = 0
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        if not slots:
+            return
+        self._calls += 1
+        size = self.arena.geometry.block_size
+        runs = self._runs(slots) if self._calls % 2 else [(slot, 1) for slot in slots]
+        tables = (self.arena.slots([slot for slot, _ in runs]) // size).unsqueeze(1)
+        lengths = [n for _, n in runs]
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        whole = [slot % size + n for slot, n in runs]
+        arena = self.arena
+        counts = [self._numbers(numbers) for numbers in (starts, lengths, whole)]
+        filling.fill_kv_cache(
+            *(arena.rows(keys, 0), arena.rows(values, 1), *self._caches(layer)),
+            *(*counts, max(lengths), tables),
+            *self._scales(layer),
+            quant_policy=self.policy,
+            kv_layout="bshd" if arena.geometry.layout == "NHD" else "bhsd",
+        )
+
+    def memory(self) -> bytes:
+        return self.arena.memory()
+
+    def scales(self) -> bytes:
+        return self.arena.scales()
+
+    def _caches(self, layer: int) -> list[torch.Tensor]:
+        caches = [self.arena.cache(layer, plane) for plane in (0, 1)]
+        return caches if self.arena.geometry.layout == "NHD" else [cache.transpose(1, 2) for cache in caches]
+
+    def _scales(self, layer: int) -> tuple[torch.Tensor, ...]:
+        return ()
+
+    def _runs(self, slots: Sequence[int]) -> list[tuple[int, int]]:
+        """The slots as (first, how many) runs of neighbours within a block."""
+        runs: list[tuple[int, int]] = []
+        for slot in slots:
+            if runs and slot == sum(runs[-1]) and slot % self.arena.geometry.block_size:
+                runs[-1] = runs[-1][0], runs[-1][1] + 1
+            else:
+                runs.append((slot, 1))
+        return runs
+
+    def _numbers(self, numbers: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=DEVICE)
+
+
+class Int8Writer(FillWriter):
+    """`--quant-policy 8`: codes of 8 bits. Each token and head has a scale and a zero point in the model's dtype."""
+
+    given = "float16"
+    kept = "uint8"
+    scale = "zero"
+    scale_dtype = "float16"
+    quotient = "given"
+    keeps_scales = True
+    policy = QuantPolicy.INT8
+
+    def _scales(self, layer: int) -> tuple[torch.Tensor, ...]:
+        scales = [self.arena.row_scales(layer, plane) for plane in (0, 1)]
+        if self.arena.geometry.layout == "HND":
+            scales = [scale.transpose(1, 2) for scale in scales]
+        return tuple(scales)
+
+
+class VariedInt8Writer(Int8Writer):
+    """The same for rows that are not all equal, on which it divides by 0 (known.toml)."""
+
+    narrow_rows = False

@@ -1,0 +1,90 @@
+"""kv_scheduler with transfers on vLLM's v1 Scheduler and AsyncScheduler (0.33.0) with a KV connector.
+
+The scheduler is driven as in scheduler.py. What its worker would do for the connector is done here, in the order of
+vllm/v1/worker/gpu/kv_connector.py, ActiveKVConnector: loads that the batch needs start in front of it and are waited
+for, all other transfers start behind it, and what has ended is reported with the result of a batch.
+
+A step without a batch is what the engine makes of a paused scheduler (`pause_generation` with mode "keep"): `schedule`
+decides nothing, the worker hears of the requests that have ended, and `update_from_output` gets its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+from kvlockstep.impl.engines.vllm import modules as vllm
+from kvlockstep.impl.engines.vllm.scheduler import VllmScheduler
+
+vllm.scheduler.KVConnectorFactory = SimpleNamespace(
+    create_connector=lambda config, role, kv_cache_config: config.kv_transfer_config.connector
+)
+
+
+class ConnectedScheduler(VllmScheduler):
+    """A scheduler with a connector. `policy_on_failure` is `kv_load_failure_policy`, other options are the base's."""
+
+    late_release = in_steps = True
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        policy_on_failure: str = "recompute",
+        **options: Any,
+    ) -> None:
+        self.blocks, self.block_size = blocks, block_size
+        self._policy_on_failure = policy_on_failure
+        super().__init__(blocks, block_size, budget, running, **options)
+        self.failed_loads = "recompute" if policy_on_failure == "recompute" else "end"
+        # With batches that overlap it frees no block that a batch in flight may write.
+        self.preempts_in_flight = self.overlap == 1
+
+    def connect(self, config: Any) -> Any:
+        """Makes the connector for a configuration, which it may change."""
+        raise NotImplementedError
+
+    def results(self, finished: set[str]) -> Any:
+        """What the worker reports at the end of a step that named these requests as finished: a KVConnectorOutput."""
+        raise NotImplementedError
+
+    def poll(self) -> Collection[str]:
+        self._scheduler.set_pause_state(vllm.PAUSED_ALL)
+        output = self._decide()
+        self._scheduler.set_pause_state(vllm.UNPAUSED)
+        self._tell_worker(output)
+        return self._take_in(output, vllm.outputs.ModelRunnerOutput([], {}))
+
+    def reset(self) -> None:
+        self._scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+
+    def slots(self, rid: str) -> list[int]:
+        request = self._scheduler.requests.get(rid)
+        return [] if request is None or request.is_finished() else super().slots(rid)
+
+    def limbo(self) -> int:
+        """Blocks of requests that have ended, kept for a transfer or for a batch in flight."""
+        scheduler = self._scheduler
+        kept = {block.block_id for _, blocks in scheduler.deferred_frees for block in blocks}
+        held: set[int] = set()
+        for rid, request in scheduler.requests.items():
+            blocks = scheduler.kv_cache_manager.get_block_ids(rid)[0]
+            (kept if request.is_finished() else held).update(blocks)
+        return len(kept - held - {0}) * self.block_size
+
+    def _configure(self, config: Any) -> None:
+        config.kv_transfer_config = SimpleNamespace(
+            kv_load_failure_policy=self._policy_on_failure,
+            kv_connector_extra_config={},
+            engine_id="engine",
+            is_kv_producer=True,
+            is_kv_consumer=True,
+        )
+        config.kv_transfer_config.connector = self.connect(config)
+
+    def _take_in(self, output: Any, ran: Any) -> list[str]:
+        ran.kv_connector_output = self.results(output.finished_req_ids)
+        return super()._take_in(output, ran)

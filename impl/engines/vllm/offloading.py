@@ -1,0 +1,194 @@
+"""kv_scheduler with transfers on vLLM's Scheduler (0.33.0) with its OffloadingConnector and the CPU tier, LRU and ARC.
+
+Real are both sides of the connector and its CPU manager; in the place of the copy engine, an OffloadingWorker, stands
+one that copies nothing. The connector decides a store in the step that computes its blocks and submits it in the next.
+It frees blocks under a running store and has the worker wait before they are written (`jobs_to_flush`). It asserts that
+every transfer succeeds, so none may fail.
+
+A request waits while its own stores are in flight, or while another one stores what it could hit. Others overtake it,
+so no order of admission is promised.
+Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and offloading/; vllm/v1/kv_offload.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Hashable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.engines.vllm import modules as vllm
+from kvlockstep.impl.engines.vllm.connected import ConnectedScheduler
+from kvlockstep.impl.engines.vllm.tier import cpu
+from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+
+BARE = ("vllm.distributed.kv_transfer.kv_connector.v1.offloading",)
+STUBS = (
+    "vllm._custom_ops",
+    "vllm.distributed.parallel_state",
+    "vllm.forward_context",
+    "vllm.model_executor",
+    "vllm.model_executor.layers.attention_layer_base",
+    "vllm.v1.kv_offload.cpu.gpu_worker",
+    "vllm.v1.kv_offload.cpu.shared_offload_region",
+)
+CPU = "cpu"
+
+with without_the_rest(vllm.ENGINE, BARE, STUBS):
+    offload: Any = importlib.import_module("vllm.v1.kv_offload.base")
+    product: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector")
+
+
+class CopyEngine(offload.OffloadingWorker):  # type: ignore[misc]
+    """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now."""
+
+    def __init__(self) -> None:
+        self.before = True
+        self.fence: list[Hashable] = []
+        self.submitted: list[Transfer] = []
+        self.finished: list[Any] = []
+        self.rids: dict[Hashable, str] = {}
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        pairs = [(int(block), int(unit)) for block, unit in zip(src_spec.block_ids, dst_spec.block_ids, strict=True)]
+        self.submitted.append(Transfer(job_id, "store", CPU, pairs, (), self.before))
+        return True
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
+        pairs = [(int(unit), int(block)) for unit, block in zip(src_spec.block_ids, dst_spec.block_ids, strict=True)]
+        after = tuple(self.fence) if self.before else ()
+        self.submitted.append(Transfer(job_id, "load", CPU, pairs, [self.rids[job_id]], self.before, after))
+        return True
+
+    def get_finished(self) -> list[Any]:
+        finished, self.finished = self.finished, []
+        return finished
+
+    def wait(self, job_ids: set[int]) -> None:
+        self.fence += sorted(job_ids)
+
+
+class OffloadingScheduler(ConnectedScheduler):
+    """A scheduler with an OffloadingConnector. `chunks` bounds the CPU tier; each holds one block."""
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        eviction: str = "lru",
+        inside: bool = False,
+        prompt_only: bool = False,
+        repaired: bool = True,
+        **options: Any,
+    ) -> None:
+        self.tiers = {CPU: blocks}
+        self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
+        super().__init__(blocks, block_size, budget, running, **options)
+        self.policy = None  # type: ignore[assignment]
+
+    def connect(self, config: Any) -> Any:
+        """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
+        config.kv_transfer_config.kv_connector_extra_config = {
+            "offload_prompt_only": self._prompt_only,
+            "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
+        }
+        vars(config.cache_config).update(
+            block_size=self.block_size,
+            prefix_match_unit=None,
+            prefix_cache_retention_interval=None,
+            cache_dtype="auto",
+            kv_cache_layout=None,
+        )
+        vars(config.model_config).update(
+            model="model", dtype="torch.float16", use_mla=False, get_total_num_kv_heads=lambda: 1
+        )
+        vars(config.parallel_config).update(
+            world_size=1, rank=0, tensor_parallel_size=1, data_parallel_rank_local=None, nnodes_within_dp=1,
+            distributed_executor_backend="uni",
+        )  # fmt: skip
+        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction)
+        self._copies = CopyEngine()
+        product.OffloadingSpecFactory = SimpleNamespace(
+            create_spec=lambda given: Spec(given, self._manager, self._copies)
+        )
+        cache_config = vllm.cache_config(self.blocks, self.block_size)
+        role = vllm.connector.KVConnectorRole
+        self._worker = product.OffloadingConnector(config, role.WORKER, cache_config)
+        self._worker.connector_worker._init_worker(None)
+        kind = OneTokenComputed if self._repaired else product.OffloadingConnector
+        return kind(config, role.SCHEDULER, cache_config)
+
+    def results(self, finished: set[str]) -> Any:
+        output = vllm.outputs.KVConnectorOutput()
+        _, output.finished_recving = self._worker.get_finished(finished)
+        output.kv_connector_worker_meta = self._worker.build_connector_worker_meta()
+        return output
+
+    def transfers(self) -> Sequence[Transfer]:
+        submitted, self._copies.submitted = self._copies.submitted, []
+        return submitted
+
+    def waits(self) -> Collection[Hashable]:
+        return self._copies.fence
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        self._copies.finished.append(offload.TransferResult(id, ok))
+
+    def tier(self, name: str) -> TierUnits:
+        policy, manager = self._manager._policy, self._manager
+        found = policy.chunks.values() if self._eviction == "lru" else [*policy.t1.values(), *policy.t2.values()]
+        chunks = [(chunk.chunk_id, chunk.ref_cnt) for chunk in found]
+        return TierUnits(
+            [*manager._free_list, *range(manager._num_allocated_chunks, self.tiers[name])],
+            [unit for unit, count in chunks if count >= 0],
+            [unit for unit, count in chunks if count < 0],
+            [unit for unit, count in chunks if count > 0],
+        )
+
+    def _decide(self) -> Any:
+        """The scheduler decides, and the worker does what it does in front of the batch and behind it."""
+        output = super()._decide()
+        worker, meta = self._worker, output.kv_connector_metadata
+        self._copies.before, self._copies.fence = True, []
+        self._copies.rids = {id: job.req_id for id, job in meta.load_jobs.items()}
+        worker.handle_preemptions(meta)
+        worker.bind_connector_metadata(meta)
+        self._copies.before = output.has_sync_kv_loads
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        return output
+
+
+class OneTokenComputed(product.OffloadingConnector):  # type: ignore[misc]
+    """Loads nothing for a request of one token: see vllm-one-token-loaded-again in known.toml."""
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        if request.num_tokens == 1:
+            return 0, False
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        return found
+
+
+class Spec(offload.OffloadingSpec):  # type: ignore[misc]
+    """Gives the connector its manager and its copy engine."""
+
+    def __init__(self, config: Any, manager: Any, copies: CopyEngine) -> None:
+        super().__init__(config)
+        self._manager, self._copies = manager, copies
+
+    def get_manager(self) -> Any:
+        return self._manager
+
+    def get_worker(self, kv_caches: Any) -> CopyEngine:
+        return self._copies
+
+
+make = OffloadingScheduler
+make_arc = partial(OffloadingScheduler, eviction="arc")
+make_inside = partial(OffloadingScheduler, inside=True)
+make_async = partial(OffloadingScheduler, asynchronous=True)
+make_unrepaired = partial(OffloadingScheduler, repaired=False)

@@ -1,0 +1,210 @@
+"""Faults of kv_write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
+from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
+from kvlockstep.reference.kv_write.writer import KVWriter, QuantisedWriter, TensorScaleWriter, ZeroPointWriter
+
+
+@fault("write-pad-wraps", law="padding", seen=("vllm#43810",))
+class PaddingWraps(KVWriter):
+    """Padding is written to the last slot of its layer."""
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        last = self._geometry.slots - 1
+        padding = [i for i, slot in enumerate(slots) if slot == PAD_SLOT]
+        super().write(layer, [last] * len(padding), [keys[i] for i in padding], [values[i] for i in padding])
+        super().write(layer, slots, keys, values)
+
+
+@fault("write-strides-of-k", law="write_isolation", seen=("flashinfer#527",))
+class StridesOfK(KVWriter):
+    """V is written with the strides of K."""
+
+    def _place(self, layer: int, plane: int, slot: int, head: int, element: int) -> int:
+        block, offset = divmod(slot, self._geometry.block_size)
+        where = self._planes[layer][0]._replace(base=self._planes[layer][plane].base)
+        return min(where.at(block, offset, head, element), len(self._memory) // self._width - 1)
+
+
+@fault("write-dense-tokens", law="write_isolation", seen=("flashinfer#527",))
+class DenseTokens(KVWriter):
+    """Tokens are taken to lie next to one another, whatever gap is between them."""
+
+    def _place(self, layer: int, plane: int, slot: int, head: int, element: int) -> int:
+        gap = self._geometry.value_gap if plane else self._geometry.key_gap
+        return super()._place(layer, plane, slot, head, element) - gap * (slot % self._geometry.block_size)
+
+
+@fault("write-16-bits", law="write_isolation", seen=("flashinfer#3136",))
+class NarrowPlaces(KVWriter):
+    """Places are computed in too few bits, so that the far end of the buffer wraps around to its start."""
+
+    def _place(self, layer: int, plane: int, slot: int, head: int, element: int) -> int:
+        return super()._place(layer, plane, slot, head, element) % 128
+
+
+@fault("write-tail-tile", law="write_isolation", seen=("mutant",))
+class TailTile(KVWriter):
+    """A row of a head is written in tiles of four elements, and the last tile is not masked."""
+
+    def _store(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> None:
+        super()._store(layer, plane, slot, head, row)
+        last = self._geometry.heads - 1
+        if head == last and self._geometry.layout == "NHD":
+            place = self._place(layer, plane, slot, head, 0)
+            for element in range(len(row), -(-len(row) // 4) * 4):
+                self._put(min(place + element, len(self._memory) // self._width - 1), 0)
+
+
+@fault("write-odd-element", law="content_equality", seen=("mutant",))
+class LastElementLost(KVWriter):
+    """The last element of a head is left out where the head dim is odd."""
+
+    def _store(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> None:
+        super()._store(layer, plane, slot, head, row[: len(row) // 2 * 2])
+
+
+@fault("write-through-floats", law="content_equality", seen=("FastDeploy#5544 (b)",))
+class ThroughFloats(KVWriter):
+    """Bits are moved as numbers, so that NaNs lose their payload."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        given = self._geometry.given
+        return [encode(math.nan, given) if math.isnan(decode(bits, given)) else bits for bits in row]
+
+
+@fault("write-padding-shifts", law="content_equality", seen=("vllm#13418",))
+class PaddingShifts(KVWriter):
+    """Padding slots are dropped and their rows are not, so that later rows shift."""
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        real = [slot for slot in slots if slot != PAD_SLOT]
+        super().write(layer, real, keys[: len(real)], values[: len(real)])
+
+
+@fault("write-repeats-mixed", law="repeats", seen=("mutant",))
+class RepeatsAreAdded(KVWriter):
+    """Rows of a slot that comes twice are merged bit by bit."""
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        for i, slot in enumerate(slots):
+            for j in range(i):
+                if slots[j] == slot:
+                    keys = [*keys[:i], [a | b for a, b in zip(keys[i], keys[j], strict=True)], *keys[i + 1 :]]
+        super().write(layer, slots, keys, values)
+
+
+@fault("write-gather-sorted", law="gather_exact", seen=("mutant",))
+class GathersSorted(KVWriter):
+    """A gather returns the rows in the order of their slots."""
+
+    def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        return super().gather(layer, sorted(slots))
+
+
+@fault("write-gather-clears", law="purity", seen=("mutant",))
+class GatherClears(KVWriter):
+    """A gather clears the first element of each row that it has read."""
+
+    def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        found = super().gather(layer, slots)
+        for slot in slots:
+            self._put(self._place(layer, 0, slot, 0, 0), 0)
+        return found
+
+
+@fault("write-scale-of-tile", law="scale_exact", seen=("mutant",))
+class ScaleOfTile(QuantisedWriter):
+    """The scale is that of the largest element so far, of this row or of one before it in the call."""
+
+    _largest = 0.0
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        self._largest = 0.0
+        super().write(layer, slots, keys, values)
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        self._largest = max(self._largest, super()._scale(numbers))
+        return self._largest
+
+
+@fault("write-scale-first-half", law="scale_exact", seen=("mutant",))
+class ScaleOfFirstHalf(QuantisedWriter):
+    """The scale leaves out the last element of a row."""
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        return super()._scale(numbers[:-1] or numbers)
+
+
+@fault("write-scale-next-row", law="write_isolation", seen=("mutant",))
+class ScaleOfNextRow(QuantisedWriter):
+    """The scale of the last head is stored twice, the second time behind its row."""
+
+    def _put_scale(self, place: int, number: float) -> None:
+        super()._put_scale(place, number)
+        super()._put_scale(place + 1, number)
+
+
+@fault("write-codes-truncated", law="codes", seen=("mutant",))
+class Truncates(QuantisedWriter):
+    """Quotients are cut off towards 0 where the code is an integer."""
+
+    def _code(self, number: float, scale: float) -> int:
+        if self._geometry.kept != "int8" or not scale:
+            return super()._code(number, scale)
+        return encode(math.trunc(number / scale), "int8")
+
+
+@fault("write-codes-wrap", law="codes", seen=("mutant",))
+class CodesWrap(TensorScaleWriter):
+    """What is out of the range of int8 wraps around."""
+
+    kept = "int8"
+
+    def _code(self, number: float, scale: float) -> int:
+        return round(min(max(number / scale, -(2.0**31)), 2.0**31)) & 0xFF
+
+
+@fault("write-fp8-nan", law="codes", seen=("mutant",))
+class NotSaturating(TensorScaleWriter):
+    """What is too large for fp8 becomes NaN."""
+
+    kept = "float8_e4m3fn"
+
+    def _code(self, number: float, scale: float) -> int:
+        return 0x7F if abs(number / scale) > MOST["float8_e4m3fn"] else super()._code(number, scale)
+
+
+@fault("write-zero-divides", law="decoded_within_bound", seen=("mutant",))
+class DividesByZero(ZeroPointWriter):
+    """A row of equal elements has the scale 0 and NaN as its zero point."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        if len(set(row)) > 1:
+            return super()._codes(layer, plane, slot, head, row)
+        place = self._geometry.scale_at(layer, plane, slot, head)
+        self._put_scale(place, 0.0)
+        self._put_scale(place + 1, math.nan)
+        return [0 for _ in row]
+
+
+@fault("write-zero-clamped", law="decoded_within_bound", seen=("mutant",))
+class ZeroPointClamped(ZeroPointWriter):
+    """The zero point is kept in the range of codes, though the range of the row lacks 0."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        kept, given = self._geometry.kept, self._geometry.given
+        super()._codes(layer, plane, slot, head, row)
+        numbers = [decode(bits, given) for bits in row]
+        scale = (max(numbers) - min(numbers)) / (MOST[kept] - LEAST[kept])
+        if not scale:
+            return super()._codes(layer, plane, slot, head, row)
+        zero = min(max(-min(numbers) / scale, LEAST[kept]), MOST[kept])
+        self._put_scale(self._geometry.scale_at(layer, plane, slot, head) + 1, zero)
+        return [encode(number / scale + zero, kept) for number in numbers]

@@ -1,0 +1,41 @@
+"""Triton, by its interpreter where there is no GPU; import it from here, before anything else does.
+
+The interpreter runs kernels on CPU tensors, one program after the other: 0.3 to 1 ms each. What moves or maps runs
+there as on a card. What computes may not: in Triton 3.6 a cast to float8 loses carries, does not saturate and drops
+subnormals, and one to bfloat16 truncates. `numbers_are_right` says whether casts can be judged.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+INTERPRETED = not torch.cuda.is_available()
+if INTERPRETED:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is declared, Triton's own included
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+numbers_are_right = not INTERPRETED
+
+
+def _mend_ranges() -> None:
+    """Lets `range` of a kernel take a tensor with numpy 2.4, which makes no number of an array of one dimension."""
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
+
+
+if INTERPRETED:
+    _mend_ranges()
+
+__all__ = ["INTERPRETED", "numbers_are_right", "tl", "triton"]

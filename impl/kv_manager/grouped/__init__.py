@@ -1,0 +1,1 @@
+"""kv_manager in blocks with several groups."""

@@ -1,0 +1,280 @@
+"""kv_manager in blocks with groups: one walk finds the prefix that full, window, chunked and state groups all serve."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kvlockstep.impl.kv_manager.grouped.pools import GroupPool
+from kvlockstep.impl.kv_manager.grouped.prefixes import Prefix, PrefixIndex
+from kvlockstep.impl.slots import slots_of
+from kvlockstep.reference.kv_manager.groups.contract import Group, Step, needed
+
+
+class Request:
+    """A live request. `prefix` is its longest known prefix, of `steps` steps. `tables`, `states` and `saves` are by
+    group: a table of blocks, of which the first `slid` are gone; the block of a state; those that a step saves to.
+    """
+
+    __slots__ = ("computed", "extra_key", "prefix", "saves", "slid", "states", "steps", "tables", "tokens")
+
+    def __init__(self, tokens: array[int], extra_key: int | None, computed: int, groups: int) -> None:
+        self.tokens = tokens
+        self.extra_key = extra_key
+        self.computed = computed
+        self.prefix: Prefix | None = None
+        self.steps = 0
+        self.tables: list[list[int | None]] = [[] for _ in range(groups)]
+        self.slid = [0] * groups
+        self.states: list[int | None] = [None] * groups
+        self.saves: list[dict[int, int]] = [{} for _ in range(groups)]
+
+    def stops(self, n: int) -> range:
+        """Where a step of `n` tokens may end: drafts, which are not known yet, may be rejected."""
+        end = self.computed + n
+        return range(max(self.computed + 1, min(len(self.tokens), end)), end + 1)
+
+
+class GroupedBlockManager:
+    """Groups `groups` in `pools`, blocks by name. Meets KVManagerTarget with groups, without withdrawals and events.
+
+    Trick: prefixes are one chain for all groups, so a lookup costs one dict access per step, however many groups there
+    are; windows slide by an index, so a commit costs what it frees.
+    """
+
+    chunk = extra_key = copies_at_reserve = frees_window = True
+    can_fork = can_reset = can_evict_all = True
+    hash_trust = "tokens+parent"
+
+    def __init__(self, groups: tuple[Group, ...], pools: Mapping[str, int]) -> None:
+        self.groups = groups
+        self.block_size = groups[0].block_size
+        self.pools = dict(pools) if len(pools) > 1 else None
+        self.total = pools[groups[0].pool] * self.block_size
+        self._blocks = dict(pools)
+        self._attention = [g for g, group in enumerate(groups) if group.kind != "state"]
+        self._states = [g for g, group in enumerate(groups) if group.kind == "state"]
+        self._windows = [g for g in self._attention if groups[g].kind != "full"]
+        self._step = math.gcd(*(group.block_size for group in groups))
+        self.reset()
+
+    def reset(self) -> None:
+        """Ends every request and forgets everything cached."""
+        self._pools = {name: GroupPool(blocks) for name, blocks in self._blocks.items()}
+        self._pool = [self._pools[group.pool] for group in self.groups]
+        self._index = PrefixIndex(self.groups, self._step)
+        self._live: dict[str, Request] = {}
+        self._due: list[tuple[int, int, int]] = []
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
+        """Pins the longest prefix that every group serves, and owns blocks for `n` tokens more."""
+        known = array("q", tokens)
+        chain, cached = self._index.lookup(known.tobytes(), self._step * known.itemsize, extra_key)
+        request = Request(known, extra_key, cached, len(self.groups))
+        hit: Counter[str] = Counter()
+        for g, group in enumerate(self.groups):
+            blocks = self._hit(request, g, chain)
+            hit[group.pool] += self._pool[g].idle_among(blocks)
+        request.prefix, request.steps = chain[-1] if chain else None, len(chain)
+        n = min(n, len(tokens) - cached)
+        need = self._need(request, n)
+        if any(need[name] > pool.room - hit[name] for name, pool in self._pools.items()):
+            return None
+        for g in range(len(self.groups)):
+            for block in self._held(request, g):
+                self._pool[g].hold(block)
+        self._live[rid] = request
+        self._grow(request, n)
+        return cached
+
+    def append(self, rid: str, token: int) -> None:
+        """One more token is known."""
+        self._live[rid].tokens.append(token)
+
+    def reserve(self, rid: str, n: int) -> bool:
+        """Takes blocks for the next `n` tokens; a shared block that they start in is copied first."""
+        request = self._live[rid]
+        need = self._need(request, n)
+        if any(need[name] > pool.room for name, pool in self._pools.items()):
+            return False
+        self._grow(request, n)
+        return True
+
+    def copies(self) -> list[tuple[Any, ...]]:
+        """The block copies of this step's copy-on-writes."""
+        if self.pools:
+            return [(self.groups[g].pool, source, target) for g, source, target in self._due]
+        return [(source, target) for _, source, target in self._due]
+
+    def launch(self) -> None:
+        """The copies have run: their sources may go."""
+        for g, source, _ in self._due:
+            self._pool[g].release(source)
+        self._due.clear()
+
+    def slots(self, rid: str, group: int) -> list[int | None]:
+        """The slots of the request's blocks in a group, None for those that are gone."""
+        request, size = self._live[rid], self.groups[group].block_size
+        table, slid = request.tables[group], request.slid[group]
+        held = slots_of([block for block in table[slid:] if block is not None], size)
+        return [*[None] * (slid * size), *held]
+
+    def held(self, rid: str, group: int) -> list[int]:
+        """The blocks that the request holds in a group."""
+        return self._held(self._live[rid], group)
+
+    def state(self, rid: str, group: int) -> Step:
+        """Where this step reads the state of the request, and where it saves it."""
+        request = self._live[rid]
+        return Step(request.states[group], list(request.saves[group].items()))
+
+    def commit(self, rid: str, n: int) -> None:
+        """`n` tokens more are computed: what they complete is published, and windows slide."""
+        request = self._live[rid]
+        request.computed += n
+        step, index = self._step, self._index
+        for steps in range(request.steps + 1, request.computed // step + 1):
+            tokens = request.tokens[(steps - 1) * step : steps * step].tobytes()
+            prefix = request.prefix = index.longer(request.prefix, request.extra_key, tokens)
+            for g in self._attention:
+                place, part = divmod(steps, index.per_block[g])
+                if not part and prefix.blocks[g] is None and (block := request.tables[g][place - 1]) is not None:
+                    self._pool[g].publish(block, prefix, g)
+            request.steps = steps
+        for g in self._states:
+            self._keep_state(request, g)
+        for g in self._windows:
+            self._slide(request, g)
+
+    def finish(self, rid: str) -> None:
+        """Releases the request's blocks, the end of a prefix first; what is published stays until it is taken."""
+        request = self._live.pop(rid)
+        for g, pool in enumerate(self._pool):
+            for block in reversed(self._held(request, g)):
+                pool.release(block)
+
+    def abort(self, rid: str) -> None:
+        """Releases what the request holds."""
+        self.finish(rid)
+
+    def preempt(self, rid: str) -> None:
+        """Releases what the request holds; what it computed may still be published when it comes back."""
+        self.finish(rid)
+
+    def fork(self, rid: str, child: str) -> list[tuple[Any, ...]] | None:
+        """The child shares every attention block, and gets a copy of each state."""
+        parent = self._live[rid]
+        states = [(g, state) for g, state in enumerate(parent.states) if state is not None]
+        need = Counter(self.groups[g].pool for g, _ in states)
+        if any(need[name] > pool.room for name, pool in self._pools.items()):
+            return None
+        forked = Request(parent.tokens[:], parent.extra_key, parent.computed, len(self.groups))
+        forked.prefix, forked.steps, forked.slid = parent.prefix, parent.steps, parent.slid.copy()
+        for g in self._attention:
+            forked.tables[g] = parent.tables[g][: -(-parent.computed // self.groups[g].block_size)]
+            for block in self._held(forked, g):
+                self._pool[g].hold(block)
+        copies: list[tuple[Any, ...]] = []
+        for g, source in states:
+            target = forked.states[g] = self._pool[g].take()
+            copies.append((self.groups[g].pool, source, target) if self.pools else (source, target))
+        self._live[child] = forked
+        return copies
+
+    def evict_all(self) -> None:
+        """Drops every published block that no request holds."""
+        for pool in self._pools.values():
+            pool.evict_all()
+
+    def avail(self, pool: str = "") -> int:
+        """Free blocks of a pool, blank or published."""
+        return self._named(pool).room
+
+    def free_now(self, pool: str = "") -> int:
+        """Blank blocks of a pool."""
+        return len(self._named(pool).blank)
+
+    def free_slots(self, pool: str = "") -> Iterable[int] | None:
+        """The blank blocks of a pool."""
+        return self._named(pool).blank.copy()
+
+    def _named(self, pool: str) -> GroupPool:
+        return self._pools[pool or self.groups[0].pool]
+
+    def _held(self, request: Request, g: int) -> list[int]:
+        state, saves = request.states[g], request.saves[g]
+        if g in self._states:
+            return list(dict.fromkeys([*([] if state is None else [state]), *saves.values()]))
+        return [block for block in request.tables[g][request.slid[g] :] if block is not None]
+
+    def _hit(self, request: Request, g: int, chain: list[Prefix]) -> list[int]:
+        """Puts the blocks that the group reads of a hit into the request, and returns them."""
+        group, cached = self.groups[g], request.computed
+        if group.kind == "state":
+            state = request.states[g] = chain[-1].blocks[g] if chain else None
+            return [] if state is None else [state]
+        reads = needed(group, cached, cached)
+        slid = request.slid[g] = reads.start // group.block_size
+        places = range(slid, cached // group.block_size if reads else slid)
+        request.tables[g] = [*[None] * slid, *(self._index.block_at(chain, g, place) for place in places)]
+        return self._held(request, g)
+
+    def _need(self, request: Request, n: int) -> Counter[str]:
+        """How many blocks of each pool the next `n` tokens take."""
+        need: Counter[str] = Counter()
+        end = request.computed + n
+        for g in self._attention:
+            group = self.groups[g]
+            missing = -(-end // group.block_size) - len(request.tables[g])
+            need[group.pool] += max(0, missing) + (self._shared(request, g) is not None)
+        for g in self._states:
+            need[self.groups[g].pool] += len(request.stops(n)) - self._goes_on_in_place(request, g)
+        return need
+
+    def _grow(self, request: Request, n: int) -> None:
+        """Takes what `_need` has counted."""
+        end = request.computed + n
+        for g in self._attention:
+            pool, table, size = self._pool[g], request.tables[g], self.groups[g].block_size
+            if (source := self._shared(request, g)) is not None:
+                target = table[request.computed // size] = pool.take()
+                self._due.append((g, source, target))
+            table.extend([pool.take() for _ in range(-(-end // size) - len(table))])
+        for g in self._states:
+            own = request.states[g] if self._goes_on_in_place(request, g) else None
+            for stop in request.stops(n):
+                request.saves[g][stop], own = self._pool[g].take() if own is None else own, None
+
+    def _goes_on_in_place(self, request: Request, g: int) -> bool:
+        state = request.states[g]
+        return state is not None and self._pool[g].owned(state)
+
+    def _shared(self, request: Request, g: int) -> int | None:
+        """The block of the next position, if it has more than one holder."""
+        place, table = request.computed // self.groups[g].block_size, request.tables[g]
+        block = table[place] if place < len(table) else None
+        return block if block is not None and self._pool[g].holders[block] > 1 else None
+
+    def _keep_state(self, request: Request, g: int) -> None:
+        """Keeps the state behind the last accepted token; on the grid it is published."""
+        held, pool = self._held(request, g), self._pool[g]
+        state = request.states[g] = request.saves[g][request.computed]
+        request.saves[g] = {}
+        for block in held:
+            if block != state:
+                pool.release(block)
+        if request.computed % self.groups[g].block_size == 0 and request.prefix is not None:
+            pool.publish(state, request.prefix, g)
+
+    def _slide(self, request: Request, g: int) -> None:
+        """Releases the blocks in front of everything that the next forward reads."""
+        group, table = self.groups[g], request.tables[g]
+        first = min(needed(group, request.computed, request.computed).start // group.block_size, len(table))
+        for place in range(request.slid[g], first):
+            block, table[place] = table[place], None
+            if block is not None:
+                self._pool[g].release(block)
+        request.slid[g] = max(first, request.slid[g])

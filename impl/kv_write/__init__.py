@@ -1,0 +1,1 @@
+"""Writing KV into paged caches on tensors."""

@@ -1,0 +1,170 @@
+"""KV memory of several groups: a block has the stamps of one group, by offset, or one state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kvlockstep.models.requests.request import Request
+from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, Provenance
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.groups.contract import Group
+
+# A block of a pool.
+Place = tuple[str, int]
+# Stands as the offset of a state, which is the whole block.
+WHOLE = -1
+NOBODY = -1
+
+
+class Content(NamedTuple):
+    """The content of a block: the group that wrote it, and the stamp at each offset."""
+
+    group: int
+    cells: dict[int, int]
+
+
+NOTHING = Content(NOBODY, {})
+FREED = Content(NOBODY, {WHOLE: POISON})
+
+
+class GroupMemory:
+    """What stands in each block. A write of another group, or of a state, replaces all that stood in a block."""
+
+    granularity = "slot"
+    sparing = False
+
+    def __init__(self, groups: Sequence[Group], goals_met: Counter[str]) -> None:
+        self._groups = groups
+        self._provenance = Provenance()
+        self._goals_met = goals_met
+        self._blocks: dict[Place, Content] = {}
+        self._writers: dict[tuple[Place, int], tuple[str, int]] = {}
+        self._owner: dict[Place, str] = {}
+        self._histories: dict[int, Any] = {}
+
+    def begin_forward(self) -> None:
+        self._writers.clear()
+
+    def end_forward(self) -> None:
+        self._writers.clear()
+
+    def write(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> tuple[int, str] | None:
+        """Writes the stamps of these positions; returns the slot and the first writer of a conflict."""
+        size, stamps = self._groups[g].block_size, self.stamps(request, positions.stop)
+        for position in positions:
+            slot = slots[position]
+            assert slot is not None
+            place = self._place(g, slot // size)
+            if (other := self._put(request.name, g, place, slot % size, stamps[position])) is not None:
+                return slot, other
+        return None
+
+    def save(self, request: Request, g: int, position: int, block: int) -> str | None:
+        """Saves the state behind so many tokens; returns the first writer of a conflict."""
+        return self._put(request.name, g, self._place(g, block), WHOLE, self.stamps(request, position)[position - 1])
+
+    def _put(self, name: str, g: int, place: Place, offset: int, stamp: int) -> str | None:
+        other, written = self._writers.setdefault((place, offset), (name, stamp))
+        if written != stamp:
+            return other
+        content = self._blocks.get(place, NOTHING)
+        if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
+            content = self._blocks[place] = Content(g, {})
+        content.cells[offset] = stamp
+        if self._owner.setdefault(place, name) != name:
+            self._goals_met["physical_reuse"] += 1
+            self._owner[place] = name
+        return None
+
+    def first_wrong(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> Cell | None:
+        """The first of these positions that does not hold what it must."""
+        size, stamps = self._groups[g].block_size, self.stamps(request, positions.stop)
+        for position in positions:
+            slot = slots[position]
+            assert slot is not None
+            place = self._place(g, slot // size)
+            content = self._blocks.get(place, NOTHING)
+            if content.group == g and content.cells.get(slot % size) == stamps[position]:
+                continue
+            writer = self._writers.get((place, slot % size), (None, 0))[0]
+            want = self._name(Content(g, {slot % size: stamps[position]}), slot % size)
+            return Cell(
+                position, slot, slot // size, self._name(content, slot % size), want, position < request.hit,
+                writer == request.name, writer,
+            )  # fmt: skip
+        return None
+
+    def wrong_state(self, request: Request, g: int, block: int) -> tuple[str, str] | None:
+        """What stands in a block and what must, if it is not the state behind all that the request has computed."""
+        right = Content(g, {WHOLE: self.stamps(request, request.computed)[request.computed - 1]})
+        content = self._blocks.get(self._place(g, block), NOTHING)
+        return None if content == right else (self._name(content, WHOLE), self._name(right, WHOLE))
+
+    def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
+        """Copies blocks (pool, source, target); all sources are read before any target is written."""
+        read = [((pool, t), self._blocks.get((pool, s), NOTHING)) for pool, s, t in copies]
+        self._blocks.update((place, Content(content.group, dict(content.cells))) for place, content in read)
+
+    def poison(self, pool: str, blocks: Iterable[int]) -> None:
+        """What was freed is lost."""
+        self._blocks.update(((pool, block), FREED) for block in blocks)
+
+    def reset(self) -> None:
+        self._blocks = dict.fromkeys(self._blocks, FREED)
+
+    def stamps(self, request: Request, stop: int) -> list[int]:
+        """Stamps of the request's known and drafted tokens; those of rejected drafts are forgotten."""
+        known = request.stamps
+        del known[request.computed :]
+        if len(known) < stop:
+            tokens = (request.tokens + request.drafts)[len(known) : stop]
+            known += self._provenance.extend(known[-1] if known else UNWRITTEN, request.extra_key, tokens)
+        return known
+
+    def _place(self, g: int, block: int) -> Place:
+        return self._groups[g].pool, block
+
+    def _name(self, content: Content, offset: int) -> str:
+        """The content of a slot, or of a whole block, in words."""
+        if content is FREED:
+            return "freed memory"
+        stamp = content.cells.get(offset, content.cells.get(WHOLE))
+        if stamp is None and offset == WHOLE and content.cells:
+            return f"KV of group {content.group}"
+        if stamp is None:
+            return "nothing" if content.group == NOBODY or not content.cells else f"nothing of group {content.group}"
+        extra_key, tokens = self._provenance.history(stamp)
+        what = "the state behind" if offset == WHOLE or WHOLE in content.cells else "the KV of"
+        under = f" under key {extra_key}" if extra_key is not None else ""
+        return f"{what} {list(tokens)} in group {content.group}{under}"
+
+    def contents(self) -> Any:
+        """Content of the memory, by history, for the fingerprint of a state."""
+        return tuple(
+            (place, content.group, tuple((o, self._history(stamp)) for o, stamp in sorted(content.cells.items())))
+            for place, content in sorted(self._blocks.items())
+        )
+
+    def shown(self, pool: str, block: int) -> str:
+        """The content of a block in words: of the last position in it."""
+        content = self._blocks.get((pool, block), NOTHING)
+        return self._name(content, max(content.cells, default=0))
+
+    def known_blocks(self) -> list[Place]:
+        """The blocks that were ever written."""
+        return sorted(self._blocks)
+
+    def _history(self, stamp: int) -> Any:
+        if stamp <= UNWRITTEN:
+            return stamp
+        if stamp not in self._histories:
+            self._histories[stamp] = self._provenance.history(stamp)
+        return self._histories[stamp]
+
+
+def memory_of(_adapter: Any, traits: Traits, goals_met: Counter[str]) -> Any:
+    """The memory of a target with these traits. The judge owns it: the adapter has no KV of its own."""
+    return GroupMemory(traits.groups, goals_met)

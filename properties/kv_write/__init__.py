@@ -1,0 +1,1 @@
+"""Laws of kv_write, and the rows that are written."""

@@ -1,0 +1,103 @@
+"""What a quantised row must be: its scale, its codes by that scale, and what a reader makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kvlockstep.reference.kv_write.contract import WriteTraits
+from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
+
+# Relative errors: a division on a GPU is off by two units in the last place of float32, a quotient in half precision
+# by half a unit of that. A scale may be one unit of its dtype off.
+QUOTIENT = {"float32": 4e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+UNIT = {"float32": 2.0**-22, "float16": 2.0**-10}
+SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24}
+# Kernels may have a floor for scales, so that none is 0. No row of an attention layer is as small as this.
+FLOOR = 1e-5
+
+
+def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
+    """The scale of a row: its largest element, or its range where there is a zero point, over that of the codes."""
+    if geometry.scale == "zero":
+        return (max(numbers) - min(numbers)) / (MOST[geometry.kept] - LEAST[geometry.kept])
+    return max(map(abs, numbers)) / MOST[geometry.kept]
+
+
+def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -> str | None:
+    """Says what is wrong with the scale and the zero point of a row, if anything."""
+    numbers = [decode(bits, geometry.given) for bits in row]
+    found = decode(stored[0], geometry.scale_dtype)
+    wanted = wanted_scale(geometry, numbers)
+    allowed = wanted * _relative(geometry) + SMALLEST[geometry.scale_dtype]
+    degenerate = geometry.scale == "zero" and wanted <= SMALLEST[geometry.scale_dtype]
+    if degenerate or abs(found - wanted) <= allowed or wanted <= found <= FLOOR:
+        return None
+    return f"is {found:g}, not {wanted:g}, for elements from {min(numbers):g} to {max(numbers):g}"
+
+
+def code_error(
+    geometry: Geometry, traits: WriteTraits, row: Sequence[int], kept: Sequence[int], stored: Sequence[int]
+) -> str | None:
+    """Says which code is not the rounded quotient by the scale that is stored, if any is not."""
+    scale, zero = _stored(geometry, stored)
+    if not (math.isfinite(scale) and scale > 0 and math.isfinite(zero)):
+        return None  # no quotient: what a reader decodes says whether that is right
+    error = QUOTIENT[geometry.given if traits.quotient == "given" else "float32"]
+    for element, (bits, code) in enumerate(zip(row, kept, strict=True)):
+        number = decode(bits, geometry.given)
+        quotient = number / scale + zero
+        slack = (abs(number / scale) + abs(zero)) * error
+        found = decode(code, geometry.kept)
+        if not _legal(found, quotient, slack, geometry.kept, traits.rounding):
+            by = f"for {number:g} by scale {scale:g}" + (f" and zero point {zero:g}" if zero else "")
+            return f"has code {found:g} at element {element} {by}: the quotient is {quotient:g}"
+    return None
+
+
+def decoded_error(
+    geometry: Geometry, traits: WriteTraits, row: Sequence[int], kept: Sequence[int], stored: Sequence[int]
+) -> str | None:
+    """Says which element a reader decodes too far from what was written, if any."""
+    scale, zero = _stored(geometry, stored)
+    numbers = [decode(bits, geometry.given) for bits in row]
+    least, most = LEAST[geometry.kept] * scale, MOST[geometry.kept] * scale
+    for element, (number, code) in enumerate(zip(numbers, kept, strict=True)):
+        found = (decode(code, geometry.kept) - zero) * scale
+        if geometry.scale == "tensor":
+            # The scale is the caller's: what it cannot express saturates.
+            number = min(max(number, least), most)
+        if not math.isfinite(found) or abs(found - number) > _bound(geometry, traits, number, numbers, scale, zero):
+            return f"is decoded as {found:g} at element {element}, where {number:g} was written"
+    return None
+
+
+def _stored(geometry: Geometry, stored: Sequence[int]) -> tuple[float, float]:
+    numbers = [decode(bits, geometry.scale_dtype) for bits in stored]
+    return numbers[0], numbers[1] if geometry.scale == "zero" else 0.0
+
+
+def _relative(geometry: Geometry) -> float:
+    """The relative error of a scale: its own rounding, and that of the difference in the dtype that is given."""
+    return UNIT[geometry.scale_dtype] + (QUOTIENT[geometry.given] if geometry.scale == "zero" else 0.0)
+
+
+def _legal(found: float, quotient: float, slack: float, kept: str, rounding: str) -> bool:
+    low, high = (min(max(end, LEAST[kept]), MOST[kept]) for end in (quotient - slack, quotient + slack))
+    if kept != "float8_e4m3fn" and rounding == "down":
+        return math.trunc(low) <= found <= math.trunc(high)
+    below, above = (abs(decode(encode(end, kept), kept) - end) for end in (low, high))
+    return low - below <= found <= high + above
+
+
+def _bound(
+    geometry: Geometry, traits: WriteTraits, number: float, numbers: Sequence[float], scale: float, zero: float
+) -> float:
+    """Half a step, or a whole one where codes are rounded down, and what the rounding of scale and zero point adds."""
+    wanted = scale if geometry.scale == "tensor" else max(wanted_scale(geometry, numbers), scale)
+    rounded = (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wanted + SMALLEST[geometry.scale_dtype])
+    if geometry.kept == "float8_e4m3fn":
+        return max(abs(number) * 2.0**-4, wanted * 2.0**-10) * (1 + 1e-3) + rounded
+    given = QUOTIENT[geometry.given] * (abs(number) + abs(zero) * wanted)
+    return (1.0 if traits.rounding == "down" else 0.5) * wanted * (1 + 1e-3) + rounded + given

@@ -1,0 +1,83 @@
+"""The rows that are written: a stamp is a kind of row and a seed. Random normal rows find nothing in a quantiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, encode
+
+Row = list[int]
+SEEDS = 8
+# Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
+KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
+NARROW = ("zeros", "equal", "tiny")
+# The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
+# that no quotient of a kernel is infinite.
+HUGE = {"float32": 1e30, "bfloat16": 1e30, "float16": 30000.0}
+TINY = {"float32": 1e-30, "bfloat16": 1e-30, "float16": 1e-5}
+SPECIAL_BITS = {
+    4: (0x7FC00001, 0xFF800001, 0x80000000, 1, 0),
+    2: (0x7FC1, 0xFF81, 0x8000, 1, 0),
+    1: (0x7F, 0xFF, 0x80, 1, 0),
+}
+
+
+def stamp_of(kind: str, seed: int) -> int:
+    """The stamp of a kind of row with a seed."""
+    return seed * len(KINDS) + KINDS.index(kind)
+
+
+def kind_of(stamp: int) -> str:
+    """The kind of row that a stamp stands for."""
+    return KINDS[stamp % len(KINDS)]
+
+
+def row_of(stamp: int, plane: int, geometry: Geometry) -> Row:
+    """The elements of a stamp as patterns of the dtype that is given, head after head. K and V have different rows."""
+    return list(_row(stamp, plane, geometry))
+
+
+@lru_cache(maxsize=1 << 14)
+def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
+    heads, dim = geometry.heads, geometry.dim(plane)
+    if geometry.scale == "none":
+        return _bits(stamp, plane, geometry, heads * dim)
+    numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given)]
+    return [encode(number, geometry.given) for number in numbers]
+
+
+def _bits(stamp: int, plane: int, geometry: Geometry, count: int) -> Row:
+    width = ELEMENT_BYTES[geometry.given]
+    if stamp % 3 == 0:
+        special = SPECIAL_BITS[width]
+        return [special[(stamp // 3 + plane + i) % len(special)] for i in range(count)]
+    return [
+        ((stamp + 7 * plane) * 0x9E3779B1 + i * 0x85EBCA77 + 0x01010101 * plane + 1) % 256**width for i in range(count)
+    ]
+
+
+def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str) -> Sequence[float]:
+    seed = stamp // len(KINDS) + 3 * plane + 5 * head
+    # Seven steps in each sign, no two neighbours alike; what is given has to hold them exactly.
+    mixed = [((7 * seed + 4 * i + i * i) % 15 - 7) / 4 + 0.125 for i in range(dim)]
+    match kind_of(stamp):
+        case "zeros":
+            return [0.0] * dim
+        case "equal":
+            return [(seed % 5 - 2) / 2 + 0.25] * dim
+        case "positive":
+            return [number + 2.5 for number in mixed]
+        case "negative":
+            return [number - 2.5 for number in mixed]
+        case "outlier":
+            return [math.copysign(96.0, number) if i == seed % dim else number / 64 for i, number in enumerate(mixed)]
+        case "tiny":
+            return [number * TINY[dtype] for number in mixed]
+        case "huge":
+            return [number / 2 * HUGE[dtype] for number in mixed]
+        case "alternating":
+            return [math.copysign(1.75 + seed % 3, -1 if i % 2 else 1) for i in range(dim)]
+    return mixed

@@ -1,0 +1,72 @@
+"""The contract of kv_write: what a kernel must offer that writes rows of new tokens, and its traits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.traits import trait
+
+PAD_SLOT = -1
+Rows = Sequence[Sequence[int]]
+
+
+@runtime_checkable
+class KVWriteTarget(Protocol):
+    """Factory `make()`. The judge chooses a geometry that the traits allow, and opens the target with it once.
+
+    A row is `heads` x dim bit patterns, unsigned numbers as wide as `given`. Slot = block x block_size + offset.
+    """
+
+    def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
+        """Makes a cache of this geometry. Its flat buffer has the bytes `memory`, and its buffer of scales `scales`."""
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        """Writes row i of `keys` and of `values` to slots[i] of a layer. With `pads` nothing goes to PAD_SLOT."""
+
+    def memory(self) -> bytes:
+        """Returns the whole flat buffer as it is now, guards and gaps included. Changes nothing."""
+
+
+class KVWriteOptional(Protocol):
+    """Methods of a kv_write that may be left out. A target that has one announces it with a trait."""
+
+    def scales(self) -> bytes:
+        """Returns the whole buffer of scales as it is now. Changes nothing."""
+
+    def gather(self, layer: int, slots: Sequence[int]) -> tuple[Rows, Rows]:
+        """Returns the rows of K and of V in these slots as they are kept. Changes nothing."""
+
+
+@dataclass(frozen=True)
+class WriteTraits:
+    """What a kv_write target declares of itself; read from attributes of the same names."""
+
+    layouts: str = trait(
+        "NHD",
+        "The layouts that it writes, by name, with spaces between. NHD is [block, offset, head, dim] and HND [block, "
+        "head, offset, dim]. packed is K [block, head, dim / pack, offset, pack] beside V [block, head, dim, offset]. "
+        "joint is [block, offset, head, K and V], and paired [slot, heads of K and of V, dim].",
+    )
+    given: str = trait("float32 float16 bfloat16", "The dtypes that rows may come in, with spaces between.")
+    kept: str = trait(
+        "same", "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8."
+    )
+    scale: Literal["none", "tensor", "row", "zero"] = trait(
+        "none",
+        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or a scale for each `row` "
+        "of a head, which the kernel computes, as it does with a `zero` point beside it.",
+    )
+    scale_dtype: Literal["float32", "float16"] = trait("float32", "The dtype in which scales and zero points are kept.")
+    keeps_scales: bool = trait(False, "There is `scales()`. Needed with a scale for each row.", method="scales")
+    rounding: Literal["nearest", "down"] = trait("nearest", 'How quotients become codes of int8: "down" is towards 0.')
+    quotient: Literal["float32", "given"] = trait("float32", "The dtype in which an element is divided by its scale.")
+    pads: bool = trait(True, "A slot of -1 writes nothing. Else no slot is -1.")
+    repeats: bool = trait(False, "A slot may come twice in a call. Each of its elements is then one of the writers'.")
+    own_strides: bool = trait(False, "V may have other strides than K.")
+    own_dims: bool = trait(False, "V may have another head dim than K.")
+    power_of_two: bool = trait(False, "Head dims and block sizes must be powers of two.")
+    narrow_rows: bool = trait(True, "Rows may have elements that are all equal, all zero or tiny. Else none is.")
+    can_gather: bool = trait(False, "There is `gather(layer, slots)`.", method="gather")

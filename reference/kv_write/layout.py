@@ -1,0 +1,156 @@
+"""Where each element of a cache lies: geometries, their layouts, and the places of elements in one flat buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from kvlockstep.reference.errors import InvalidArgument
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
+
+LAYOUTS = ("NHD", "HND", "packed", "joint", "paired")
+SCALES = ("none", "tensor", "row", "zero")
+GUARD = 8  # elements in front of, between and behind the planes, which belong to nobody
+
+
+class Geometry(NamedTuple):
+    """A cache of `blocks` blocks of `block_size` tokens in each of `layers` layers.
+
+    A token has `heads` heads, each of `key_dim` elements of K and `value_dim` of V.
+
+    Rows are `given` in one dtype and `kept` in another or in the same. `layout` is one of LAYOUTS, with element strides
+    that leave `key_gap` and `value_gap` elements free behind each token or block; "packed" keeps `pack` elements of K
+    together. `scale` is one of SCALES, kept as `scale_dtype`.
+    """
+
+    blocks: int
+    block_size: int
+    layers: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    given: str
+    kept: str
+    layout: str = "NHD"
+    key_gap: int = 0
+    value_gap: int = 0
+    pack: int = 1
+    scale: str = "none"
+    scale_dtype: str = "float32"
+
+    def check(self) -> None:
+        """Raises InvalidArgument for a size below 1, an unknown layout or dtype, or dims that do not fit the layout."""
+        sizes = (self.blocks, self.block_size, self.layers, self.heads, self.key_dim, self.value_dim, self.pack)
+        named = self.layout in LAYOUTS and self.scale in SCALES and {self.given, self.kept} <= ELEMENT_BYTES.keys()
+        fits = self.key_dim % self.pack == 0 and (self.layout != "paired" or self.key_dim == self.value_dim)
+        if min(sizes) < 1 or min(self.key_gap, self.value_gap) < 0 or not named or not fits:
+            raise InvalidArgument(f"no such geometry: {self}")
+
+    def dim(self, plane: int) -> int:
+        """Elements of a head: those of K in plane 0, of V in plane 1."""
+        return self.value_dim if plane else self.key_dim
+
+    @property
+    def slots(self) -> int:
+        """Slots of a layer."""
+        return self.blocks * self.block_size
+
+    @property
+    def scale_numbers(self) -> int:
+        """Numbers that are kept for one row of one head: its scale, and its zero point where it has one."""
+        return {"none": 0, "tensor": 0, "row": 1, "zero": 2}[self.scale]
+
+    def scale_at(self, layer: int, plane: int, slot: int, head: int) -> int:
+        """The place of a row's scale in the buffer of scales; with "tensor" the place of the plane's."""
+        if self.scale == "tensor":
+            return GUARD + 2 * layer + plane
+        row = ((2 * layer + plane) * self.slots + slot) * self.heads + head
+        return GUARD + row * self.scale_numbers
+
+    @property
+    def scale_places(self) -> int:
+        """Places of the buffer of scales, guards included."""
+        numbers = (
+            2 * self.layers
+            if self.scale == "tensor"
+            else 2 * self.layers * self.slots * self.heads * self.scale_numbers
+        )
+        return numbers + 2 * GUARD
+
+
+class Plane(NamedTuple):
+    """K or V of one layer. An element is at base + block x `block` + offset x `offset` + head x `head`
+    + element // pack x `outer` + element % pack, in elements.
+    """
+
+    base: int
+    block: int
+    offset: int
+    head: int
+    outer: int
+    pack: int
+
+    def at(self, block: int, offset: int, head: int, element: int) -> int:
+        """The place of an element in the flat buffer."""
+        inside = element // self.pack * self.outer + element % self.pack
+        return self.base + block * self.block + offset * self.offset + head * self.head + inside
+
+
+class Layout(NamedTuple):
+    """The planes of a geometry, `planes[layer][0]` for K and `[1]` for V, in a buffer of `places` elements."""
+
+    planes: list[tuple[Plane, Plane]]
+    places: int
+
+
+@lru_cache(maxsize=64)
+def layout_of(geometry: Geometry) -> Layout:
+    """Lays a geometry out, one layer after the other. Raises InvalidArgument."""
+    geometry.check()
+    planes, base = [], GUARD
+    for _ in range(geometry.layers):
+        key = _plane(geometry, 0, base)
+        if geometry.layout in ("joint", "paired"):
+            # The V of a token, or of its head, lies behind the K.
+            behind = geometry.key_dim if geometry.layout == "joint" else geometry.heads * geometry.key_dim
+            value = key._replace(base=base + behind)
+            base += geometry.blocks * key.block + GUARD
+        else:
+            base += geometry.blocks * key.block + GUARD
+            value = _plane(geometry, 1, base)
+            base += geometry.blocks * value.block + GUARD
+        planes.append((key, value))
+    return Layout(planes, base)
+
+
+def _plane(geometry: Geometry, plane: int, base: int) -> Plane:
+    size, heads, dim = geometry.block_size, geometry.heads, geometry.dim(plane)
+    gap = geometry.value_gap if plane else geometry.key_gap
+    match geometry.layout:
+        case "HND":  # block, head, offset, dim
+            offset = dim + gap
+            return Plane(base, heads * size * offset + gap, offset, size * offset, 1, 1)
+        case "packed" if plane == 0:  # block, head, dim / pack, offset, pack
+            pack = geometry.pack
+            return Plane(base, heads * dim * size + gap, pack, dim * size, size * pack, pack)
+        case "packed":  # block, head, dim, offset
+            return Plane(base, heads * dim * size + gap, 1, dim * size, size, 1)
+        case "joint":  # block, offset, head, K and V
+            head = geometry.key_dim + geometry.value_dim
+            return Plane(base, size * (heads * head + gap) + gap, heads * head + gap, head, 1, 1)
+        case "paired":  # slot, the heads of K and those of V, dim
+            return Plane(base, size * (2 * heads * dim + gap), 2 * heads * dim + gap, dim, 1, 1)
+    offset = heads * dim + gap  # block, offset, head, dim
+    return Plane(base, size * offset + gap, offset, dim, 1, 1)
+
+
+def places_of(geometry: Geometry) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
+    """The place of each element in the flat buffer, with its (layer, plane, slot, head, element)."""
+    for layer, planes in enumerate(layout_of(geometry).planes):
+        for number, plane in enumerate(planes):
+            for slot in range(geometry.slots):
+                block, offset = divmod(slot, geometry.block_size)
+                for head in range(geometry.heads):
+                    for element in range(geometry.dim(number)):
+                        yield plane.at(block, offset, head, element), (layer, number, slot, head, element)

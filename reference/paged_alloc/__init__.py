@@ -1,0 +1,1 @@
+"""Slots for the tokens of requests, from pages of several slots."""

@@ -1,0 +1,236 @@
+"""kv_write: the reference, our writers by indexing and by kernel, the layouts and the numbers."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from driving import explore, random_walk
+from watched import watched
+
+from kvlockstep.drivers.hypothesis_machine import machine_for
+from kvlockstep.impl.faulty import faults_of
+from kvlockstep.impl.kv_write.arena import DTYPES, Arena, bytes_of, tensor_of
+from kvlockstep.impl.kv_write.writer import QuantisedWriter, Writer
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import Op
+from kvlockstep.models.kv_write import KVWriteModel
+from kvlockstep.models.kv_write.scope import KVWriteScope
+from kvlockstep.properties.kv_write import laws, rows
+from kvlockstep.reference.errors import InvalidArgument
+from kvlockstep.reference.kv_write import writer as reference
+from kvlockstep.reference.kv_write.contract import KVWriteTarget
+from kvlockstep.reference.kv_write.layout import GUARD, LAYOUTS, Geometry, layout_of, places_of
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, decode, encode
+
+REFERENCES = [
+    reference.KVWriter,
+    reference.QuantisedWriter,
+    reference.ZeroPointWriter,
+    reference.TensorScaleWriter,
+]
+OURS = [Writer, QuantisedWriter]
+PLAIN = Geometry(2, 2, 1, 2, 3, 3, "float32", "float32")
+
+
+def walk(factory, steps=1_500, seed=1):
+    return watched(random_walk, KVWriteModel, factory, seed=seed, steps=steps)
+
+
+@pytest.mark.parametrize("make", REFERENCES)
+def test_a_reference_holds_and_reaches_everything(make):
+    outcome = walk(make, 4_000)
+    assert outcome.failure is None, outcome.failure
+    missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()
+
+
+@pytest.mark.parametrize("make", OURS)
+def test_ours_holds_and_reaches_everything(make, device):
+    outcome = walk(partial(make, device=device), 4_000)
+    assert outcome.failure is None, outcome.failure
+    missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_kernel_moves_bits_like_the_reference(seed):
+    pytest.importorskip("triton")
+    outcome = walk(partial(Writer, kernels=True), 60, seed)
+    assert outcome.failure is None, outcome.failure
+
+
+def test_the_kernel_quantises_to_int8_like_the_reference():
+    """Not to fp8: where there is no card, the interpreter of Triton rounds it wrongly."""
+    pytest.importorskip("triton")
+
+    class Int8(QuantisedWriter):
+        kept = "int8"
+        given = "float32 float16"
+
+    outcome = walk(partial(Int8, kernels=True), 60)
+    assert outcome.failure is None, outcome.failure
+
+
+@pytest.mark.parametrize("scope", KVWriteModel.small_scopes, ids=str)
+def test_agrees_in_every_state_of_a_small_scope(scope):
+    outcome = watched(explore, KVWriteModel, Writer, scope, steps=60_000)
+    assert outcome.failure is None
+    assert outcome.exhausted
+    assert outcome.states >= 9
+
+
+class TestKVWriteMachine(machine_for(KVWriteModel, Writer).TestCase):
+    pass
+
+
+@pytest.mark.parametrize("fault", faults_of("kv_write"), ids=lambda fault: fault.id)
+def test_a_fault_is_caught(fault):
+    assert walk(fault.make, 20_000).failure is not None
+
+
+def test_every_law_names_a_fault():
+    assert {law.id for law in KVWriteModel.own_laws} <= {fault.law for fault in faults_of("kv_write")}
+
+
+@pytest.mark.parametrize("make", [*REFERENCES, *OURS])
+def test_meets_the_protocol(make):
+    assert isinstance(make(), KVWriteTarget)
+
+
+def test_a_target_without_traits_gets_plain_geometries():
+    class Plain:
+        def __init__(self):
+            own = reference.KVWriter()
+            for name in ("open", "write", "memory"):
+                setattr(self, name, getattr(own, name))
+
+    outcome = walk(Plain)
+    assert outcome.failure is None
+    missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVWriteModel(KVWriteModel.scopes[0], Plain).unreachable()
+    assert {"layout_HND", "repeated", "own_dims", "gathered", "row_tiny"} <= missed
+
+
+def test_a_finding_shows_the_buffer_around_the_wrong_bytes():
+    model = KVWriteModel(KVWriteScope(2, 2, 1, 1, 3, 3, 2, 2, 0), reference.KVWriter)
+    model.judge.adapter._place = lambda *where: 9
+    with pytest.raises(Divergence) as caught:
+        model.step(Op("write", layer=0, slots=[3], stamps=[1]))
+    lines = caught.value.details
+    assert any(line.endswith("layer 0, K, block 0, offset 0, head 0, element 1  <- differs") for line in lines)
+    assert all(line.startswith("place ") and ": expected " in line and ", found " in line for line in lines)
+    assert [table.title for table in model.picture().tables] == ["geometry", "expected beside found"]
+
+
+def test_a_name_that_is_no_layout_is_told():
+    class Odd(reference.KVWriter):
+        layouts = "NHD DNH"
+
+    with pytest.raises(Divergence, match=r"the trait layouts names \['DNH'\]; known: NHD HND"):
+        KVWriteModel(KVWriteModel.scopes[0], Odd)
+
+
+def test_scales_of_rows_have_to_be_shown():
+    class Hidden(reference.QuantisedWriter):
+        keeps_scales = False
+
+    with pytest.raises(Divergence, match="without keeps_scales"):
+        KVWriteModel(KVWriteModel.scopes[0], Hidden)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("gap", [0, 3])
+def test_each_element_has_a_place_of_its_own_between_the_guards(layout, gap):
+    geometry = Geometry(3, 4, 2, 2, 6, 6, "int8", "int8", layout, gap, gap, 2 if layout == "packed" else 1)
+    places = [place for place, _ in places_of(geometry)]
+    total = layout_of(geometry).places
+    assert len(set(places)) == len(places) == 2 * 2 * 3 * 4 * 2 * 6
+    assert min(places) >= GUARD
+    assert max(places) < total - GUARD
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND", "packed"])
+def test_a_view_of_the_arena_has_the_places_of_the_layout(layout):
+    geometry = Geometry(2, 3, 2, 2, 4, 4, "int8", "int8", layout, 1, 2, 2 if layout == "packed" else 1)
+    arena = Arena(geometry, bytes(layout_of(geometry).places), b"")
+    for place, (layer, plane, slot, head, element) in places_of(geometry):
+        view, (block, offset) = arena.cache(layer, plane), divmod(slot, 3)
+        where = block, offset, head, element
+        if layout == "packed":
+            where = (block, head, element // 2, offset, element % 2) if plane == 0 else (block, head, element, offset)
+        assert view[where].data_ptr() - arena.flat.data_ptr() == place
+
+
+def test_joint_and_paired_views():
+    joint = Geometry(2, 2, 1, 2, 4, 2, "int8", "int8", "joint", 3)
+    arena = Arena(joint, bytes(layout_of(joint).places), b"")
+    for place, (_, plane, slot, head, element) in places_of(joint):
+        where = slot // 2, slot % 2, head, element + 4 * plane
+        assert arena.joint(0)[where].data_ptr() - arena.flat.data_ptr() == place
+    paired = Geometry(2, 2, 1, 2, 4, 4, "int8", "int8", "paired", 3)
+    arena = Arena(paired, bytes(layout_of(paired).places), b"")
+    for place, (_, plane, slot, head, element) in places_of(paired):
+        assert arena.paired(0)[slot, head + 2 * plane, element].data_ptr() - arena.flat.data_ptr() == place
+
+
+@pytest.mark.parametrize("change", [{"blocks": 0}, {"layout": "DNH"}, {"kept": "int3"}, {"pack": 2}, {"key_gap": -1}])
+def test_a_geometry_that_cannot_be_is_refused(change):
+    with pytest.raises(InvalidArgument, match="no such geometry"):
+        layout_of(PLAIN._replace(**change))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint8"])
+def test_every_pattern_is_the_number_that_torch_says(dtype):
+    width = ELEMENT_BYTES[dtype]
+    data = b"".join(bits.to_bytes(width, "little") for bits in range(256**width))
+    numbers = tensor_of(data, dtype, "cpu").to(torch.float64).tolist()
+    for bits, number in enumerate(numbers):
+        found = decode(bits, dtype)
+        assert found == number or (math.isnan(found) and math.isnan(number)), bits
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn"])
+def test_numbers_are_rounded_as_torch_rounds_them(dtype):
+    numbers = [
+        s * m * 2.0**e for e in range(-26, 10) for m in (1, 1.0625, 1.1875, 1.3, 1.96875, 1.999) for s in (1, -1)
+    ]
+    numbers = [number for number in numbers if abs(number) <= 448]
+    data = bytes_of(torch.tensor(numbers, dtype=torch.float32).to(DTYPES[dtype]))
+    width = ELEMENT_BYTES[dtype]
+    wanted = [int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width)]
+    assert [encode(float(torch.tensor(number, dtype=torch.float32)), dtype) for number in numbers] == wanted
+
+
+def test_codes_saturate():
+    assert [encode(number, "int8") for number in (127.4, 300.0, -128.4, -1e9, math.nan)] == [127, 127, 0x80, 0x80, 0]
+    assert [encode(number, "float8_e4m3fn") for number in (1e9, -1e9, math.nan)] == [0x7E, 0xFE, 0x7F]
+    assert encode(1e9, "float16") == 0x7C00
+    assert decode(encode(math.nan, "bfloat16"), "bfloat16") != decode(0, "bfloat16")
+
+
+def test_each_kind_of_row_is_what_it_says():
+    geometry = PLAIN._replace(key_dim=8, value_dim=8, kept="int8", scale="row")
+    kinds = {}
+    for kind in rows.KINDS:
+        stamps = [rows.stamp_of(kind, seed) for seed in range(rows.SEEDS)]
+        assert {rows.kind_of(stamp) for stamp in stamps} == {kind}
+        kinds[kind] = [[decode(bits, "float32") for bits in rows.row_of(stamp, 0, geometry)[:8]] for stamp in stamps]
+    assert all(row == [0.0] * 8 for row in kinds["zeros"])
+    assert all(len(set(row)) == 1 and row[0] for row in kinds["equal"])
+    assert all(min(row) > 0 for row in kinds["positive"])
+    assert all(max(row) < 0 for row in kinds["negative"])
+    assert {max(range(8), key=lambda i: abs(row[i])) for row in kinds["outlier"]} == set(range(8))
+    assert all(0 < max(map(abs, row)) < 1e-29 for row in kinds["tiny"])
+    assert all(max(map(abs, row)) > 1e29 for row in kinds["huge"])
+
+
+def test_a_code_on_a_tie_may_go_either_way_and_no_further():
+    traits = KVWriteModel(KVWriteModel.scopes[0], reference.QuantisedWriter).judge.traits
+    geometry = Geometry(1, 1, 1, 1, 2, 2, "float32", "int8", scale="row", layout="NHD")
+    stored = [encode(1.0, "float32")]
+    row = [encode(127.0, "float32"), encode(2.5, "float32")]
+    legal = [code for code in range(256) if laws.code_error(geometry, traits, row, [127, code], stored) is None]
+    assert legal == [2, 3]
