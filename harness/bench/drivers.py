@@ -128,12 +128,16 @@ def _record() -> list[Speed]:
 
 
 def _kv_tier() -> list[Speed]:
-    """Our tiers, beside vLLM's CPU tier if it is here."""
+    """Our tiers, beside the CPU tiers of vLLM and LMCache where they are here."""
     tiers = {name: resolve("kv_tier", name).factory for name in ("lru", "arc")}
-    peers = {}
-    for name, peer in (("lru", "vllm-cpu"), ("arc", "vllm-cpu-arc")):
+    peers: dict[str, dict[str, Any]] = {name: {} for name in tiers}
+    for name, peer, target in (
+        ("lru", "vLLM", "vllm-cpu"),
+        ("lru", "LMCache", "lmcache-cpu"),
+        ("arc", "vLLM", "vllm-cpu-arc"),
+    ):
         with contextlib.suppress(UsageError):
-            peers[name] = resolve("kv_tier", peer).factory
+            peers[name][peer] = resolve("kv_tier", target).factory
     return bench_tiers(tiers, peers)
 
 

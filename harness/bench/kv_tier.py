@@ -1,7 +1,8 @@
 """Speed of a kv_tier: stores that evict, and loads of what is there, per chunk.
 
-The floor is vLLM's manager under the same policy in the same run, called as its scheduler calls it, with keys that are
-made beforehand; else an OrderedDict that does no more than keep an order.
+The floor is an OrderedDict that does no more than keep an order. The peers are vLLM's manager under the same policy and
+LMCache's CPU backend under LRU, each called as its engine calls it, with keys that are made beforehand. All take turns,
+and the median of CPU time counts. LMCache's backend also takes memory for each chunk; the others leave that to callers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kvlockstep.bench.timing import Speed, best_of
+from kvlockstep.bench.timing import Speed, cpu_medians
 from kvlockstep.reference.kv_tier.contract import Key
 
 UNITS = 10_000
@@ -31,19 +32,19 @@ class Work(NamedTuple):
     keys: list[Any]
 
 
-def bench_tiers(tiers: Mapping[str, Any], peers: Mapping[str, Any]) -> list[Speed]:
-    """Rows for each tier, beside the peer of the same name if there is one."""
+def bench_tiers(tiers: Mapping[str, Any], peers: Mapping[str, Mapping[str, Any]]) -> list[Speed]:
+    """Rows for each tier, beside the adapters of peers under the same name: "vLLM" and "LMCache" to factory."""
     keys = [Key(n) for n in range(KEYS)]
     rows = []
     for name, make in tiers.items():
-        ours = tier_work(make(UNITS), keys)
-        floor = vllm_work(peers[name](UNITS), keys) if name in peers else dict_work(keys)
-        beside = "vLLM" if name in peers else "OrderedDict"
+        works = [tier_work(make(UNITS), keys), dict_work(keys)]
+        beside = peers.get(name, {})
+        works += [WORKS[peer](factory(UNITS), keys) for peer, factory in beside.items()]
         for what in ("store", "load"):
-            times = best_of([turn(getattr(work, what), work) for work in (ours, floor)], ROUNDS, 1)
-            mine, other = (1e9 * seconds / (RUNS * BATCH) for seconds in times)
-            goal = 1.0 if name in peers else 0.0
-            rows.append(Speed(f"{what}, {name}, runs of {BATCH}; floor: {beside}", "ns per chunk", mine, other, goal))
+            times = cpu_medians([turn(getattr(work, what), work) for work in works], ROUNDS)
+            ours, floor, *others = (1e9 * seconds / (RUNS * BATCH) for seconds in times)
+            row = f"{what}, {name}, runs of {BATCH}"
+            rows.append(Speed(row, "ns per chunk", ours, floor, 0.0, peers=dict(zip(beside, others, strict=True))))
     return rows
 
 
@@ -109,6 +110,28 @@ def vllm_work(adapter: Any, keys: Sequence[Key]) -> Work:
     return Work(store, load, offloaded)
 
 
+def lmcache_work(adapter: Any, keys: Sequence[Key]) -> Work:
+    """The backend below the adapter of LMCache, without the adapter. A load pins what it looks up, and unpins it."""
+    backend, shape, dtype = adapter.backend, *adapter.chunk
+
+    def store(run: Sequence[Any]) -> None:
+        chunks = [backend.allocate(shape, dtype, busy_loop=False) for _ in run]
+        backend.batched_submit_put_task(run, chunks)
+        for chunk in chunks:
+            chunk.ref_count_down()
+
+    def load(run: Sequence[Any]) -> None:
+        for key in run:
+            backend.contains(key, pin=True)
+        backend.touch_cache()
+        for chunk in [backend.get_blocking(key) for key in run]:
+            chunk.ref_count_down()
+        for key in run:
+            backend.unpin(key)
+
+    return Work(store, load, [adapter.key(key) for key in keys])
+
+
 def dict_work(keys: list[Key]) -> Work:
     """An order and nothing else: no plans, no pins, no units."""
     order: OrderedDict[Key, int] = OrderedDict()
@@ -126,3 +149,6 @@ def dict_work(keys: list[Key]) -> Work:
                 order.move_to_end(key)
 
     return Work(store, load, keys)
+
+
+WORKS: dict[str, Callable[[Any, list[Key]], Work]] = {"vLLM": vllm_work, "LMCache": lmcache_work}

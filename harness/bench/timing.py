@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,18 @@ def best_of(
                     call()
                 best[i] = min(best[i], (clock() - start) / repeats)
     return best
+
+
+def cpu_medians(calls: Sequence[Call], rounds: int) -> list[float]:
+    """CPU seconds of each call: the median round, the calls in turn within a round."""
+    times: list[list[float]] = [[] for _ in calls]
+    with no_gc():
+        for _ in range(rounds):
+            for i, call in enumerate(calls):
+                start = time.process_time()
+                call()
+                times[i].append(time.process_time() - start)
+    return [statistics.median(rounds_of) for rounds_of in times]
 
 
 @contextmanager

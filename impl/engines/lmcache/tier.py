@@ -75,6 +75,7 @@ class LMCacheTier:
     version = ENGINE.version
     extra_key = can_pin = refusal_evicts = True
     pending_visible = spares_offered = False
+    chunk = SHAPE, DTYPE
 
     def __init__(self, units: int, policy: str = "LRU") -> None:
         self.total = units

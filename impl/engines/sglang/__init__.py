@@ -4,15 +4,13 @@ TARGETS = {
     "block_stack": {
         "sglang-pages": "kvlockstep.impl.engines.sglang.block_stack:PagedBlockStack",
     },
-<<<<<<< HEAD
     "kv_tier": {
         "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
         "sglang-host": "kvlockstep.impl.engines.sglang.host_tier:SglangHostTier",
-=======
+    },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.paged_alloc:PagedAllocator",
         "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:SortedAllocator",
->>>>>>> main
     },
     "kv_manager": {
         "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",
