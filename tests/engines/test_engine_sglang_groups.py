@@ -61,7 +61,7 @@ def keeps_the_match(blocks: int, block_size: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "law"),
     [
-        (reaches_further, "coverage"),
+        (reaches_further, "accounting"),
         (slides_too_far, "coverage"),
         (forgets_decodes, "error_contract"),
         (publishes_no_copy, "state_soundness"),

@@ -12,6 +12,7 @@ unified_cache/components/mamba.py, and managers/scheduler.py, beside those of ma
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -36,9 +37,12 @@ slot_allocator = import_module("sglang.srt.mem_cache.allocator.mamba")
 FULL, STATES = "kv", "states"
 SLOTS_PER_REQUEST = 3
 
-# Both are read from the arguments of a server. With pages of one token each position may have a checkpoint.
-component.mamba_cache_chunk_size = lambda: 1
+# The engine reads both from the arguments of a server. With pages of one token each position may have a checkpoint.
 component.mamba_checkpoint_grid = lambda page: page
+component.mamba_cache_chunk_size = lambda: 1
+with suppress(ImportError):
+    rust = import_module("sglang.srt.mem_cache.rust_tree_core.adapter")
+    rust.mamba_cache_chunk_size = component.mamba_cache_chunk_size
 
 
 class StateLog:
