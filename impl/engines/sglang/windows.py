@@ -103,7 +103,9 @@ class SGLangWindowManager(SGLangKVManager):
         return [slot or None for slot in self._allocator.full_to_swa_index_mapping[full].tolist()]
 
     def held(self, rid: str, group: int) -> set[int] | None:
-        return {slot // self.block_size for slot in super(SGLangWindowManager, self).slots(rid)} if group == 0 else None
+        """Which part of a window is locked, only the tree knows."""
+        full = super().slots(rid)
+        return {slot // self.block_size for slot in full} if group == 0 else None
 
     def evict_all(self) -> None:
         sizes = self._tree.full_evictable_size(), self._tree.swa_evictable_size()
