@@ -29,6 +29,7 @@ from kvlockstep.impl.engines.sglang.manager import (
 from kvlockstep.reference.kv_manager.groups.contract import Admitted, Group
 
 swa = import_module("sglang.srt.mem_cache.allocator.swa")
+environment = import_module("sglang.srt.environ")
 FULL, WINDOW = "kv", "window"
 
 
@@ -49,14 +50,27 @@ MappedPool.__abstractmethods__ = frozenset()
 
 
 class SGLangWindowManager(SGLangKVManager):
-    """Full attention in `blocks` pages, and a window of `reach` positions in `window_blocks` pages."""
+    """Full attention in `blocks` pages, and a window of `reach` positions in `window_blocks` pages.
+
+    The window of a decode slides when it has `interval` tokens to leave.
+    """
 
     cuts_chunks = True
 
-    def __init__(self, blocks: int, block_size: int, core: str, reach: int, window_blocks: int, **options: Any) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        core: str,
+        reach: int,
+        window_blocks: int,
+        interval: int = 1,
+        **options: Any,
+    ) -> None:
         self.groups = Group("full", block_size), Group("window", block_size, reach=reach, pool=WINDOW)
         self.pools = {FULL: blocks, WINDOW: window_blocks}
         super().__init__(blocks, block_size, core, **options)
+        self._interval = interval
         self.event_listener = None
         # The window's part of a prompt is rounded up to pages before a page is added.
         self.output_reserve = 2 * block_size
@@ -95,6 +109,11 @@ class SGLangWindowManager(SGLangKVManager):
             return 0
         req = self._running[rid]
         return int(req.extend_len) if req in self._chunks else n
+
+    def launch(self) -> None:
+        # By default the engine waits for 128 tokens, more than an episode has.
+        with environment.envs.SGLANG_SWA_EVICTION_INTERVAL.override(self._interval):
+            super().launch()
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
         full = super().slots(rid)
@@ -148,8 +167,8 @@ def make_window_python(blocks: int, block_size: int) -> SGLangWindowManager:
 
 
 def make_window_wide(blocks: int, block_size: int) -> SGLangWindowManager:
-    """Full attention and a window of 7 positions, in a pool as large, with the compiled core."""
-    return SGLangWindowManager(blocks, block_size, "rust", 7, max(6, blocks))
+    """Full attention and a window of 7 positions, which slides every 3 tokens, in a pool as large, with the compiled core."""
+    return SGLangWindowManager(blocks, block_size, "rust", 7, max(6, blocks), interval=3)
 
 
 def make_window_rust(blocks: int, block_size: int) -> SGLangWindowManager:
