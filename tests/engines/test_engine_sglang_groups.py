@@ -8,11 +8,22 @@ import pytest
 from driving import random_walk
 from watched import watched
 
+from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.models.kv_manager import KVManagerModel
 
 REASON = "sglang is not on this machine: see --engine-path"
 windows = pytest.importorskip("kvlockstep.impl.engines.sglang.windows", reason=REASON, exc_type=ImportError)
 states = pytest.importorskip("kvlockstep.impl.engines.sglang.states", reason=REASON, exc_type=ImportError)
+
+
+@pytest.mark.parametrize(
+    "make", [windows.make_window_rust, windows.make_window_wide, states.make_state_rust, states.make_state_python]
+)
+def test_what_holds_meets_every_goal(make: Any) -> None:
+    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    assert outcome.failure is None, outcome.failure
+    assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
+    assert not not_evaluated(KVManagerModel, outcome.evaluated, outcome.not_checked)
 
 
 def reaches_further(blocks: int, block_size: int) -> Any:
@@ -47,7 +58,8 @@ def publishes_no_copy(blocks: int, block_size: int) -> Any:
 def starts_from_nothing(blocks: int, block_size: int) -> Any:
     """A hit is not copied into the slot of its request."""
     made = states.make_state_python(blocks, block_size)
-    made._tree.components[states.ComponentType.MAMBA].finalize_match_result_in_cache = lambda params, result: result
+    mamba = made._tree.components[states.sglang.ComponentType.MAMBA]
+    mamba.finalize_match_result_in_cache = lambda params, result: result
     return made
 
 

@@ -19,19 +19,13 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.sglang.manager import (
-    CacheInitParams,
-    ComponentType,
-    EvictParams,
-    ReqToTokenPool,
-    SGLangKVManager,
-    TokenToKVPoolAllocator,
-    UnifiedRadixCache,
-)
+from kvlockstep.impl.engines.sglang.manager import SGLangKVManager
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step
 
-pools = import_module("sglang.srt.mem_cache.memory_pool")
-component = import_module("sglang.srt.mem_cache.unified_cache.components.mamba")
+# The names of the engine that the adapter with one group has loaded.
+sglang: Any = import_module(SGLangKVManager.__module__)
+pools: Any = import_module("sglang.srt.mem_cache.memory_pool")
+component: Any = import_module("sglang.srt.mem_cache.unified_cache.components.mamba")
 slot_allocator = import_module("sglang.srt.mem_cache.allocator.mamba")
 
 FULL, STATES = "kv", "states"
@@ -41,7 +35,7 @@ SLOTS_PER_REQUEST = 3
 component.mamba_checkpoint_grid = lambda page: page
 component.mamba_cache_chunk_size = lambda: 1
 with suppress(ImportError):
-    rust = import_module("sglang.srt.mem_cache.rust_tree_core.adapter")
+    rust: Any = import_module("sglang.srt.mem_cache.rust_tree_core.adapter")
     rust.mamba_cache_chunk_size = component.mamba_cache_chunk_size
 
 
@@ -58,11 +52,11 @@ class StateLog:
         self.copied += [(STATES, s, t) for s, t in zip(source.tolist(), target.tolist(), strict=True)]
 
 
-class Rows(pools.HybridReqToTokenPool):  # type: ignore[misc,name-defined]
+class Rows(pools.HybridReqToTokenPool):  # type: ignore[misc]
     """The engine's request rows with states, without its tensors of states."""
 
     def __init__(self, requests: int, width: int, states: int) -> None:
-        ReqToTokenPool.__init__(self, requests, width, "cpu", enable_memory_saver=False)
+        sglang.ReqToTokenPool.__init__(self, requests, width, "cpu", enable_memory_saver=False)
         self.mamba_ping_pong_track_buffer_size = 1
         self.mamba_initial_tracking_slots = 0
         self.enable_mamba_extra_buffer = self.enable_mamba_extra_buffer_lazy = False
@@ -90,17 +84,17 @@ class SGLangStateManager(SGLangKVManager):
     ) -> tuple[Any, Any, Any]:
         rows = Rows(requests, blocks + block_size, self.pools[STATES])
         made: dict[str, Any] = {"dtype": torch.int64, "device": "cpu", "kvcache": None, "need_sort": need_sort}
-        allocator = TokenToKVPoolAllocator(blocks, **made)
-        params = CacheInitParams(
+        allocator = sglang.TokenToKVPoolAllocator(blocks, **made)
+        params = sglang.CacheInitParams(
             disable=False,
             req_to_token_pool=rows,
             token_to_kv_pool_allocator=allocator,
             page_size=block_size,
-            tree_components=(ComponentType.FULL, ComponentType.MAMBA),
+            tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.MAMBA),
             tree_core_backend=core,
             **options,
         )
-        return rows, allocator, UnifiedRadixCache(params)
+        return rows, allocator, sglang.UnifiedRadixCache(params)
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Asks the cache only if one more request may run."""
@@ -109,7 +103,8 @@ class SGLangStateManager(SGLangKVManager):
     def copies(self) -> list[tuple[Any, ...]]:
         """States that hits are copied from, and checkpoints that the last commit has made."""
         log = self._rows.mamba_pool
-        due, log.copied = log.copied, []
+        due: list[tuple[Any, ...]] = log.copied
+        log.copied = []
         for req in self._adder.can_run_list if self._adder is not None else ():
             if req.kv.mamba_cow_src_index is not None:
                 due.append((STATES, int(req.kv.mamba_cow_src_index), int(req.kv.mamba_pool_idx)))
@@ -138,7 +133,7 @@ class SGLangStateManager(SGLangKVManager):
 
     def evict_all(self) -> None:
         sizes = self._tree.full_evictable_size(), self._tree.mamba_evictable_size()
-        self._tree.evict(EvictParams(num_tokens=sizes[0], mamba_num=sizes[1]))
+        self._tree.evict(sglang.EvictParams(num_tokens=sizes[0], mamba_num=sizes[1]))
 
     def avail(self, pool: str = FULL) -> int:
         evictable = self._tree.full_evictable_size() if pool == FULL else self._tree.mamba_evictable_size()

@@ -18,22 +18,17 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.sglang.manager import (
-    CacheInitParams,
-    ComponentType,
-    EvictParams,
-    ReqToTokenPool,
-    SGLangKVManager,
-    UnifiedRadixCache,
-)
+from kvlockstep.impl.engines.sglang.manager import SGLangKVManager
 from kvlockstep.reference.kv_manager.groups.contract import Admitted, Group
 
-swa = import_module("sglang.srt.mem_cache.allocator.swa")
-environment = import_module("sglang.srt.environ")
+# The names of the engine that the adapter with one group has loaded.
+sglang: Any = import_module(SGLangKVManager.__module__)
+swa: Any = import_module("sglang.srt.mem_cache.allocator.swa")
+environment: Any = import_module("sglang.srt.environ")
 FULL, WINDOW = "kv", "window"
 
 
-class MappedPool(swa.BaseSWAKVPool):  # type: ignore[misc,name-defined]
+class MappedPool(swa.BaseSWAKVPool):  # type: ignore[misc]
     """The engine's pool as far as the allocator calls it: the mapping, and no tensors. The judge owns the KV."""
 
     def __init__(self) -> None:
@@ -79,22 +74,22 @@ class SGLangWindowManager(SGLangKVManager):
         self, blocks: int, block_size: int, core: str, requests: int, need_sort: bool, **options: Any
     ) -> tuple[Any, Any, Any]:
         sizes = {pool: pages * block_size for pool, pages in self.pools.items()}
-        rows = ReqToTokenPool(requests, sizes[FULL] + block_size, "cpu", enable_memory_saver=False)
+        rows = sglang.ReqToTokenPool(requests, sizes[FULL] + block_size, "cpu", enable_memory_saver=False)
         allocator = swa.SWATokenToKVPoolAllocator(
             sizes[FULL], sizes[WINDOW], block_size, torch.int64, "cpu", MappedPool(), need_sort
         )
-        params = CacheInitParams(
+        params = sglang.CacheInitParams(
             disable=False,
             req_to_token_pool=rows,
             token_to_kv_pool_allocator=allocator,
             page_size=block_size,
-            tree_components=(ComponentType.FULL, ComponentType.SWA),
+            tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.SWA),
             tree_core_backend=core,
             # The engine does not count the token itself.
             sliding_window_size=self.groups[1].reach - 1,
             **options,
         )
-        return rows, allocator, UnifiedRadixCache(params)
+        return rows, allocator, sglang.UnifiedRadixCache(params)
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | Admitted | None:  # type: ignore[override]
         hit = super().admit(rid, tokens, extra_key, n)
@@ -128,7 +123,7 @@ class SGLangWindowManager(SGLangKVManager):
 
     def evict_all(self) -> None:
         sizes = self._tree.full_evictable_size(), self._tree.swa_evictable_size()
-        self._tree.evict(EvictParams(num_tokens=sizes[0], swa_num_tokens=sizes[1]))
+        self._tree.evict(sglang.EvictParams(num_tokens=sizes[0], swa_num_tokens=sizes[1]))
 
     def avail(self, pool: str = FULL) -> int:
         evictable = self._tree.full_evictable_size() if pool == FULL else self._tree.swa_evictable_size()
@@ -167,7 +162,7 @@ def make_window_python(blocks: int, block_size: int) -> SGLangWindowManager:
 
 
 def make_window_wide(blocks: int, block_size: int) -> SGLangWindowManager:
-    """Full attention and a window of 7 positions, which slides every 3 tokens, in a pool as large, with the compiled core."""
+    """Full attention and a window of 7 positions, which slides every 3 tokens, with the compiled core."""
     return SGLangWindowManager(blocks, block_size, "rust", 7, max(6, blocks), interval=3)
 
 
