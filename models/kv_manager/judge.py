@@ -283,3 +283,5 @@ class ManagerJudge(OneTable):
         self.checks.subject = request.name
         self._call(self.adapter.commit, request.name, n)
         request.computed += n
+        if self.traits.copies_at_commit:
+            self.copy(self.copies_of(self.adapter.copies) or [], f"when {request.name} was committed")

@@ -111,7 +111,7 @@ class GroupedJudge(ManagerJudge):
         refusals.check_admission(self, request, before)
 
     def check_refused_reservation(self, request: Request, n: int, before: Any, appended: bool) -> None:
-        refusals.check_reservation(self, request, n, before)
+        refusals.check_reservation(self, request, n, before, appended)
 
     def check_unchanged(self, before: Any, what: str) -> None:
         refusals.check_unchanged(self, before, what)
