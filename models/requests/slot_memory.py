@@ -133,6 +133,12 @@ class SlotMemory:
         """What stands there, in words: of the slots of a block the one that is most wrong."""
         return self._name(min(stamps))
 
+    def blocks_of(self, extra_key: int | None, tokens: Sequence[int], size: int) -> list[tuple[int, ...]]:
+        """The stamps that the full blocks of these tokens must hold, `size` for each block."""
+        full = len(tokens) // size * size
+        stamps = self._provenance.extend(UNWRITTEN, extra_key, tokens[:full])
+        return [tuple(stamps[i : i + size]) for i in range(0, full, size)]
+
     def history(self, stamp: int) -> Any:
         """What a stamp stands for, whatever its number is."""
         return self._provenance.history(stamp) if stamp > UNWRITTEN else stamp
