@@ -103,12 +103,11 @@ def walk(
     try:
         watchdog.beat += 1
         model = model_type(scope, factory)
-        table = model.table
         misses = 0
         sampling = outcome.sampled < SAMPLED_STEPS
         while len(ops) < length and misses < STUCK_AFTER:
             try:
-                op = model.propose(pick(table), pick)
+                op = model.propose(pick(model.ready), pick)
             except NotEnabled:
                 misses += 1
                 continue

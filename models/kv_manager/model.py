@@ -17,6 +17,7 @@ from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
+from kvlockstep.models.kv_manager.readiness import Readiness
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import make_adapter, read_traits
@@ -61,6 +62,7 @@ class KVManagerModel(RequestModel[KVScope]):
         super().__init__(scope, factory, judge_of(adapter, self.memory_type, scope.ask, Checks(self.laws)))
         self.prompts = Prompts(scope, self.judge)
         self.forks = Forks(scope, self.judge)
+        self._readiness = Readiness(self.table, scope, self.judge)
         self._size = self.judge.traits.block_size
         self._resumed: set[str] = set()
 
@@ -175,6 +177,10 @@ class KVManagerModel(RequestModel[KVScope]):
         return Op("reset")
 
     @property
+    def ready(self) -> tuple[Command, ...]:
+        return self._readiness.commands()
+
+    @property
     def has_room(self) -> bool:
         """True if one more request may be live."""
         return len(self.judge.live) < self.scope.live
@@ -230,7 +236,7 @@ class KVManagerModel(RequestModel[KVScope]):
         judge = self.judge
         requests = tuple((tuple(r.tokens), r.extra_key, r.computed, r.pending) for r in judge.live.values())
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
-        contents = len(self.prompts.history) if self.scope.mode is Mode.MANY else judge.memory.contents()
+        contents = len(self.prompts.history) if self.scope.mode is Mode.MANY else judge.memory.sketch()
         return requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
 
     def picture(self) -> Picture:
