@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
+from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed, run_ops
 from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick
 
 T = TypeVar("T")
 
+import os
+EVERY = eval(os.environ.get("EVERY", "(1,)"))
+VERBOSE = os.environ.get("VERBOSE")
 EPISODE_LENGTHS = (20, 100, 100, 400)
 STUCK_AFTER = 200
 
@@ -66,7 +69,8 @@ def run_episode(
     pick = picker(seed, episode)
     scope = pick(model_type.scopes)
     length = scope.stretch * pick(EPISODE_LENGTHS)
-    trace = walk(model_type, factory, scope, length, pick, watchdog, outcome)
+    every = pick(EVERY) if model_type.spares else 1
+    trace = walk(model_type, factory, scope, length, pick, watchdog, outcome, every=every)
     return trace and trace.but(driver="random", seed=seed)
 
 
@@ -93,6 +97,7 @@ def walk(
     outcome: Outcome,
     *,
     stale: Callable[[Model[Any]], bool] | None = None,
+    every: int = 1,
 ) -> Trace | None:
     """Up to `length` picked steps in one scope; counts them in `outcome` and returns the trace of a violation.
 
@@ -103,6 +108,8 @@ def walk(
     try:
         watchdog.beat += 1
         model = model_type(scope, factory)
+        if every > 1:
+            model.spare(every)
         misses = 0
         sampling = outcome.sampled < SAMPLED_STEPS
         while len(ops) < length and misses < STUCK_AFTER:
@@ -123,8 +130,15 @@ def walk(
             except NotEnabled:
                 ops.pop()
                 misses += 1
+        if every > 1:
+            model.catch_up()
     except Divergence as divergence:
         outcome.steps += len(ops)
+        if every > 1:
+            again = run_ops(model_type, factory, scope, ops, watchdog)
+            outcome.unsteady += again is None
+            if again is None and VERBOSE: print("LOST", divergence, scope, len(ops))
+            return again
         return failed(model_type, scope, ops, [answer_text(a) for a in answers], divergence)
     outcome.steps += len(ops)
     outcome.absorb(model)
