@@ -110,11 +110,12 @@ def walk(
         model = model_type(scope, factory)
         if every > 1:
             model.spare(every)
+        table = model.table
         misses = 0
         sampling = outcome.sampled < SAMPLED_STEPS
         while len(ops) < length and misses < STUCK_AFTER:
             try:
-                op = model.propose(pick(model.ready), pick)
+                op = model.propose(pick(table), pick)
             except NotEnabled:
                 misses += 1
                 continue

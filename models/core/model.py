@@ -113,11 +113,6 @@ class Model(ABC, Generic[S]):
         """The commands that a random step picks from, each as often as its weight says."""
         return self.command_table
 
-    @property
-    def ready(self) -> tuple[Command, ...]:
-        """The part of `table` that may propose something in this state; all of it where the model cannot tell."""
-        return self.table
-
     @classmethod
     def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
         """The commands of a target, which may lack the traits of some; all of them if nobody says which target."""

@@ -17,7 +17,6 @@ from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
-from kvlockstep.models.kv_manager.readiness import Readiness
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.settling import catch_up
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
@@ -64,7 +63,6 @@ class KVManagerModel(RequestModel[KVScope]):
         super().__init__(scope, factory, judge_of(adapter, self.memory_type, scope.ask, Checks(self.laws)))
         self.prompts = Prompts(scope, self.judge)
         self.forks = Forks(scope, self.judge)
-        self._readiness = Readiness(self.table, scope, self.judge)
         self._size = self.judge.traits.block_size
         self._resumed: set[str] = set()
 
@@ -177,10 +175,6 @@ class KVManagerModel(RequestModel[KVScope]):
         """Everything is forgotten."""
         require(self.scope.mode not in (Mode.MANY, Mode.LONG) and self.sometimes(4, pick))
         return Op("reset")
-
-    @property
-    def ready(self) -> tuple[Command, ...]:
-        return self._readiness.commands()
 
     @property
     def has_room(self) -> bool:
