@@ -18,7 +18,7 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome, answer_text, failed
+from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
 from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op, pick_first
@@ -208,6 +208,7 @@ class HypothesisMachines:
         machine = machine_for(run.model_type, run.factory)
         machine.watchdog = run.watchdog
         outcome = machine.outcome
+        outcome.sampled = 0 if run.samples else SAMPLED_STEPS
         started = time.perf_counter()
         while outcome.states < run.budget.examples and machine.failure is None:
             settings = hypothesis.settings(

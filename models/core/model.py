@@ -90,7 +90,6 @@ class Model(ABC, Generic[S]):
     operations: ClassVar[Mapping[str, Arguments]]
     scopes: ClassVar[tuple[Scope, ...]]
     small_scopes: ClassVar[tuple[Scope, ...]]
-    spares: ClassVar[bool] = False
     commands: ClassVar[tuple[Command, ...]] = ()
     command_table: ClassVar[tuple[Command, ...]] = ()
     own_laws: ClassVar[tuple[Law[Any], ...]] = ()
@@ -159,12 +158,15 @@ class Model(ABC, Generic[S]):
     def redo(self, op: Op) -> None:
         """Executes an operation that `step` has accepted before in the same state, without judging it again."""
 
-    def spare(self, every: int) -> None:
-        """From now on the model looks at everything only once in `every` times; only a model that `spares` can."""
-        raise NotImplementedError
+    def spare(self, every: int) -> bool:
+        """From now on the model looks at everything only once in `every` times.
+
+        Returns whether it does so; if it does, a violation shows later than without.
+        """
+        return False
 
     def catch_up(self) -> None:
-        """Looks at everything that was not looked at since. Raises Divergence."""
+        """Looks at everything, if the model has spared looks since the last time. Raises Divergence."""
 
     @abstractmethod
     def fingerprint(self) -> Hashable:

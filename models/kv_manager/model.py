@@ -18,7 +18,6 @@ from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
-from kvlockstep.models.kv_manager.settling import catch_up
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
@@ -39,7 +38,6 @@ class KVManagerModel(RequestModel[KVScope]):
     """`memory_type` makes the KV memory: with one stamp per slot, or BlockMemory with one per block."""
 
     contract = "kv_manager"
-    spares = True
     laws = LAWS
     goals = GOALS
     scope_type = KVScope
@@ -235,11 +233,11 @@ class KVManagerModel(RequestModel[KVScope]):
         contents = len(self.prompts.history) if self.scope.mode is Mode.MANY else judge.memory.sketch()
         return requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
 
-    def spare(self, every: int) -> None:
-        self.judge.spare(every)
+    def spare(self, every: int) -> bool:
+        return self.judge.spare(every)
 
     def catch_up(self) -> None:
-        catch_up(self.judge)
+        self.judge.catch_up()
 
     def picture(self) -> Picture:
         return picture_of_groups(self.judge) if isinstance(self.judge, GroupedJudge) else picture(self.judge)

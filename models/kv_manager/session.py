@@ -84,9 +84,10 @@ class Session:
         """After a Divergence the request that it concerns, None if it concerns none."""
         return self.checks.subject
 
-    def spare(self, every: int) -> None:
-        """From now on only one settling in `every` looks at everything."""
+    def spare(self, every: int) -> bool:
+        """From now on only one settling in `every` looks at everything. Returns whether that changes anything."""
         self._every = every
+        return every > 1
 
     def passes(self) -> bool:
         """Returns whether this settling looks at nothing; then the session does not know any more how things are."""
