@@ -24,7 +24,9 @@ from kvlockstep.targets.registry import check_contract
     help="Contracts of the benchmarks of guided episodes and of hard faults. Repeatable.",
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Their steps per run, at most (default 10,000).")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Their runs per fault (default 3, and 10 for hard faults).")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), metavar="N", help="Their runs per fault (default 3, and 10 for hard faults)."
+)
 @engine_path_option
 @json_option
 def bench_command(

@@ -34,7 +34,8 @@ def drive(
 ) -> Outcome:
     """One driver on one target in this process; the failure is not shrunk.
 
-    Each operation is noted in `notes` before it is tried. Without `samples` no steps in new states are counted. Raises UsageError for an unknown driver.
+    Each operation is noted in `notes` before it is tried. Without `samples` no steps in new states are counted. Raises
+    UsageError for an unknown driver.
     """
     model_type = model_of(target.contract)
     if notes is not None:
