@@ -55,6 +55,9 @@ class GroupedJudge(ManagerJudge):
     def settle(self) -> None:
         settle(self)
 
+    def spare(self, every: int) -> bool:
+        return False
+
     def copies_of(self, method: Callable[..., Any], *args: Any) -> list[Any] | None:
         return self.groups.copies(method, *args)
 
