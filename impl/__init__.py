@@ -60,6 +60,7 @@ TARGETS = {
     "kv_scheduler": {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
+        "peered": "kvlockstep.reference.kv_scheduler.peered:PeeredScheduler",
         "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
     },
     "kv_index": {

@@ -95,3 +95,12 @@ def quiescence(pinned: Sequence[str], limbo: int) -> str | None:
     if pinned:
         return f"nothing is live or in flight, and {pinned[0]} is pinned"
     return f"nothing is live or in flight, and {counted(limbo, 'slot')} are in limbo" if limbo else None
+
+
+@law(CONTRACT, needs=("tiers", "durable"), answers=("vllm#50297",))
+def delivery(rid: str, missing: Sequence[int], block_size: int) -> str | None:
+    """When a request ends by itself, every full block that it has computed is stored, or was stored before."""
+    if not missing:
+        return None
+    first = missing[0] * block_size
+    return f"{rid} has ended, and the KV of its positions {first} to {first + block_size} was never stored"

@@ -15,16 +15,18 @@ from kvlockstep.targets.registry import check_contract
 
 
 @click.command("bench", short_help="Measure speed", epilog="Example: kvlockstep bench drivers")
-@click.argument("what", nargs=-1, metavar="[drivers|block_pool|radix_cache|kv_store|kv_tier|kv_index|record]...")
+@click.argument("what", nargs=-1, metavar="[drivers|faults|block_pool|radix_cache|kv_store|kv_tier|kv_index|record]...")
 @click.option(
     "--contract",
     "contracts",
     multiple=True,
     metavar="CONTRACT",
-    help="Contracts of the guided-versus-random benchmark. Repeatable.",
+    help="Contracts of the benchmarks of guided episodes and of hard faults. Repeatable.",
 )
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Its steps per run, at most (default 10,000).")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Its runs per fault (default 3).")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Their steps per run, at most (default 10,000).")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), metavar="N", help="Their runs per fault (default 3, and 10 for hard faults)."
+)
 @engine_path_option
 @json_option
 def bench_command(
@@ -34,13 +36,18 @@ def bench_command(
 
     Peers are vLLM and SGLang, where they are installed or lie under --engine-path.
 
+    `faults` compares ways to play random episodes by the CPU time until they find hard faults. It takes minutes, so it
+    runs only if it is named.
+
     Compare the ratios; absolute numbers depend on your machine.
     """
+    from kvlockstep.bench import detection  # noqa: PLC0415
     from kvlockstep.bench.drivers import BENCHES, bench_drivers, print_drivers, print_speeds  # noqa: PLC0415
     from kvlockstep.bench.guided import CONTRACTS, SEEDS, STEPS, bench_guided, print_guided  # noqa: PLC0415
 
-    if unknown := [name for name in what if name not in ("drivers", *BENCHES)]:
-        raise UsageError(f"unknown bench {unknown[0]!r}{known_names(unknown[0], ('drivers', *BENCHES))}")
+    known = "drivers", "faults", *BENCHES
+    if unknown := [name for name in what if name not in known]:
+        raise UsageError(f"unknown bench {unknown[0]!r}{known_names(unknown[0], known)}")
     for contract in contracts:
         check_contract(contract)
     results: dict[str, list[dict[str, Any]]] = {}
@@ -56,6 +63,16 @@ def bench_command(
             results["guided"] = [row.to_json() for row in guided]
             if not as_json:
                 print_guided(stdout(), guided)
+        elif name == "faults":
+            announce_timing("hard faults")
+            rows = list(
+                detection.bench_detection(
+                    contracts or detection.CONTRACTS, steps or detection.STEPS, seeds or detection.SEEDS
+                )
+            )
+            results[name] = [row.to_json() for row in rows]
+            if not as_json:
+                detection.print_detection(stdout(), rows)
         else:
             announce_timing(name)
             try:

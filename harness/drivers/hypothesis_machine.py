@@ -18,7 +18,7 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome, answer_text, failed
+from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
 from kvlockstep.drivers.run import Run, Shard
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op, pick_first
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 # Steps of an example in a campaign, where the number of its examples is that of the shard's episodes.
 SHARD_STEPS = 50
+RUNNER = st.runner()
 
 
 @functools.cache
@@ -119,8 +120,13 @@ class LockstepMachine(RuleBasedStateMachine):
 
 
 @st.composite
-def _proposal(draw: st.DrawFn, machine: LockstepMachine, command: Command) -> Op | None:
-    """An operation, or None if the draws led nowhere: rejecting them would throw the whole episode away."""
+def _proposal(draw: st.DrawFn, command: Command) -> Op | None:
+    """An operation, or None if the draws led nowhere: rejecting them would throw the whole episode away.
+
+    The strategy asks for the machine, so that it is made once for a command: one made in each step would be validated
+    in each step, which takes as long as the step.
+    """
+    machine = draw(RUNNER)
 
     def pick(options: Sequence[T]) -> T:
         n = len(options)
@@ -142,7 +148,7 @@ def _rule_for(command: Command) -> Any:
 
     run.__name__ = command.name
     run.__doc__ = command.doc
-    made = rule(op=st.runner().flatmap(lambda machine: _proposal(machine, command)))(run)
+    made = rule(op=_proposal(command))(run)
     return precondition(lambda self: self.model is not None and self.enabled(command))(made)
 
 
@@ -202,6 +208,7 @@ class HypothesisMachines:
         machine = machine_for(run.model_type, run.factory)
         machine.watchdog = run.watchdog
         outcome = machine.outcome
+        outcome.sampled = 0 if run.samples else SAMPLED_STEPS
         started = time.perf_counter()
         while outcome.states < run.budget.examples and machine.failure is None:
             settings = hypothesis.settings(

@@ -17,7 +17,7 @@ class Run:
     """One run of a driver: the model and the target's factory, how much to play, and with which seed.
 
     `watchdog` has to watch already; the driver only counts its beats. `progress` is called with the number of steps
-    that were played so far.
+    that were played so far. Without `samples` nobody wants to know how many steps end in new states.
     """
 
     model_type: type[Model[Any]]
@@ -26,6 +26,7 @@ class Run:
     watchdog: Watchdog
     seed: int = 0
     progress: Callable[[int], None] | None = None
+    samples: bool = True
 
 
 class Driver(Protocol):

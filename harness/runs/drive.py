@@ -30,16 +30,18 @@ def drive(
     seed: int,
     progress: Steps | None = None,
     notes: EpisodeNotes | None = None,
+    samples: bool = True,
 ) -> Outcome:
     """One driver on one target in this process; the failure is not shrunk.
 
-    Each operation is noted in `notes` before it is tried. Raises UsageError for an unknown driver.
+    Each operation is noted in `notes` before it is tried. Without `samples` no steps in new states are counted. Raises
+    UsageError for an unknown driver.
     """
     model_type = model_of(target.contract)
     if notes is not None:
         model_type = noting(model_type, notes)
     with Watchdog(budget.step_seconds).watching() as watchdog:
-        return driver_named(name).run(Run(model_type, target.factory, budget, watchdog, seed, progress))
+        return driver_named(name).run(Run(model_type, target.factory, budget, watchdog, seed, progress, samples))
 
 
 def drive_apart(

@@ -250,7 +250,7 @@ def _score_fault(
     traces = []
     for driver, seed in _runs(seeds, result, thorough):
         share = 3 if driver == "hypothesis" and result.caught_with(seed) else 1
-        outcome = drive(driver, target, replace(budget, examples=budget.examples // share), seed)
+        outcome = drive(driver, target, replace(budget, examples=budget.examples // share), seed, samples=False)
         failure = outcome.failure
         law = failure.law if failure is not None else None
         result.sightings.append(Sighting(driver, seed, law, outcome.steps, round(outcome.seconds, 3)))
@@ -304,7 +304,7 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
     target, model_type = resolve(contract, name), model_of(contract)
     for budget in (steps, round(LONGER * steps)):
-        outcome = drive("random", target, replace(profile, random_steps=budget), seed)
+        outcome = drive("random", target, replace(profile, random_steps=budget), seed, samples=False)
         missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
         missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
         if outcome.failure is not None or not missed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvlockstep.reference.kv_manager.groups.contract import Admitted
 from kvlockstep.reference.kv_manager.groups.geometries import (
     Chunked,
@@ -101,6 +103,30 @@ class DefersTwins(FullAndState):
         self._step.clear()
 
 
+class CopiesCheckpoints(FullAndState):
+    """Publishes a copy of a state at the commit, and goes on in the block that it has."""
+
+    copies_at_commit = True
+
+    def reset(self) -> None:
+        super().reset()
+        self._made: list[tuple[int, int]] = []
+
+    def _publish(self, g: int, request: Request, place: int, block: int) -> None:
+        pool, key = self._pool(g), self._key(g, request.tokens, request.extra_key, place)
+        if self.groups[g].kind != "state":
+            super()._publish(g, request, place, block)
+        elif key not in pool.cached and pool.room():
+            checkpoint = pool.take()
+            self._made.append((block, checkpoint))
+            pool.publish(key, checkpoint)
+            pool.drop(checkpoint)
+
+    def copies(self) -> list[tuple[Any, ...]]:
+        made, self._made = self._made, []
+        return [*super().copies(), *made]
+
+
 GROUP_VARIANTS = {
     "full-and-window": FullAndWindow,
     "window-alone": WindowAlone,
@@ -113,4 +139,5 @@ GROUP_VARIANTS = {
     "cannot-tell": CannotTell,
     "cuts-chunks": CutsChunks,
     "defers-twins": DefersTwins,
+    "copies-checkpoints": CopiesCheckpoints,
 }

@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
+from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
@@ -148,4 +149,5 @@ VARIANTS = {
     "loads-inside": LoadsInside,
     "counts-written-blocks": CountsWrittenBlocks,
     "ends-on-failure": EndsOnFailure,
+    "sends-before-preemption": SendsBeforePreemption,
 }

@@ -158,6 +158,16 @@ class Model(ABC, Generic[S]):
     def redo(self, op: Op) -> None:
         """Executes an operation that `step` has accepted before in the same state, without judging it again."""
 
+    def spare(self, every: int) -> bool:
+        """From now on the model looks at everything only once in `every` times.
+
+        Returns whether it does so; if it does, a violation shows later than without.
+        """
+        return False
+
+    def catch_up(self) -> None:
+        """Looks at everything, if the model has spared looks since the last time. Raises Divergence."""
+
     @abstractmethod
     def fingerprint(self) -> Hashable:
         """The abstract state: equal fingerprints need no second exploration."""

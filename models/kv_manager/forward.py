@@ -26,12 +26,14 @@ def write_and_read(session: Session) -> None:
     """Writes what is scheduled, then reads every live request as far as it is computed then."""
     session.memory.begin_forward()
     # Asked for once, after the launch, which may have allocated; writes and reads have to see the same tables.
-    tables = {name: session.tables.entries(name) for name in session.live}
+    names = session.scheduled if session.stale else list(session.live)
+    tables = {name: session.tables.entries(name) for name in names}
     session.occupancy.check_lengths(tables)
     for name in session.scheduled:
         _write(session, session.live[name], tables)
     # All writes first: a request also depends on what others write in this forward, whatever their order is.
-    for name, request in session.live.items():
+    for name in names:
+        request = session.live[name]
         session.evaluated[laws.write_isolation.id] += any(writer != name for writer in session.scheduled)
         read(session, request, tables, request.computed + request.pending)
     _check_hit_was_not_free(session, tables)

@@ -179,7 +179,7 @@ class ManagerJudge(OneTable):
         parent = self.between_steps("fork", name)
         require(child not in self.used_names)
         self.used_names.add(child)
-        before = self.questions.before_operation()
+        before = None if self.stale else self.questions.before_operation()
         due = self.copies_of(self.adapter.fork, name, child)
         if due is None:
             self.check_unchanged(before, "a fork")
@@ -195,6 +195,7 @@ class ManagerJudge(OneTable):
     def evict_all(self) -> Answer:
         """The engine drops everything that is cached and that no live request holds."""
         require(self.allows("evict_all"))
+        self.catch_up()
         self._call(self.adapter.evict_all)
         self.check_evicted()
         self.goals_met["evict_all"] += 1
@@ -204,6 +205,7 @@ class ManagerJudge(OneTable):
     def reset(self) -> Answer:
         """Live and preempted requests are gone, and so is everything cached."""
         require(self.allows("reset"))
+        self.catch_up()
         self.goals_met["reset_live"] += bool(self.live)
         self._call(self.adapter.reset)
         self.live.clear()
@@ -213,7 +215,7 @@ class ManagerJudge(OneTable):
         return DONE
 
     def _admit(self, request: Request, n: int) -> Answer:
-        before = self.questions.before_operation()
+        before = None if self.stale else self.questions.before_operation()
         if self.listening is not None:
             # Before the call: what it stores may be announced already, and is no hit of its own.
             self.listening.listen()
@@ -250,7 +252,7 @@ class ManagerJudge(OneTable):
         return Answer(cached=cached)
 
     def _reserve(self, request: Request, n: int, appended: bool = False) -> Answer:
-        before = self.questions.before_operation()
+        before = None if self.stale else self.questions.before_operation()
         accepted = self._call(self.adapter.reserve, request.name, n)
         if accepted is None:
             raise Divergence(ERROR_CONTRACT.id, "reserve returned None, not True or False")
@@ -283,3 +285,5 @@ class ManagerJudge(OneTable):
         self.checks.subject = request.name
         self._call(self.adapter.commit, request.name, n)
         request.computed += n
+        if self.traits.copies_at_commit:
+            self.copy(self.copies_of(self.adapter.copies) or [], f"when {request.name} was committed")

@@ -230,8 +230,14 @@ class KVManagerModel(RequestModel[KVScope]):
         judge = self.judge
         requests = tuple((tuple(r.tokens), r.extra_key, r.computed, r.pending) for r in judge.live.values())
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
-        contents = len(self.prompts.history) if self.scope.mode is Mode.MANY else judge.memory.contents()
+        contents = len(self.prompts.history) if self.scope.mode is Mode.MANY else judge.memory.sketch()
         return requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
+
+    def spare(self, every: int) -> bool:
+        return self.judge.spare(every)
+
+    def catch_up(self) -> None:
+        self.judge.catch_up()
 
     def picture(self) -> Picture:
         return picture_of_groups(self.judge) if isinstance(self.judge, GroupedJudge) else picture(self.judge)

@@ -8,7 +8,7 @@ from typing import Any
 from kvlockstep.models.kv_manager import refusals
 from kvlockstep.models.kv_manager.forward import copy, write_and_read
 from kvlockstep.models.kv_manager.session import Session
-from kvlockstep.models.kv_manager.settling import settle
+from kvlockstep.models.kv_manager.settling import catch_up, settle
 from kvlockstep.models.requests.adapter import as_state, not_checked, number, pairs
 from kvlockstep.models.requests.answers import copies_text
 from kvlockstep.models.requests.request import Request
@@ -33,6 +33,10 @@ class OneTable(Session):
         """Checks what holds between two steps."""
         settle(self)
 
+    def catch_up(self) -> None:
+        """Checks what the last settling has passed over, if no step has begun since."""
+        catch_up(self)
+
     def copies_of(self, method: Callable[..., Any], *args: Any) -> list[Any] | None:
         """Calls a method that returns copies, or None."""
         return pairs(method, *args)
@@ -47,7 +51,7 @@ class OneTable(Session):
 
     def write_and_read(self) -> None:
         """Writes and reads the KV of a forward."""
-        if self.ask != "late" and not self.tables.sparing:
+        if self.ask != "late" and not self.tables.sparing and not self.stale:
             # Behind the copies, whose sources may be free already (rule 10). Before the reads: what is read from a
             # block that was freed in this step is wrong content, and not only a free block that is held.
             self.memory.poison(self.tables.free())

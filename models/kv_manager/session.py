@@ -73,6 +73,8 @@ class Session:
         self.settled_free: list[int] | None = None
         self.settled_free_now: int | None = None
         self.avail: int | None = None
+        self.stale = False
+        self._every, self._settlings = 1, 0
         self.saw_evictable = False
         self.saw_growth = False
         self.lengths: dict[str, int] = {}
@@ -81,6 +83,20 @@ class Session:
     def subject(self) -> str | None:
         """After a Divergence the request that it concerns, None if it concerns none."""
         return self.checks.subject
+
+    def spare(self, every: int) -> bool:
+        """From now on only one settling in `every` looks at everything. Returns whether that changes anything."""
+        self._every = every
+        return every > 1
+
+    def passes(self) -> bool:
+        """Returns whether this settling looks at nothing; then the session does not know any more how things are."""
+        self._settlings += 1
+        self.stale = self._settlings % self._every > 0
+        if self.stale:
+            self.unchanged = {}
+            self.first_hit = self.settled_free_now = None
+        return self.stale
 
     def limbo(self) -> int:
         """Asks how many slots wait to be released; 0 for a manager that releases at once."""

@@ -16,12 +16,25 @@ from kvlockstep.properties.kv_manager.listener import Room
 
 
 def settle(session: Session) -> None:
-    """Checks the state between two steps. Raises Divergence."""
-    checks, occupancy, traits = session.checks, session.occupancy, session.traits
-    checks.subject = None
+    """Checks the state between two steps, if the session does not pass it over. Raises Divergence."""
+    session.checks.subject = None
     if session.listening is not None:
         # Here and not at the admission: the forward has read the hit by now, and found its content right.
         session.listening.raise_unannounced()
+    if not session.passes():
+        look(session)
+
+
+def catch_up(session: Session) -> None:
+    """Looks at everything, if the last settling was passed over and no step has begun since. Raises Divergence."""
+    if session.stale and not session.scheduled:
+        session.stale = False
+        look(session)
+
+
+def look(session: Session) -> None:
+    """Asks the manager about everything, and checks all that holds between two steps. Raises Divergence."""
+    checks, occupancy, traits = session.checks, session.occupancy, session.traits
     answers = session.questions.between_steps(session.live)
     tables, free, avail, free_now = answers
     session.avail = avail

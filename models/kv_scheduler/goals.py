@@ -51,10 +51,21 @@ GOALS = (
     Goal("torn", "a load fails with its first blocks written", "loads_fail"),
     Goal("own_load_fails", "a load fails in front of the batch that waits for it", "own_loads_fail"),
     Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
+    Goal("offered", "a load reads what another instance has offered", "peer"),
+    Goal("lost", "a load reads a unit that its tier has lost", "loses"),
+    Goal("sent", "a request that ends by itself has a block to be stored", "durable"),
+    Goal(
+        "sent_preempted", "a request ends by the last token of a batch behind which it was preempted", "sends_preempted"
+    ),
 )
 
 # What a goal depends on that only targets with tiers can reach.
-TIER_GOALS = frozenset(("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"))
+TIER_GOALS = frozenset(
+    (
+        *("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"),
+        *("peer", "loses", "durable", "sends_preempted"),
+    )
+)
 
 
 def notice_start(met: Counter[str], job: Job, item: Item) -> None:
@@ -84,6 +95,7 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool) -
         "loads_fail": tiers and traits.fails in ("loads", "any"),
         "own_loads_fail": own_loads and traits.fails in ("loads", "any"),
         "resets_in_flight": tiers and traits.can_reset and traits.reset_in_flight,
+        "sends_preempted": traits.durable and overlap and traits.preempts and traits.preempts_in_flight,
         "overlap": overlap,
         "overlap_preempts": overlap and traits.preempts and traits.preempts_in_flight,
         "ends_in_flight": overlap or traits.aborts == "any",

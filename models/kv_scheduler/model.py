@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cache
 from typing import Any
 
 from kvlockstep.models.core.calls import call_target
@@ -25,7 +26,7 @@ from kvlockstep.models.requests.shrinking import thinned
 from kvlockstep.properties.kv_scheduler import LAWS
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SchedulerTraits
 
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 
@@ -82,14 +83,13 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     @property
     def table(self) -> tuple[Command, ...]:
-        return self.command_table if self.judge.transfers is None else TRANSFER_TABLE
+        return self.command_table if self.judge.transfers is None else _table(self.judge.traits)
 
     @classmethod
     def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
         # One instance tells; what is wrong with it shows when the episodes begin.
         made = factory and call_quietly(factory, *CONTRACTS[cls.contract].probe.values())
-        tiers = factory is None or getattr(made, "tiers", None)
-        return tuple(command for command in cls.commands if tiers or command.needs is None)
+        return tuple(c for c in cls.commands if c.needs is None or factory is None or getattr(made, c.needs, None))
 
     @command(4, when=lambda self, _: len(self.judge.live) < self.scope.live)
     def add(self, pick: Pick) -> Op:
@@ -180,14 +180,32 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         """The scheduler takes in what has ended."""
         return Op("poll")
 
+    @command(2, needs="peer")
+    def offer(self, pick: Pick) -> Op:
+        """Another instance fills its tier with a prefix."""
+        tokens = self._prompt(pick, self.judge.longest - 1)
+        require(len(tokens) >= self.scope.block_size)
+        key = pick(self.scope.keys) if self.judge.traits.extra_key else None
+        return Op("offer", tokens=tokens, extra_key=key)
+
+    @command(1, needs="loses")
+    def lose(self, pick: Pick) -> Op:
+        """A tier loses a unit."""
+        require(self.judge.allows("lose") and self.judge.transfers is not None)
+        tier, unit = pick(self.judge.transfers.losable() if self.judge.transfers else [])
+        return Op("lose", tier=tier, unit=unit)
+
     @classmethod
     def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
         # A target without tiers is spoken of as if there were no transfers.
         transfers = any(evaluated.get(law.id) for law in cls.laws if "tiers" in law.needs)
-        return tuple(law for law in cls.laws if transfers or "tiers" not in law.needs)
+        laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
+        return tuple(law for law in laws if "durable" not in law.needs or evaluated.get(law.id))
 
     def not_checked(self) -> dict[str, str]:
         known = {law.id for law in self.laws if self.judge.transfers is not None or "tiers" not in law.needs}
+        if not self.judge.traits.durable:
+            known -= {law.id for law in self.laws if "durable" in law.needs}
         found = {law: why for law, why in super().not_checked().items() if law in known}
         if self.judge.transfers is not None and self.judge.traits.ordered:
             found["stream_order"] = "the target declares ordered"
@@ -243,7 +261,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
     def execute(self, op: Op) -> Answer:
         leaving = list(self.judge.live.items())
         answer = super().execute(op)
-        if op.name == "add":
+        if op.name in ("add", "offer"):
             self._remember(op.args["tokens"])
         for gone, job in leaving:
             if gone not in self.judge.live:
@@ -309,7 +327,15 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         return length_near_block(pick, most, self.scope.block_size, (0, 1, 1, 2, 2, 3, blocks // 2, blocks))
 
 
-TRANSFER_TABLE = tuple(command for command in KVSchedulerModel.commands for _ in range(command.weight))
+def _table(traits: SchedulerTraits) -> tuple[Command, ...]:
+    """The commands for a target with tiers, each as often as it weighs."""
+    return _table_for(frozenset(name for name in ("tiers", "peer", "loses") if getattr(traits, name)))
+
+
+@cache
+def _table_for(has: frozenset[str]) -> tuple[Command, ...]:
+    commands = (c for c in KVSchedulerModel.commands if c.needs is None or c.needs in has)
+    return tuple(c for c in commands for _ in range(c.weight))
 
 
 def call_quietly(factory: Factory, *sizes: Any) -> Any:

@@ -19,4 +19,6 @@ OPERATIONS: dict[str, Arguments] = {
     "fail": {"transfer": int},
     "tear": {"transfer": int, "written": int},
     "poll": {},
+    "offer": {"tokens": Ints, "extra_key": ANY_KEY},
+    "lose": {"tier": str, "unit": int},
 }

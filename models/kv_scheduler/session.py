@@ -104,6 +104,10 @@ class SchedulerSession:
                 return self.transfers is not None and bool(self.transfers.unended)
             case "fail" | "tear":
                 return bool(self.traits.fails) and self.transfers is not None and bool(self.transfers.unended)
+            case "offer":
+                return self.transfers is not None and self.traits.peer is not None
+            case "lose":
+                return self.transfers is not None and self.traits.loses and self.traits.fails in ("loads", "any")
             case "drain":
                 return bool(self.live) and not self.flights
         return True  # users add requests at any time

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from kvlockstep.models.core.op import NotEnabled, require
+from kvlockstep.models.kv_scheduler.places import Place
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.kv_scheduler.transfers import Moving, Transfers
@@ -37,7 +38,9 @@ class TransferOperations(SchedulerSession):
         for moving in ended:
             transfers.end(moving)
         settle(self)
-        return Answer(text=f"{', '.join(map(str, ended))} landed")
+        ways = {"landed": [m for m in ended if not m.failed], "failed": [m for m in ended if m.failed]}
+        said = [f"{', '.join(map(str, moved))} {way}" for way, moved in ways.items() if moved]
+        return Answer(text="; ".join(said))
 
     def fail(self, transfer: int) -> Answer:
         """The n-th transfer in flight fails, with nothing written."""
@@ -51,6 +54,28 @@ class TransferOperations(SchedulerSession):
         require(moving.may_fail(self.traits.fails) and moving.transfer.kind == "load")
         require(0 < written < len(moving.targets))
         return self._end(moving, written)
+
+    def offer(self, tokens: Sequence[int], extra_key: int | None) -> Answer:
+        """Another instance has computed these tokens, and fills the peer with their full blocks."""
+        transfers, size = self._transfers(), self.traits.block_size
+        require(self.allows("offer") and size <= len(tokens) <= self.longest)
+        require(extra_key is None or self.traits.extra_key)
+        found = answered(self.adapter.offer, list(tokens), extra_key)
+        blocks = self.memory.blocks_of(extra_key, tokens, size)
+        units = taken(
+            lambda: _units(found, len(blocks)), found, self.adapter.offer, "a unit or None for each full block"
+        )
+        transfers.offered(units, blocks)
+        settle(self)
+        return Answer(text=f"units {','.join('-' if unit is None else str(unit) for unit in units)}")
+
+    def lose(self, tier: str, unit: int) -> Answer:
+        """A tier loses what a unit holds. Nobody is told; a load that reads it fails there."""
+        transfers, place = self._transfers(), Place(tier, unit)
+        require(self.allows("lose") and place in transfers.losable())
+        transfers.places.lost.add(place)
+        settle(self)
+        return DONE
 
     def poll(self) -> Answer:
         """The scheduler takes in what has ended, and submits what is due."""
@@ -101,6 +126,17 @@ class TransferOperations(SchedulerSession):
             return []
         return [name for name in self.live if name in void or (name in ended and name in self.transfers.failed())]
 
+    def ended_by_itself(self, name: str) -> None:
+        """A request ends by its last token: a durable scheduler has stored what it has computed, or is about to."""
+        if self.transfers is None or not self.traits.durable:
+            return
+        job = self.live[name]
+        tokens = job.request.tokens[: job.prompt + job.delivered - 1]
+        blocks = self.memory.blocks_of(job.request.extra_key, tokens, self.traits.block_size)
+        self.transfers.delivery.owe(name, blocks)
+        self.goals_met["sent"] += len(blocks) > 0
+        self.goals_met["sent_preempted"] += job.preempted and len(blocks) > 0
+
     def _transfers(self) -> Transfers:
         """Returns the transfers. Raises NotEnabled for a target without tiers."""
         if self.transfers is None:
@@ -115,7 +151,7 @@ class TransferOperations(SchedulerSession):
     def _end(self, moving: Moving, written: int | None) -> Answer:
         self._transfers().end(moving, written)
         settle(self)
-        return Answer(text=f"{moving} {'landed' if written is None else 'failed'}")
+        return Answer(text=f"{moving} {'failed' if moving.failed else 'landed'}")
 
     def _hear(self) -> None:
         ended, transfers = answered(self.adapter.poll), self._transfers()
@@ -128,3 +164,11 @@ class TransferOperations(SchedulerSession):
             for name in expected:
                 del self.live[name]
         transfers.heard()
+
+
+def _units(found: Sequence[int | None], n: int) -> list[int | None]:
+    """The answer to an offer of n blocks. Raises ValueError for another number of units."""
+    units = [None if unit is None else int(unit) for unit in found]
+    if len(units) != n:
+        raise ValueError(units)
+    return units

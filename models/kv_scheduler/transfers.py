@@ -7,11 +7,13 @@ the scheduler hears of the end is a second moment: a worker that waits for a tra
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.kv_scheduler.delivery import Delivery
+from kvlockstep.models.kv_scheduler.places import Place, Places
 from kvlockstep.models.requests.adapter import answered, number, taken
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.slot_memory import SlotMemory
@@ -28,23 +30,14 @@ LONG = 3
 STEPS_TO_SUBMIT = 2
 
 
-class Place(NamedTuple):
-    """A block of the pool, whose tier is None, or a unit of a tier."""
-
-    tier: str | None
-    unit: int
-
-    def __str__(self) -> str:
-        return f"block {self.unit}" if self.tier is None else f"unit {self.unit} of {self.tier}"
-
-
 @dataclass
 class Moving:
     """A transfer whose end the scheduler has not heard of.
 
     `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
     when the scheduler can hear of its end; after the next poll it has heard. It is `stale` if a reset came
-    since its start. `batches` counts those scheduled since.
+    since its start. `batches` counts those scheduled since. Only the first `readable` of its sources are there; the
+    next one was lost in its tier.
     """
 
     transfer: Transfer
@@ -56,6 +49,7 @@ class Moving:
     failed: bool = False
     stale: bool = False
     batches: int = 0
+    readable: int = 0
 
     def __str__(self) -> str:
         return f"{self.transfer.kind} {self.transfer.id}"
@@ -74,7 +68,10 @@ class Transfers:
         self._adapter, self._traits, self._memory = adapter, traits, memory
         self._checks, self._goals_met = checks, goals_met
         self._sizes = traits.tiers or {}
-        self._stored: dict[Place, list[int]] = {}
+        self.places = Places(memory, traits.block_size)
+        # A batch or a poll submits what is due; in steps that may have been decided in the one before.
+        self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
+        self._offered: set[Place] = set()
         self._loads: Counter[str] = Counter()
         self._loaded: dict[str, int] = {}
         self._batches: deque[tuple[list[str], set[int], list[Hashable]]] = deque()
@@ -103,7 +100,7 @@ class Transfers:
         """The copy engine takes them in, in this order."""
         for transfer in transfers:
             self._wait_for(transfer.after, "after")
-            self._start(self._placed(transfer), live)
+            self._start(_placed(transfer, self._sizes, self.moving), live)
 
     def wait(self, lost: int | None = None) -> None:
         """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end.
@@ -122,19 +119,21 @@ class Transfers:
             self._goals_met["waited"] += not moving.landed
             if moving.transfer.before and moving.transfer.kind == "load" and not moving.told:
                 self.has_own = True
-                if lost is not None and not own and moving.may_fail(self._traits.fails):
-                    self._fail_own(moving, min(lost, len(moving.targets) - 1))
+                fails = lost is not None and not own and moving.may_fail(self._traits.fails)
+                written = min(lost or 0, moving.readable) if fails else moving.readable
+                if fails or written < len(moving.targets):
+                    self._fail_own(moving, min(written, len(moving.targets) - 1))
                 else:
                     self.end(moving)
                 own.append(id)
             else:
-                self._land(moving, len(moving.targets))
+                self._land(moving, moving.readable)
         return own
 
     def _fail_own(self, moving: Moving, written: int) -> None:
         """A load that the batch waits for fails; the scheduler hears of it when the batch is back."""
         self._goals_met["own_load_fails"] += 1
-        self.void_slots.update(slot for place in moving.targets[written:] for slot in self._slots(place))
+        self.void_slots.update(slot for place in moving.targets[written:] for slot in self.places.slots(place))
         self.failed_unheard.append(moving.transfer.id)
         self.end(moving, written)
 
@@ -154,6 +153,7 @@ class Transfers:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self._traits.in_steps
+        self.delivery.step()
         for moving in self.moving.values():
             moving.batches += 1
             self._goals_met["starved"] += moving.batches == LONG
@@ -183,8 +183,13 @@ class Transfers:
         self._loads.clear()
 
     def end(self, moving: Moving, written: int | None = None) -> None:
-        """A transfer has ended; if it failed, the first `written` of its blocks are there."""
+        """A transfer has ended; if it failed, the first `written` of its blocks are there.
+
+        One with a source that was lost fails there.
+        """
         self._goals_met["reordered"] += not moving.transfer.before and moving is not self.unended[0]
+        if moving.readable < len(moving.targets):
+            written = moving.readable if written is None else min(written, moving.readable)
         if written is None:
             self._goals_met[moving.transfer.kind] += 1
         else:
@@ -200,6 +205,7 @@ class Transfers:
     def heard(self) -> None:
         """The scheduler has had the chance to hear of everything that it was told."""
         self._polls += 1
+        self.delivery.step()
         self._stepped = self._traits.in_steps
         self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
 
@@ -231,6 +237,8 @@ class Transfers:
         free_blocks = {slot // size for slot in free}
         reserved = {p.unit for m in self.unended for p in m.targets if p.tier is None} - held
         limbo = self.limbo(held)
+        for name, missing in self.delivery.due():
+            self._checks.check(laws.delivery, name, missing, size)
         views = {name: self._view(name) for name in self._sizes}
         for moving in self.unended:
             for place in moving.targets:
@@ -258,11 +266,40 @@ class Transfers:
         unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
         return len(unheard - held) * self._traits.block_size
 
+    def losable(self) -> list[Place]:
+        """Returns the units that a hit may find, and that nothing reads: their tier may lose them."""
+        found = [Place(name, unit) for name in self._sizes for unit in self._view(name).cached]
+        stored, lost = self.places.stored, self.places.lost
+        return [place for place in found if place in stored and place not in lost and not self._is_read(place)]
+
+    def offered(self, units: Sequence[int | None], blocks: Sequence[Sequence[int]]) -> None:
+        """Somebody else has filled units of the peer with these blocks, as far as the scheduler has taken them."""
+        for unit, stamps in zip(units, blocks, strict=True):
+            if unit is None:
+                continue
+            place, said = Place(self._traits.peer, unit), "an offer"
+            if not 0 <= unit < self._sizes.get(self._traits.peer or "", 0):
+                raise Divergence(ERROR_CONTRACT.id, f"offer names {place}, which is not there")
+            for other in self.unended:
+                self._checks.check(
+                    laws.target_owned, said, str(place), f"a target of {other}" * (place in other.targets)
+                )
+            if self.places.read(place) != list(stamps):
+                read = next((str(other) for other in self.unended if place in other.sources and not other.landed), "")
+                self._checks.check(laws.source_stable, read, str(place), "an offer overwrites it" * bool(read))
+            self.places.write(place, stamps)
+            self.delivery.sent(stamps)
+            self._offered.add(place)
+
     def reset(self) -> None:
         """Nothing that a tier holds is right any more."""
         self._goals_met["reset_in_flight"] += bool(self.unended)
         read = {place for moving in self.moving.values() if not moving.landed for place in moving.sources}
-        self._stored.update({p: [POISON] * len(stamps) for p, stamps in self._stored.items() if p not in read})
+        for place in self.places.stored.keys() - read:
+            self.places.fill(place, POISON)
+        self.places.lost.clear()
+        self._offered.clear()
+        self.delivery.reset()
         for moving in self.moving.values():
             moving.stale = True
         self._loads.clear()
@@ -270,13 +307,20 @@ class Transfers:
     def state(self) -> Any:
         """What the fingerprint of a state has of them."""
         kinds = [(m.transfer.kind, *m.sources, *m.targets, m.landed, m.told, m.stale) for m in self.moving.values()]
-        stored = [(place, *map(self._memory.history, stamps)) for place, stamps in sorted(self._stored.items())]
-        return tuple(kinds), tuple(stored), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
+        return tuple(kinds), self.places.state(), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
 
     def _start(self, moving: Moving, live: Collection[str]) -> None:
         transfer, check = moving.transfer, self._checks.check
-        moving.contents = [self._read(place) for place in moving.sources]
+        moving.contents = [self.places.read(place) for place in moving.sources]
+        lost = [i for i, place in enumerate(moving.sources) if place in self.places.lost]
+        moving.readable = lost[0] if lost else len(moving.sources)
+        self._goals_met["lost"] += bool(lost)
+        self._goals_met["offered"] += not self._offered.isdisjoint(moving.sources)
         for place, stamps in zip(moving.sources, moving.contents, strict=True):
+            if place in self.places.lost:
+                continue
+            if transfer.kind == "store":
+                self.delivery.sent(stamps)
             source = Source(str(moving), str(place), self._memory.worst(stamps))
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)
@@ -290,8 +334,9 @@ class Transfers:
             if transfer.kind == "load" and not self._traits.ordered:
                 batch = next((names for names, blocks, _ in self._batches if place.unit in blocks), [])
                 check(laws.stream_order, str(moving), place.unit, batch)
-            self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self._stored
-            self._write(place, [IN_FLIGHT] * self._traits.block_size)
+            self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self.places.stored
+            self._offered.discard(place)
+            self.places.fill(place, IN_FLIGHT)
         self.ever_loaded.update(transfer.rids)
         for rid in transfer.rids:
             self._loads[rid] += 1
@@ -306,14 +351,14 @@ class Transfers:
             return
         moving.landed = True
         for n, (place, stamps) in enumerate(zip(moving.sources, moving.contents, strict=True)):
-            changed = "is overwritten" if self._read(place) != stamps else ""
+            changed = "is overwritten" if self.places.read(place) != stamps else ""
             self._checks.check(laws.source_stable, str(moving), str(place), changed and f"it {changed}")
             # Of a reset in the meantime nobody may see what was stored before it, not even what was kept for a load.
             if moving.stale and place.tier is not None and not self._is_read(place):
-                self._write(place, [POISON] * len(stamps))
+                self.places.write(place, [POISON] * len(stamps))
             arrives = [POISON] * len(stamps) if moving.stale else stamps
             left = VOID if moving.transfer.id in self.failed_unheard else LOST
-            self._write(moving.targets[n], arrives if n < written else [left] * len(stamps))
+            self.places.write(moving.targets[n], arrives if n < written else [left] * len(stamps))
 
     def _is_read(self, place: Place) -> bool:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())
@@ -324,42 +369,28 @@ class Transfers:
             return "is free"
         return "holds nothing of this cache" if stamps[0] in (UNWRITTEN, POISON) else ""
 
-    def _read(self, place: Place) -> list[int]:
-        if place.tier is None:
-            return self._memory.peek(self._slots(place))
-        return list(self._stored.get(place, [UNWRITTEN] * self._traits.block_size))
-
-    def _write(self, place: Place, stamps: list[int]) -> None:
-        if place.tier is None:
-            self._memory.put(self._slots(place), stamps)
-        else:
-            self._stored[place] = list(stamps)
-
-    def _slots(self, place: Place) -> list[int]:
-        first = place.unit * self._traits.block_size
-        return list(range(first, first + self._traits.block_size))
-
     def _view(self, name: str) -> TierUnits:
         found = answered(self._adapter.tier, name)
         return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
 
-    def _placed(self, transfer: Transfer) -> Moving:
-        """The transfer with its places. Raises Divergence for one that the contract does not know."""
-        size = self._sizes.get(transfer.tier)
-        wrong = "" if size else f"names the tier {transfer.tier!r}"
-        if transfer.id in self.moving:
-            wrong = "has the id of another one in flight"
-        if transfer.kind not in ("store", "load"):
-            wrong = f"is of the kind {transfer.kind!r}"
-        if not transfer.pairs:
-            wrong = "has no pairs"
-        pool = [Place(None, unit) for unit in (p[transfer.kind == "load"] for p in transfer.pairs)]
-        tier = [Place(transfer.tier, unit) for unit in (p[transfer.kind == "store"] for p in transfer.pairs)]
-        if size and not all(0 <= place.unit < size for place in tier):
-            wrong = f"names a unit beyond the {size} of {transfer.tier}"
-        if wrong:
-            raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
-        return Moving(transfer, pool, tier) if transfer.kind == "store" else Moving(transfer, tier, pool)
+
+def _placed(transfer: Transfer, sizes: Mapping[str, int], in_flight: Collection[Hashable]) -> Moving:
+    """The transfer with its places. Raises Divergence for one that the contract does not know."""
+    size = sizes.get(transfer.tier)
+    wrong = "" if size else f"names the tier {transfer.tier!r}"
+    if transfer.id in in_flight:
+        wrong = "has the id of another one in flight"
+    if transfer.kind not in ("store", "load"):
+        wrong = f"is of the kind {transfer.kind!r}"
+    if not transfer.pairs:
+        wrong = "has no pairs"
+    pool = [Place(None, unit) for unit in (p[transfer.kind == "load"] for p in transfer.pairs)]
+    tier = [Place(transfer.tier, unit) for unit in (p[transfer.kind == "store"] for p in transfer.pairs)]
+    if size and not all(0 <= place.unit < size for place in tier):
+        wrong = f"names a unit beyond the {size} of {transfer.tier}"
+    if wrong:
+        raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
+    return Moving(transfer, pool, tier) if transfer.kind == "store" else Moving(transfer, tier, pool)
 
 
 def _owner(place: Place, free_blocks: set[int], views: dict[str, TierUnits]) -> str:

@@ -134,6 +134,9 @@ class BlockMemory:
         self.poison(slots)
         self._owner.update(dict.fromkeys(self._owner.keys() & set(slots), RESET))
 
+    def sketch(self) -> Any:
+        return self.contents()
+
     def contents(self) -> Any:
         """Content of the memory, for the fingerprint of a state."""
         return tuple((block, c.parent, tuple(c.tokens)) for block, c in sorted(self._contents.items()))

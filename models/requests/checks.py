@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.request import Memory, Request, require_right
 from kvlockstep.properties.kv_manager.laws import serving
-from kvlockstep.properties.law import Law, verdict
+from kvlockstep.properties.law import Law, law_error
 
 P = ParamSpec("P")
 
@@ -29,7 +29,12 @@ class Checks:
     def check(self, law: Law[Any], *observed: Any, name: str | None = None) -> None:
         """Raises Divergence if the law does not hold; the message begins with `name`, if there is one."""
         self.evaluated[law.id] += 1
-        if (wrong := verdict(self.of(law), *observed)) is not None:
+        law = self._laws.get(law.id, law)
+        try:
+            wrong = law.check(*observed)
+        except Exception as error:
+            raise law_error(law, error) from error
+        if wrong is not None:
             raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
 
     def of(self, law: Law[P]) -> Law[P]:

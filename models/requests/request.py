@@ -45,6 +45,7 @@ class Memory(Protocol):
 
     `granularity` says what an entry of a table is: "slot", or "block" for one entry per block, its first slot.
     `sparing`: the pool is so large that nobody asks for the whole free list at every step.
+    `contents` are for a fingerprint, `sketch` is a quicker look at them whose hashes may collide.
     `when` names the fork that makes a copy, "" is the forward. `reset` poisons what a reset gives back.
     """
 
@@ -59,6 +60,7 @@ class Memory(Protocol):
     def poison(self, slots: Sequence[int]) -> None: ...
     def reset(self, slots: Sequence[int]) -> None: ...
     def contents(self) -> Any: ...
+    def sketch(self) -> Any: ...
 
 
 def require_right(request: Request, cell: laws.Cell, content_laws: Sequence[Law[[laws.Cell]]]) -> None:

@@ -133,9 +133,20 @@ class SlotMemory:
         """What stands there, in words: of the slots of a block the one that is most wrong."""
         return self._name(min(stamps))
 
+    def blocks_of(self, extra_key: int | None, tokens: Sequence[int], size: int) -> list[tuple[int, ...]]:
+        """The stamps that the full blocks of these tokens must hold, `size` for each block."""
+        full = len(tokens) // size * size
+        stamps = self._provenance.extend(UNWRITTEN, extra_key, tokens[:full])
+        return [tuple(stamps[i : i + size]) for i in range(0, full, size)]
+
     def history(self, stamp: int) -> Any:
         """What a stamp stands for, whatever its number is."""
         return self._provenance.history(stamp) if stamp > UNWRITTEN else stamp
+
+    def sketch(self) -> Any:
+        """Content of the memory by the hashes of histories, which takes no time for their lengths."""
+        slots, digests = sorted(self._owner), self._provenance.digests()
+        return tuple(slots), tuple(digests[stamp] if stamp > UNWRITTEN else stamp for stamp in self._store.read(slots))
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""

@@ -21,6 +21,7 @@ class Provenance:
     def __init__(self) -> None:
         self._stamps: dict[tuple[int, int | None, int], int] = {}
         self._steps: list[tuple[int, int | None, int]] = []
+        self._digests = [UNWRITTEN]
 
     def extend(self, stamp: int, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
         """The stamps of `tokens` after the history `stamp` (UNWRITTEN for none) under one extra key."""
@@ -33,6 +34,13 @@ class Provenance:
                 stamp = self._stamps[step] = len(self._steps)
             stamps.append(stamp)
         return stamps
+
+    def digests(self) -> list[int]:
+        """For each stamp a hash of the history that it stands for, the same in every episode of a process."""
+        digests = self._digests
+        for parent, extra_key, token in self._steps[len(digests) - 1 :]:
+            digests.append(hash((digests[parent], extra_key, token)))
+        return digests
 
     def history(self, stamp: int) -> tuple[int | None, tuple[int, ...]]:
         """The extra key and the tokens that a stamp stands for."""

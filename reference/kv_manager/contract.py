@@ -139,6 +139,9 @@ class Traits:
     )
     copies_at_admit: bool = trait(False, "`admit` can make copies due: reuse by copying.")
     copies_at_reserve: bool = trait(False, "`reserve` can make copies due: copy-on-write.")
+    copies_at_commit: bool = trait(
+        False, "`commit` can make copies due: what it publishes is a copy. `copies` is asked behind each commit too."
+    )
     prefix_cache: bool = trait(
         True, "False if prefixes are never shared. Otherwise a run without a hit is inconclusive."
     )

@@ -92,6 +92,12 @@ class KVSchedulerOptional(Protocol):
     def tier(self, name: str) -> TierUnits:
         """What became of each unit of a tier. Changes nothing."""
 
+    def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
+        """Another instance has computed these tokens. Returns for each full block the peer's unit that has it now.
+
+        None for a block that the tier does not take, or that is on its way there.
+        """
+
     def limbo(self) -> int:
         """Slots that no live request holds and that are not available yet. Changes nothing."""
 
@@ -172,6 +178,22 @@ class SchedulerTraits:
         False,
         "Transfers are submitted and heard of in steps only. `poll` is a step without a batch, and comes with no batch "
         "in flight. What is decided in between is submitted by the next step.",
+    )
+    peer: str | None = trait(
+        None,
+        "Name of a tier that others fill, too: another instance, or a storage that several share. There is "
+        "`offer(tokens, extra_key)`.",
+        method="offer",
+    )
+    loses: bool = trait(
+        False,
+        "A tier may lose a unit that a hit may find, and nobody is told. A load that reads it fails there; `fails` has "
+        "loads.",
+    )
+    durable: bool = trait(
+        False,
+        "What a request has computed in full blocks is stored when it ends by itself: submitted by the next batch or "
+        "`poll`, with `in_steps` by the second one.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(

@@ -24,10 +24,11 @@ from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.properties import transfers as laws
 from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
-RIGHT = {"tiered": TieredScheduler, "fenced": FencedScheduler, **VARIANTS}
+RIGHT = {"tiered": TieredScheduler, "peered": PeeredScheduler, "fenced": FencedScheduler, **VARIANTS}
 # One block is stored, and loaded again, in every order of completion.
 SMALL = (
     SchedulerScope(3, 1, budget=2, running=2, live=2, outputs=1, tokens=(1,), priorities=(0,), exhaustive=True),
@@ -83,7 +84,7 @@ def test_no_false_alarm(scheduler: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("scope", SMALL, ids=str)
-@pytest.mark.parametrize("scheduler", [TieredScheduler, FencedScheduler, VARIANTS["loads-inside"]])
+@pytest.mark.parametrize("scheduler", [TieredScheduler, FencedScheduler, PeeredScheduler, VARIANTS["loads-inside"]])
 def test_every_order_of_completion_in_small_scopes(scheduler: Callable[..., Any], scope: SchedulerScope) -> None:
     with Watchdog(5.0).watching() as watchdog:
         outcome = explore(KVSchedulerModel, scheduler, scope, watchdog=watchdog, steps=3_000)

@@ -16,6 +16,11 @@ TARGETS = {
         "sglang": "kvlockstep.impl.engines.sglang.manager:make_unified_rust",
         "sglang-python": "kvlockstep.impl.engines.sglang.manager:make_unified_python",
         "sglang-radix": "kvlockstep.impl.engines.sglang.manager:make_radix",
+        "sglang-window": "kvlockstep.impl.engines.sglang.windows:make_window_rust",
+        "sglang-window-python": "kvlockstep.impl.engines.sglang.windows:make_window_python",
+        "sglang-window-wide": "kvlockstep.impl.engines.sglang.windows:make_window_wide",
+        "sglang-state": "kvlockstep.impl.engines.sglang.states:make_state_rust",
+        "sglang-state-python": "kvlockstep.impl.engines.sglang.states:make_state_python",
     },
     "kv_scheduler": {
         "sglang": "kvlockstep.impl.engines.sglang.scheduler:make_overlap",

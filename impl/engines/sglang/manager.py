@@ -54,6 +54,7 @@ with (
     from sglang.srt.mem_cache.radix_cache import RadixCache
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -73,7 +74,11 @@ DEFAULTS: dict[str, Any] = {
             "prefill_attention_backend": None,
             "decode_attention_backend": None,
         },
-        "mamba": {"enable_mamba_extra_buffer": False},
+        "mamba": {
+            "enable_mamba_extra_buffer": False,
+            "enable_mamba_extra_buffer_lazy": False,
+            "mamba_max_states_per_path": -1,
+        },
     },
     "schedule": {"schedule_policy": "fcfs"},
     "serving": {"strip_thinking_cache": False},
@@ -123,6 +128,7 @@ class SGLangKVManager:
     extra_key = True
     can_reset = can_evict_all = True
     hash_trust = "none"
+    _memory = staticmethod(memory)
 
     def __init__(
         self,
@@ -146,7 +152,7 @@ class SGLangKVManager:
         self.event_listener = None if is_eagle else "set"
         self._adapters = adapters
         self._adapter_names = KvEventLoraNames()
-        self._rows, self._allocator, self._tree = memory(
+        self._rows, self._allocator, self._tree = self._memory(
             blocks,
             block_size,
             core,
@@ -172,6 +178,7 @@ class SGLangKVManager:
         req.init_next_round_input(self._tree)
         self._adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
         if req not in self._adder.can_run_list:
+            self._give_match_back(req)
             return None
         self._retracted.pop(rid, None)
         self._running[rid] = req
@@ -186,23 +193,25 @@ class SGLangKVManager:
         self._adder = None
         return self._schedule_chunk(req, n) if self._in_prefill(req) else self._schedule_decode(req)
 
-    def copies(self) -> list[tuple[int, int]]:
+    def copies(self) -> list[tuple[Any, ...]]:
         return []
 
     def launch(self) -> None:
         extends = self._chunks + (self._adder.can_run_list if self._adder is not None else [])
         if extends:
-            batch = self._batch(extends)
+            batch = self._batch(extends, ForwardMode.EXTEND)
             batch.prefix_lens = [req.prefix_len for req in extends]
             batch.extend_lens = [req.extend_len for req in extends]
             batch.extend_num_tokens = sum(batch.extend_lens)
             batch.seq_lens = batch.seq_lens_cpu = torch.tensor([req.extend_end for req in extends])
             alloc_for_extend(batch)
         if self._decodes:
-            batch = self._batch(self._decodes)
+            batch = self._batch(self._decodes, ForwardMode.DECODE)
             batch.req_pool_indices = torch.tensor([req.kv.req_pool_idx for req in self._decodes])
             batch.seq_lens = batch.seq_lens_cpu = torch.tensor([req.kv.kv_committed_len for req in self._decodes])
             alloc_for_decode(batch, token_per_req=1)
+            for req in self._decodes:
+                req.decode_batch_idx += 1
         self._forget_step()
 
     def slots(self, rid: str) -> list[int]:
@@ -286,6 +295,13 @@ class SGLangKVManager:
         self._adapter_names.register(req, str(extra_key))
         return req
 
+    def _give_match_back(self, req: Any) -> None:
+        """Of a request that is not admitted, as the scheduler does: a match may have taken room for a state."""
+        req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
+        if req.kv.holds_mamba:
+            self._rows.mamba_allocator.free(req.kv.mamba_pool_idx.unsqueeze(-1))
+            req.kv.mamba_pool_idx = None
+
     def _schedule_chunk(self, req: Any, n: int) -> bool:
         """The engine asks only at admission, for the whole prompt; in the contract others may take that room."""
         open_page = self._in_pages(req.prefix_len) - req.prefix_len
@@ -302,7 +318,7 @@ class SGLangKVManager:
         return True
 
     def _schedule_decode(self, req: Any) -> bool:
-        needed = self._batch([req]).new_tokens_required_next_decode()
+        needed = self._batch([req], ForwardMode.DECODE).new_tokens_required_next_decode()
         if not self._allocator.check_decode_capacity(num_tokens=self._due + needed, tree_cache=self._tree):
             return False
         self._decodes.append(req)
@@ -330,9 +346,10 @@ class SGLangKVManager:
         release_kv_cache(req, self._tree, checkpoint=checkpoint)
         self._allocator.free_group_end()
 
-    def _batch(self, reqs: list[Any]) -> Any:
+    def _batch(self, reqs: list[Any], mode: Any) -> Any:
         return batches.ScheduleBatch(
             reqs=reqs,
+            forward_mode=mode,
             req_to_token_pool=self._rows,
             token_to_kv_pool_allocator=self._allocator,
             tree_cache=self._tree,

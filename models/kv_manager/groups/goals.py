@@ -84,6 +84,9 @@ def unreachable(judge: GroupedJudge) -> set[str]:
         never.add("state_behind_draft")
     if not judge.traits.can_fork:
         never.add("state_forked")
+    if judge.traits.copies_at_commit:
+        # What is published is a copy, so nothing makes a state leave its block.
+        never.add("state_moves")
     if not judge.traits.cuts_chunks:
         never.add("chunk_cut")
     return never if len(judge.groups.pools) > 1 else never | {"one_pool_full"}

@@ -55,6 +55,9 @@ class GroupedJudge(ManagerJudge):
     def settle(self) -> None:
         settle(self)
 
+    def spare(self, every: int) -> bool:
+        return False
+
     def copies_of(self, method: Callable[..., Any], *args: Any) -> list[Any] | None:
         return self.groups.copies(method, *args)
 
@@ -111,7 +114,7 @@ class GroupedJudge(ManagerJudge):
         refusals.check_admission(self, request, before)
 
     def check_refused_reservation(self, request: Request, n: int, before: Any, appended: bool) -> None:
-        refusals.check_reservation(self, request, n, before)
+        refusals.check_reservation(self, request, n, before, appended)
 
     def check_unchanged(self, before: Any, what: str) -> None:
         refusals.check_unchanged(self, before, what)

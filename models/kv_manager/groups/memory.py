@@ -141,6 +141,9 @@ class GroupMemory:
         under = f" under key {extra_key}" if extra_key is not None else ""
         return f"{what} {list(tokens)} in group {content.group}{under}"
 
+    def sketch(self) -> Any:
+        return self.contents()
+
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
         return tuple(

@@ -33,20 +33,24 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
     check_unchanged(judge, before, "an admission")
 
 
-def check_reservation(judge: GroupedJudge, request: Request, n: int, before: Mapping[str, int] | None) -> None:
+def check_reservation(
+    judge: GroupedJudge, request: Request, n: int, before: Mapping[str, int] | None, decodes: bool
+) -> None:
     """Raises Divergence if a reservation of `n` tokens would fit into every pool, or if its refusal lowered something.
 
-    Windows slide before room is looked for, so it may raise what is available.
+    Windows slide before room is looked for, so it may raise what is available. `decodes` is False for a chunk: the
+    room for the output is kept at each chunk of a prompt, as at the first.
     """
     tables = judge.groups.tables(judge.live)
     held = judge.groups.held(judge.live)
     need = Counter[str]()
+    kept = 0 if decodes else judge.traits.output_reserve
     for g, group in enumerate(judge.groups.groups):
         if group.kind == "state":
             need[group.pool] += max(group.units, 1 + n)
             continue
         table, size = tables[request.name][g], group.block_size
-        need[group.pool] += max(0, blocks_for(request.computed + n, size) - blocks_for(len(table), size))
+        need[group.pool] += max(0, blocks_for(request.computed + n + kept, size) - blocks_for(len(table), size))
         place = request.computed // size
         slot = table[place * size] if place * size < len(table) else None
         others = [blocks[g] for name, blocks in held.items() if name != request.name]

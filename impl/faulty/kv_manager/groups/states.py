@@ -94,6 +94,14 @@ class ShorterThanKV(FullAndState):
         return next((state for state in found if state is not None), None)
 
 
+@fault("kv-state-miss-kept", law="state_soundness", seen=("vllm#43090",))
+class MissKept(FullAndState):
+    """A hit of the attention blocks is kept though no state is there for it, and the state begins anew behind it."""
+
+    def _serves(self, g: int, tokens: list[int], extra_key: int | None, cached: int) -> bool:
+        return self.groups[g].kind == "state" or super()._serves(g, tokens, extra_key, cached)
+
+
 @fault("kv-state-wrong-column", law="state_soundness", seen=("vllm#53142",))
 class WrongColumn(StatePool):
     """The column of a state that is hit is computed with the block size of another group."""
@@ -168,7 +176,7 @@ class FromNothing(FullAndState):
         return request
 
 
-@fault("kv-state-off-the-grid", law="state_soundness", seen=("mutant",))
+@fault("kv-state-off-the-grid", law="state_soundness", seen=("vllm#43559",))
 class OffTheGrid(FullAndState):
     """A state is published for the block in which its step ended, not only where a block ends."""
 
