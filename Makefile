@@ -78,6 +78,9 @@ engines: $(READY) .engines/.ready
 	tar -xzf .engines/vllm-0.33.0.tar.gz -C .engines
 	$(BIN)/python -m pip download -qq --no-deps --dest .engines sglang==0.5.23
 	$(BIN)/python -m zipfile -e .engines/sglang-0.5.23-*.whl .engines/sglang
+	$(BIN)/python -m pip download -qq --no-deps --dest .engines lmcache==0.5.6 ai-dynamo-runtime==1.6.1
+	$(BIN)/python -m zipfile -e .engines/lmcache-0.5.6-*.whl .engines/lmcache
+	$(BIN)/python -m zipfile -e .engines/ai_dynamo_runtime-1.6.1-*.whl .engines/dynamo
 	touch $@
 
 # Hypothesis with CrossHair's symbolic values as its backend; it gates nothing.

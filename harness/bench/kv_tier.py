@@ -112,7 +112,7 @@ def vllm_work(adapter: Any, keys: Sequence[Key]) -> Work:
 
 def lmcache_work(adapter: Any, keys: Sequence[Key]) -> Work:
     """The backend below the adapter of LMCache, without the adapter. A load pins what it looks up, and unpins it."""
-    backend, shape, dtype = adapter.backend, *adapter.chunk
+    backend, (shape, dtype) = adapter.backend, adapter.chunk
 
     def store(run: Sequence[Any]) -> None:
         chunks = [backend.allocate(shape, dtype, busy_loop=False) for _ in run]

@@ -18,8 +18,7 @@ from kvlockstep.campaign.summary import Campaign, yardstick
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import counted
-from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.traits import traits_of
 from kvlockstep.runs.progress import Progress as DriverProgress
 from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult
 
@@ -221,10 +220,11 @@ def _engine(facts: dict[str, Any]) -> str:
     return f" ({facts['engine']} {facts.get('version', '')})" if "engine" in facts else ""
 
 
-def traits_text(traits: Traits | SchedulerTraits) -> str:
-    """The traits that differ from what an adapter has by default."""
-    plain = asdict(type(traits)(block_size=0, total=0))
-    declared = {n: v for n, v in asdict(traits).items() if n not in ("block_size", "total") and v != plain[n]}
+def traits_text(traits: Any) -> str:
+    """The traits that differ from what an adapter of their contract has by default."""
+    optional = {name: one.default for name, one in traits_of(type(traits)).items() if not one.required}
+    given = asdict(traits)
+    declared = {n: given[n] for n, default in optional.items() if given[n] != default}
     texts = {n: "; ".join(map(str, v)) if isinstance(v, tuple) else v for n, v in declared.items()}
     return ", ".join(n if v is True else f"{n}={v}" for n, v in texts.items()) or "none"
 

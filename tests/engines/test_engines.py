@@ -23,7 +23,10 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
+from kvlockstep.reference.kv_index.contract import IndexTraits
+from kvlockstep.reference.kv_tier.contract import TierTraits
 from kvlockstep.runs.play_trace import replay_trace
+from kvlockstep.show.console import traits_text
 from kvlockstep.targets import registry as targets
 from kvlockstep.targets.registry import (
     ENGINE_TARGETS,
@@ -217,3 +220,9 @@ def test_the_table_is_written_and_printed(only, tmp_path):
     assert done.exit_code == 0
     assert [row["verdict"] for row in json.loads(done.stdout)["engines"]] == ["holds"]
     assert "| fine | kv_manager |" in page.read_text()
+
+
+def test_traits_of_every_contract_fit_into_the_table():
+    """A tier has units and no blocks, an index has neither."""
+    assert traits_text(TierTraits(total=4, extra_key=True, spares_offered=False)) == "extra_key, spares_offered=False"
+    assert traits_text(IndexTraits()) == "none"

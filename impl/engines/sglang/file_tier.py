@@ -116,7 +116,7 @@ class SglangFileTier:
         free = iter(self.free_units())
         units = {key: next(free) for key in new}
         self._units |= units
-        pages = dict.fromkeys(units, torch.zeros(PAGE, dtype=torch.uint8))
+        pages: dict[Key, torch.Tensor | None] = dict.fromkeys(units, torch.zeros(PAGE, dtype=torch.uint8))
         return StorePlan(self._begin(Job(False, units, pages)), units, evicted)
 
     def load(self, keys: Sequence[Key], owner: str) -> LoadPlan | None:
