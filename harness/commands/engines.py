@@ -152,7 +152,15 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
         cells = (row.target, row.contract, row.engine, row.version, row.verdict, row.law, steps, row.traits)
         lines.append("| " + " | ".join(cells) + " |")
     notes = [f"- {row.contract} on {row.target}: {row.reason}" for row in rows if row.reason]
-    lines += ["", *notes, "", "## Known divergences", "", "| divergence | kind | law | in | today |", "|" + " --- |" * 5]
+    lines += [
+        "",
+        *notes,
+        "",
+        "## Known divergences",
+        "",
+        "| divergence | kind | law | in | today |",
+        "|" + " --- |" * 5,
+    ]
     for one in known:
         link = f"[{one.id}](divergences.md#{one.id})"
         lines.append(f"| {link} | {one.kind} | {one.law} | {one.version} | {one.status} |")

@@ -68,7 +68,11 @@ def filled_in(page: str) -> str:
 
 def written_pages(folder: Path) -> dict[Path, str]:
     """Each page of a folder that has something from the code, as it should be."""
-    pages = {page: filled_in(page.read_text()) for page in sorted(folder.glob("*.md")) if page.name not in (PAGE, DIVERGENCES)}
+    pages = {
+        page: filled_in(page.read_text())
+        for page in sorted(folder.glob("*.md"))
+        if page.name not in (PAGE, DIVERGENCES)
+    }
     whole = {folder / PAGE: contracts_page(), folder / DIVERGENCES: divergences_page(COMMAND)}
     return {**whole, **{page: text for page, text in pages.items() if SECTION.search(text)}}
 
