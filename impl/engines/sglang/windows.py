@@ -163,7 +163,7 @@ def make_window_python(blocks: int, block_size: int) -> SGLangWindowManager:
 
 def make_window_wide(blocks: int, block_size: int) -> SGLangWindowManager:
     """Full attention and a window of 7 positions, which slides every 3 tokens, with the compiled core."""
-    return SGLangWindowManager(blocks, block_size, "rust", 7, max(6, blocks), interval=3)
+    return SGLangWindowManager(blocks, block_size, "rust", 7, max(8, blocks * 2 // 3), interval=3)
 
 
 def make_window_rust(blocks: int, block_size: int) -> SGLangWindowManager:

@@ -167,3 +167,16 @@ class OwnHitLength(FullAndWindow):
 
     def _serves(self, g: int, tokens: list[int], extra_key: int | None, cached: int) -> bool:
         return g == 0 or super()._serves(g, tokens, extra_key, cached)
+
+
+@fault("kv-group-shorter-rematch", law="no_aliasing", seen=("sglang#29349",))
+class ShorterRematch(FullAndWindow):
+    """Behind a chunk a request is matched again, and its own blocks are put behind a match that is shorter."""
+
+    def commit(self, rid: str, n: int) -> None:
+        super().commit(rid, n)
+        request = self._live[rid]
+        matched = self._lookup(request.tokens, request.extra_key)
+        if matched < request.computed < len(request.tokens):
+            table = request.tables[0]
+            table[:0] = table[: matched // self.block_size]
