@@ -34,7 +34,9 @@ class OfferWithoutKey(PeeredScheduler):
     """A peer's chunk is found under its tokens alone, whatever adapter it was computed with."""
 
     def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
-        return super().offer(tokens, None)
+        ends = range(self.block_size, len(tokens) + 1, self.block_size)
+        keys = [self._kv._key(None, tokens[:end]) for end in ends]
+        return [None if self._tier.knows(key) else self._tier.receive(key) for key in keys]
 
 
 @fault("sched-offer-over-reader", law="source_stable", seen=("mutant",))

@@ -449,3 +449,19 @@ class EndsSwapped(TieredScheduler):
         told = {id for id, _ in self._completed}
         oldest = next((store for store in self._stores if store not in told), id)
         super().complete(oldest if id in self._stores else id, ok)
+
+
+@fault("sched-counts-wrong-level", law="accounting", seen=("TensorRT-LLM#12834",))
+class CountsWrongLevel(TieredScheduler):
+    """A block is asked for its level after its load, when that has changed, and the pool counts it as free."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._miscounted = 0
+
+    def _end_load(self, load: Load, ok: bool) -> None:
+        super()._end_load(load, ok)
+        self._miscounted += len(load.blocks) if ok else 0
+
+    def avail(self) -> int:
+        return super().avail() + self._miscounted * self.block_size
