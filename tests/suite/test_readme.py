@@ -83,7 +83,7 @@ def test_links_lead_somewhere():
 
 def test_the_bugs_of_engines_are_counted():
     bugs = [known for known in known_divergences() if known.kind == "bug"]
-    assert f"{len(bugs)} traces of bugs so far" in README
+    assert f"has found {len(bugs)} bugs" in README
     examples = re.findall(r"^\| (\S+) (\d+\.\d+\.\d+) \| .* \| `(\w+)` \|", README, re.MULTILINE)
     assert examples
     for engine, version, law in examples:
