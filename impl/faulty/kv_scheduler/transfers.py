@@ -453,7 +453,7 @@ class EndsSwapped(TieredScheduler):
 
 @fault("sched-counts-wrong-level", law="accounting", seen=("TensorRT-LLM#12834",))
 class CountsWrongLevel(TieredScheduler):
-    """A block is asked for its level after its load, when that has changed, and the pool counts it as free."""
+    """The pool counts a block by its level after the load, which has changed, and so calls it free."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
