@@ -25,7 +25,7 @@ lint: $(READY)
 	MYPYPATH=$(LINKS) $(BIN)/mypy -p kvlockstep
 	PYTHONPATH=$(LINKS) $(BIN)/lint-imports
 
-# docs/contracts.md, and the tables of traits and lists of rules in the other pages.
+# docs/contracts.md, docs/divergences.md, and the tables of traits and lists of rules in the other pages.
 docs: $(READY)
 	$(BIN)/python -m kvlockstep.show.contract_docs docs
 

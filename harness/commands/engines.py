@@ -36,8 +36,8 @@ HEADINGS = ("target", "contract", "engine", "version", "verdict", "law", "steps"
 INTRODUCTION = """# Engines under the contracts
 
 Written by `kvlockstep engines --profile {profile} -o FILE`, which checks every engine that it finds. A missing engine
-is listed with the reason. The command also replays the known divergences below. You find their reasons and traces
-beside the adapters, in impl/engines/ENGINE/.
+is listed with the reason. The command also replays the known divergences; [divergences.md](divergences.md) has their
+reasons.
 """
 
 
@@ -152,14 +152,10 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
         cells = (row.target, row.contract, row.engine, row.version, row.verdict, row.law, steps, row.traits)
         lines.append("| " + " | ".join(cells) + " |")
     notes = [f"- {row.contract} on {row.target}: {row.reason}" for row in rows if row.reason]
-    lines += ["", *notes, "", "## Known divergences"]
+    lines += ["", *notes, "", "## Known divergences", "", "| divergence | kind | law | in | today |", "|" + " --- |" * 5]
     for one in known:
-        lines += [
-            "",
-            f"### {one.id}: {one.kind} of {one.target} {one.version}, {one.law}, {one.status}",
-            "",
-            one.reason,
-        ]
+        link = f"[{one.id}](divergences.md#{one.id})"
+        lines.append(f"| {link} | {one.kind} | {one.law} | {one.version} | {one.status} |")
     return "\n".join(lines).rstrip() + "\n"
 
 

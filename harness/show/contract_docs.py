@@ -1,4 +1,4 @@
-"""Documentation of the contracts, written from the code: docs/contracts.md, and tables in other pages of docs/.
+"""Documentation written from the code: docs/contracts.md, docs/divergences.md, and tables in other pages of docs/.
 
 `python -m kvlockstep.show.contract_docs docs` writes it again.
 """
@@ -12,12 +12,13 @@ from pathlib import Path
 from textwrap import wrap
 
 from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.show.divergences_doc import divergences_page
 from kvlockstep.show.explanations import explain
 from kvlockstep.targets.registry import built_in
 from kvlockstep.targets.signatures import literal
 
 COMMAND = "python -m kvlockstep.show.contract_docs docs"
-PAGE = "contracts.md"
+PAGE, DIVERGENCES = "contracts.md", "divergences.md"
 BEGIN, END = "<!-- {part} of {contract}: written by `" + COMMAND + "` -->", "<!-- end -->"
 SECTION = re.compile(r"<!-- (?P<part>\w+) of (?P<contract>\w+): .*? -->\n.*?<!-- end -->", re.DOTALL)
 WIDTH = 100
@@ -67,8 +68,9 @@ def filled_in(page: str) -> str:
 
 def written_pages(folder: Path) -> dict[Path, str]:
     """Each page of a folder that has something from the code, as it should be."""
-    pages = {page: filled_in(page.read_text()) for page in sorted(folder.glob("*.md")) if page.name != PAGE}
-    return {folder / PAGE: contracts_page(), **{page: text for page, text in pages.items() if SECTION.search(text)}}
+    pages = {page: filled_in(page.read_text()) for page in sorted(folder.glob("*.md")) if page.name not in (PAGE, DIVERGENCES)}
+    whole = {folder / PAGE: contracts_page(), folder / DIVERGENCES: divergences_page(COMMAND)}
+    return {**whole, **{page: text for page, text in pages.items() if SECTION.search(text)}}
 
 
 def _contract(name: str) -> str:

@@ -163,7 +163,7 @@ class Truncates(QuantisedWriter):
 
 @fault("write-codes-wrap", law="codes", seen=("mutant",))
 class CodesWrap(TensorScaleWriter):
-    """What is out of the range of int8 wraps around."""
+    """Numbers out of the range of int8 wrap around."""
 
     kept = "int8"
 
@@ -173,7 +173,7 @@ class CodesWrap(TensorScaleWriter):
 
 @fault("write-fp8-nan", law="codes", seen=("mutant",))
 class NotSaturating(TensorScaleWriter):
-    """What is too large for fp8 becomes NaN."""
+    """Numbers too large for fp8 become NaN."""
 
     kept = "float8_e4m3fn"
 

@@ -10,7 +10,7 @@ from kvlockstep.reference.paged_alloc.allocator import PagedAlloc
 
 @fault("palloc-page-shared", law="no_aliasing", seen=("mutant",))
 class PageShared(PagedAlloc):
-    """The last page of a request is handed to the next one of the batch as well, if that begins at its start."""
+    """The last page of a request is also handed to the next one, if that begins at the page's start."""
 
     def extend(
         self, prefix_lengths: Sequence[int], lengths: Sequence[int], last_slots: Sequence[int]

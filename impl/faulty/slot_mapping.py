@@ -57,7 +57,7 @@ class NarrowSlots(SlotMapping):
 
 @fault("map-shard-offset", law="slot_mapping", seen=("mutant",))
 class OffsetByPosition(SlotMapping):
-    """With context parallelism the offset in a block is that of the position, not of what the worker keeps."""
+    """With context parallelism, a block offset is that of the position, not that of the own part."""
 
     def _slot(self, blocks: Sequence[int], position: int) -> int:
         if super()._slot(blocks, position) == PAD_SLOT:

@@ -111,7 +111,10 @@ def test_a_law_sees_what_no_fault_does():
     assert laws.no_aliasing(batch._replace(slots=[0, 1])) == "page 0 was handed out, which was not free"
     twice = batch._replace(starts=[0, 0], lengths=[1, 1], last_slots=[-1, -1], slots=[2, 2])
     assert laws.no_aliasing(twice) == "page 1 was handed out 2 times in one batch"
-    assert laws.page_order(batch._replace(slots=[2, 4])) == "position 1 of request 0 has slot 4, not 3 behind its predecessor"
+    assert (
+        laws.page_order(batch._replace(slots=[2, 4]))
+        == "position 1 of request 0 has slot 4, not 3 behind its predecessor"
+    )
     assert "inside of one" in laws.page_order(batch._replace(slots=[3, 4]))
     assert "was served with 0 free" in laws.admission_honesty(batch._replace(before=Pool([], 0)))
     assert "was refused with 2 free" in laws.admission_honesty(batch._replace(slots=None))

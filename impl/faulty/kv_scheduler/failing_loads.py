@@ -21,7 +21,7 @@ class OwnLoadKept(CachesInTier, LoadsInside):
 
 @fault("sched-own-load-published", law="failure_visible", seen=("mutant",))
 class OwnLoadPublished(CachesInTier, LoadsInside):
-    """What the load of a batch could not bring stays published if its request is aborted before the batch is back."""
+    """Blocks of a failed load stay published if their request is aborted before the batch is back."""
 
     def _end_load(self, load: Load, ok: bool) -> None:
         super()._end_load(load, ok or all(job.rid != load.rid for job in self._running))

@@ -31,7 +31,7 @@ class LostUnitKept(CachesInTier, PeeredScheduler):
 
 @fault("sched-offer-without-key", law="prefix_soundness", seen=("LMCache#2961",))
 class OfferWithoutKey(PeeredScheduler):
-    """What another instance offers is found under its tokens alone, whatever adapter it was computed with."""
+    """A peer's chunk is found under its tokens alone, whatever adapter it was computed with."""
 
     def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
         return super().offer(tokens, None)
@@ -39,7 +39,7 @@ class OfferWithoutKey(PeeredScheduler):
 
 @fault("sched-offer-over-reader", law="source_stable", seen=("mutant",))
 class OfferOverReader(CachesInTier, OneUnit, PeeredScheduler):
-    """What another instance offers takes the unit that was used least recently, though a load reads it."""
+    """A peer's chunk takes the unit that was used least recently, though a load reads it."""
 
     durable = False
 

@@ -96,7 +96,7 @@ class ShorterThanKV(FullAndState):
 
 @fault("kv-state-miss-kept", law="state_soundness", seen=("vllm#43090",))
 class MissKept(FullAndState):
-    """A hit of the attention blocks is kept though no state is there for it, and the state begins anew behind it."""
+    """A hit of attention blocks is kept though it has no state, and the state begins anew behind it."""
 
     def _serves(self, g: int, tokens: list[int], extra_key: int | None, cached: int) -> bool:
         return self.groups[g].kind == "state" or super()._serves(g, tokens, extra_key, cached)
