@@ -26,16 +26,16 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.engines.sglang.manager import ENGINE
 from kvlockstep.reference.kv_tier.contract import HIT, MISS, Key, LoadPlan, StorePlan
 
 PACKAGE = "sglang.srt.mem_cache"
-BARE = ("sglang", "sglang.srt", PACKAGE, f"{PACKAGE}.storage", f"{PACKAGE}.storage.file")
-ENGINE = find("sglang", "srt/mem_cache/storage/file/lru_file_evictor.py", "pip download --no-deps sglang, unzipped")
+BARE = (f"{PACKAGE}.storage", f"{PACKAGE}.storage.file")
 # A page is a chunk behind its length.
 PAGE = 128
 
-with without_the_rest(ENGINE, BARE, ("sglang.srt.utils",)):
+with without_the_rest(ENGINE, BARE, ()):
     storage = import_module(f"{PACKAGE}.hicache_storage")
     evictors = import_module(f"{PACKAGE}.storage.file.lru_file_evictor")
 

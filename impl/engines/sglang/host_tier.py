@@ -14,16 +14,15 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.engines.sglang.manager import ENGINE
 from kvlockstep.reference.kv_tier.tier import KVTier
 
 PACKAGE = "sglang.srt.mem_cache"
-BARE = ("sglang", "sglang.srt", PACKAGE, f"{PACKAGE}.pool_host")
-STUBS = ("sglang.srt.utils", "sglang.srt.runtime_context", "sglang.srt.mem_cache.host_memory")
-ENGINE = find("sglang", "srt/mem_cache/pool_host/base.py", "pip download --no-deps sglang, unzipped")
+BARE = (f"{PACKAGE}.pool_host",)
 PAGE = 2
 
-with without_the_rest(ENGINE, BARE, STUBS):
+with without_the_rest(ENGINE, BARE, ()):
     base = import_module(f"{PACKAGE}.pool_host.base")
 
 
