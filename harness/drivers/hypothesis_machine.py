@@ -126,7 +126,7 @@ def _proposal(draw: st.DrawFn, command: Command) -> Op | None:
     The strategy asks for the machine, so that it is made once for a command: one made in each step would be validated
     in each step, which takes as long as the step.
     """
-    machine = draw(RUNNER)
+    machine: LockstepMachine = draw(RUNNER)
 
     def pick(options: Sequence[T]) -> T:
         n = len(options)
