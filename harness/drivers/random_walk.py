@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 EPISODE_LENGTHS = (20, 100, 100, 400)
 STUCK_AFTER = 200
-# How seldom the episodes in turn look at everything. The episodes of a campaign are so many that one of four suffices to
-# see what is mended before a late look; a gate must not miss it. Only models that spare looks are concerned.
+# How seldom the episodes in turn look at everything. The episodes of a campaign are so many that one of four suffices
+# to see what is mended before a late look; a gate must not miss it. Only models that spare looks are concerned.
 EVERY_LOOK, SPARING = (1,), (1, 8, 8, 8)
 
 

@@ -33,7 +33,7 @@ class Noted(KVManagerModel):
 
 def played(looks: tuple[int, ...], factory: Any = KVManager) -> tuple[list[Any], Outcome]:
     class Fresh(Noted):
-        ops: list[Any] = []  # noqa: RUF012  of this run alone
+        ops: list[Any] = []
 
     outcome = Outcome("random")
     for episode in range(EPISODES):
