@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome
-from kvlockstep.drivers.random_walk import LOOKS, run_episode
+from kvlockstep.drivers.random_walk import EVERY_LOOK, SPARING, run_episode
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets.registry import FAULT_PREFIX, known_faults, resolve
@@ -26,7 +26,7 @@ SEEDS = 10
 SCOUTS = range(1_000_000, 1_000_003)
 STEP_SECONDS = 0.5
 # How often the episodes look at everything; the first way is what the others are compared with.
-WAYS: dict[str, Sequence[int]] = {"every look": (1,), "looks as in a run": LOOKS}
+WAYS: dict[str, Sequence[int]] = {"every look": EVERY_LOOK, "sparing": SPARING}
 
 
 @dataclass
