@@ -109,7 +109,8 @@ def test_a_known_divergence_that_is_gone_is_reported(monkeypatch, tmp_path):
     rows = list(replay_known(TINY))
     assert [row.status for row in rows] == ["still there", "no longer occurs", "now leak_freedom", "engine missing"]
     page = markdown([], rows, "quick")
-    assert "### leaks-on-abort: bug of fault:kv-abort-leaks 1, leak_freedom, still there" in page
+    link = "[leaks-on-abort](divergences.md#leaks-on-abort)"
+    assert f"| {link} | bug | leak_freedom | 1 | still there |" in page
 
 
 def test_misuse_is_replayed_when_asked(monkeypatch, tmp_path):
