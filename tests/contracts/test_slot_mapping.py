@@ -12,7 +12,8 @@ from watched import watched
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.impl.faulty import faults_of
 from kvlockstep.impl.slot_mapping import SlotMapping
-from kvlockstep.models.slot_mapping import SHARDS, SlotMappingModel
+from kvlockstep.models.slot_mapping import SlotMappingModel
+from kvlockstep.models.slot_mapping.commands import SHARDS
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.slot_mapping.contract import PAD_SLOT, SlotMappingTarget
 from kvlockstep.reference.slot_mapping.mapping import SlotMapping as Reference

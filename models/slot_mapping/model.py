@@ -1,49 +1,24 @@
-"""Model of slot_mapping: rows grow, move and are committed; batches are mapped, larger and smaller ones in turn."""
+"""Model of slot_mapping: what an operation does to the rows, which goals it meets, and what makes it simpler."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from kvlockstep.models.core.lockstep import LockstepModel
-from kvlockstep.models.core.model import Factory, Goal, Scope
-from kvlockstep.models.core.op import Op, Pick, command, one_in, require, sample
+from kvlockstep.models.core.model import Goal, Scope
+from kvlockstep.models.core.op import Op, require
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import NOTHING, Picture, Table, numbers
-from kvlockstep.models.requests.adapter import named, read_traits
+from kvlockstep.models.requests.adapter import named
+from kvlockstep.models.slot_mapping.commands import BITS_32, MOST_BLOCKS, SlotMappingCommands, SlotMappingScope
 from kvlockstep.properties.law import Step
 from kvlockstep.properties.slot_mapping import LAWS, Held, View
-from kvlockstep.reference.slot_mapping.contract import PAD_SLOT, MappingTraits
+from kvlockstep.reference.slot_mapping.contract import PAD_SLOT
 from kvlockstep.reference.slot_mapping.mapping import SlotMapping
 
-SHARDS = ((2, 0, 1), (2, 1, 1), (2, 1, 2), (3, 1, 1), (4, 3, 2), (3, 2, 4))
-BITS_32 = 1 << 31
-MOST_BLOCKS = 1 << 28
-# The operations that need a trait.
-NEEDED = {"clear": "can_move", "move": "can_move", "swap": "can_move", "gather": "can_gather", "shard": "can_shard"}
 
-
-@dataclass(frozen=True)
-class SlotMappingScope(Scope):
-    """`rows` rows of up to `width` blocks with numbers below `blocks`, and a buffer of `tokens` slots.
-
-    `far`: there are blocks up to MOST_BLOCKS, so that slots take more than 32 bits.
-    """
-
-    rows: int
-    width: int
-    block_size: int
-    tokens: int
-    blocks: int
-    far: bool = False
-    exhaustive: bool = False
-
-    def shown(self) -> dict[str, Any]:
-        return {name: value for name, value in self.to_json().items() if name != "exhaustive"}
-
-
-class SlotMappingModel(LockstepModel[SlotMappingScope]):
+class SlotMappingModel(SlotMappingCommands):
     contract = "slot_mapping"
     laws = LAWS
     reference_type = SlotMapping
@@ -92,84 +67,8 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
         Goal("sharded", "tokens of a batch belong to this worker and to others", when="can_shard"),
     )
 
-    def __init__(self, scope: SlotMappingScope, factory: Factory) -> None:
-        super().__init__(scope, factory)
-        self.traits = read_traits(self.target, MappingTraits)
-        self._grown: set[int] = set()
-        self._changed: set[int] = set()
-        self._mapped = self._gathered = 0
-
     def factory_arguments(self, scope: SlotMappingScope) -> dict[str, Any]:
         return {name: getattr(scope, name) for name in ("rows", "width", "block_size", "tokens")}
-
-    @command(3)
-    def add(self, pick: Pick) -> Op:
-        """A row gets new blocks."""
-        row = self._row(pick)
-        require(self.traits.replaces_staged or row not in self._changed)
-        return Op("add", row=row, blocks=self._blocks(pick, self.scope.width))
-
-    @command(3)
-    def append(self, pick: Pick) -> Op:
-        """A row grows."""
-        row = self._row(pick)
-        room = self.scope.width - len(self.held.rows[row])
-        require(room)
-        return Op("append", row=row, blocks=self._blocks(pick, room))
-
-    @command(1)
-    def clear(self, pick: Pick) -> Op:
-        """A row loses its blocks."""
-        require(self._can("clear"))
-        return Op("clear", row=self._row(pick))
-
-    @command(1)
-    def move(self, pick: Pick) -> Op:
-        """A row takes the place of another one."""
-        require(self._can("move") and self.scope.rows > 1)
-        source, target = sample(pick, range(self.scope.rows), 2)
-        return Op("move", source=source, target=target)
-
-    @command(1)
-    def swap(self, pick: Pick) -> Op:
-        """Two rows change places."""
-        require(self._can("swap") and self.scope.rows > 1)
-        one, other = sample(pick, range(self.scope.rows), 2)
-        return Op("swap", one=one, other=other)
-
-    @command(1)
-    def shard(self, pick: Pick) -> Op:
-        """The worker becomes one of several."""
-        require(self._can("shard"))
-        fitting = [shard for shard in SHARDS if self.scope.block_size % shard[2] == 0]
-        ranks, rank, interleave = pick([(1, 0, 1), *fitting[: 1 if self.scope.exhaustive else None]])
-        return Op("shard", ranks=ranks, rank=rank, interleave=interleave)
-
-    @command(3)
-    def commit(self, pick: Pick) -> Op:
-        """Rows are brought to the device."""
-        return Op("commit")
-
-    @command(6)
-    def slots(self, pick: Pick) -> Op:
-        """A batch is mapped: for each request some positions in a row, as a chunk, a decode or drafts have."""
-        batch, starts, positions = self._batch(pick), [0], list[int]()
-        for row in batch:
-            covered = len(self.held.committed[row]) * self.scope.block_size * self.held.shard[0]
-            room = min(covered, self.scope.tokens - len(positions))
-            most = room if one_in(3, pick) else min(room, 3)
-            n = pick(range(most, -1, -1))
-            first = pick(range(covered - n + 1)) if n else 0
-            positions += range(first, first + n)
-            starts.append(len(positions))
-        return Op("slots", batch=batch, starts=starts, positions=positions)
-
-    @command(3)
-    def gather(self, pick: Pick) -> Op:
-        """The rows of a batch are gathered, with padding behind them."""
-        require(self._can("gather"))
-        batch = self._batch(pick)
-        return Op("gather", batch=batch, padded=pick(range(len(batch), self.scope.rows + 1)))
 
     def step(self, op: Op) -> Any:
         require(self._legal(op))
@@ -304,26 +203,6 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
                     yield op.but(batch=batch[:i] + batch[i + 1 :], starts=starts[:i] + starts[i + 1 :])
         yield from super().simpler(op)
 
-    def _can(self, operation: str) -> bool:
-        return operation not in NEEDED or bool(getattr(self.traits, NEEDED[operation]))
-
-    def _row(self, pick: Pick) -> int:
-        return pick(range(self.scope.rows))
-
-    def _blocks(self, pick: Pick, most: int) -> list[int]:
-        """Up to `most` block numbers, now and then from the far end."""
-        blocks = range(self.scope.blocks)
-        far = self.scope.far and self.traits.far_slots
-        return [
-            MOST_BLOCKS - 1 - pick(blocks) if far and one_in(2, pick) else pick(blocks)
-            for _ in range(pick(range(most, -1, -1)))
-        ]
-
-    def _batch(self, pick: Pick) -> list[int]:
-        rows = range(self.scope.rows)
-        count = pick(range(len(rows), -1, -1))
-        return sample(pick, rows, count) if self.traits.any_batch and not self.scope.exhaustive else list(range(count))
-
     def _legal(self, op: Op) -> bool:
         """Tells whether the caller may do this: a shorter trace may name rows and positions that there are not."""
         scope, args, held = self.scope, op.args, self.held
@@ -337,18 +216,18 @@ class SlotMappingModel(LockstepModel[SlotMappingScope]):
                 fits = kept + len(args["blocks"]) <= scope.width
                 return args["row"] in rows and fits and all(0 <= block < most for block in args["blocks"])
             case "clear":
-                return self._can("clear") and args["row"] in rows
+                return self.can("clear") and args["row"] in rows
             case "move" | "swap":
                 one, other = args.values()
-                return self._can(op.name) and one in rows and other in rows and one != other
+                return self.can(op.name) and one in rows and other in rows and one != other
             case "shard":
                 ranks, rank, interleave = args["ranks"], args["rank"], args["interleave"]
                 fits = 0 <= rank < ranks <= 8 and interleave > 0 and scope.block_size % interleave == 0
-                return self._can("shard") and fits
+                return self.can("shard") and fits
             case "gather":
                 padded = args["padded"]
                 return (
-                    self._can("gather") and self._is_batch(args["batch"]) and len(args["batch"]) <= padded <= scope.rows
+                    self.can("gather") and self._is_batch(args["batch"]) and len(args["batch"]) <= padded <= scope.rows
                 )
             case "slots":
                 return self._is_batch(args["batch"]) and self._is_covered(**args)
