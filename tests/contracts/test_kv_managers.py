@@ -219,6 +219,11 @@ BLOCK_FAULTS: dict[str, Callable[..., Any]] = {
 }
 
 
+def missed(reach: Any) -> set[str]:
+    """The goals of a manager without groups that a run did not meet."""
+    return {goal.id for goal in KVManagerModel.goals if not reach[goal.id] and goal.when != "groups"}
+
+
 class TestBlockManager:
     @pytest.mark.parametrize(
         "hash_function",
@@ -228,7 +233,7 @@ class TestBlockManager:
     def test_holds_and_reaches_everything(self, hash_function: Any) -> None:
         make = BlockManager if hash_function is None else partial(BlockManager, hash_function=hash_function)
         reach = holds(make, 25_000)
-        assert not [goal.id for goal in KVManagerModel.goals if not reach[goal.id]]
+        assert missed(reach) == set()
 
     def test_holds_on_tensors(self) -> None:
         assert holds(partial(BlockManager, tensors=True), 6_000)["copies"]
@@ -236,7 +241,7 @@ class TestBlockManager:
     @pytest.mark.usefixtures("stamps_per_block")
     def test_holds_with_stamps_per_block(self) -> None:
         reach = holds(BlockManager, 25_000)
-        assert {goal.id for goal in KVManagerModel.goals if not reach[goal.id]} == WITH_EVENTS, "nobody listens"
+        assert missed(reach) == WITH_EVENTS, "nobody listens"
 
     def test_one_physical_copy_is_not_demanded(self) -> None:
         holds(ExchangesNothing, 6_000)
