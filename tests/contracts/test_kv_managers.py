@@ -380,7 +380,7 @@ class TestSlotManager:
     @pytest.mark.parametrize("capacity", [None, 5, 30])
     def test_holds_and_reaches_what_rows_can(self, capacity: int | None) -> None:
         reach = holds(partial(SlotManager, capacity=capacity), 30_000)
-        assert {goal.id for goal in KVManagerModel.goals if not reach[goal.id]} <= ROW_ONLY | WITH_EVENTS
+        assert missed(reach) <= ROW_ONLY | WITH_EVENTS
 
     def test_holds_on_tensors(self) -> None:
         assert holds(partial(SlotManager, tensors=True), 6_000)["copies"]
