@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, counted, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 
 
 class Pool(NamedTuple):
@@ -132,4 +132,4 @@ def accounting(pool: Pool, page_size: int) -> str | None:
     return None
 
 
-LAWS = (*laws_of(globals()), *EVERYWHERE)
+LAWS = (*laws_of(globals()), ERROR_CONTRACT, TERMINATION)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kvlockstep.properties.kv_write.quantised import code_error, decoded_error, scale_error
 from kvlockstep.properties.kv_write.rows import Row
-from kvlockstep.properties.law import EVERYWHERE, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
 from kvlockstep.reference.kv_write.layout import Geometry, layout_of, places_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
@@ -270,4 +270,4 @@ def _hex(row: Sequence[int]) -> str:
     return "[" + " ".join(f"{bits:x}" for bits in row) + "]"
 
 
-LAWS = (*laws_of(globals()), *EVERYWHERE)
+LAWS = (*laws_of(globals()), ERROR_CONTRACT, TERMINATION)
