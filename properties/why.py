@@ -293,6 +293,10 @@ WHY = {
         "A unit that nobody has is lost until a restart; host pools are large, so it takes days to notice. One that is "
         "counted as free while it is held is given away."
     ),
+    "delivery": (
+        "A producer that frees blocks before they are stored leaves the other instance to compute them again, or to wait "
+        "for KV that never comes."
+    ),
     "quiescence": (
         "References that outlive their plans pin a little more of the tier with each request. After some hours nothing "
         "can be evicted, every store is refused, and the hit rate falls to nothing."
