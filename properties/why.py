@@ -294,8 +294,8 @@ WHY = {
         "counted as free while it is held is given away."
     ),
     "delivery": (
-        "A producer that frees blocks before they are stored leaves the other instance to compute them again, or to wait "
-        "for KV that never comes."
+        "A producer that frees blocks before they are stored leaves the other instance to compute them again, or to "
+        "wait for KV that never comes."
     ),
     "quiescence": (
         "References that outlive their plans pin a little more of the tier with each request. After some hours nothing "
