@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 INTERPRETED = not torch.cuda.is_available()
+DEVICE = "cpu" if INTERPRETED else "cuda"
 if INTERPRETED:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is declared, Triton's own included
 
@@ -38,4 +39,4 @@ def _mend_ranges() -> None:
 if INTERPRETED:
     _mend_ranges()
 
-__all__ = ["INTERPRETED", "numbers_are_right", "tl", "triton"]
+__all__ = ["DEVICE", "INTERPRETED", "numbers_are_right", "tl", "triton"]

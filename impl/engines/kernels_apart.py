@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kvlockstep.impl.engines.loading import Engine, without_the_rest
-from kvlockstep.impl.interpreted import INTERPRETED
+from kvlockstep.impl.interpreted import DEVICE, INTERPRETED
 
 
 class Apart:
@@ -78,5 +78,5 @@ def cuda_platform() -> SimpleNamespace:
         is_xpu=lambda: False,
         is_cuda=lambda: True,
         fp8_dtype=lambda: torch.float8_e4m3fn,
-        device_type="cpu" if INTERPRETED else "cuda",
+        device_type=DEVICE,
     )

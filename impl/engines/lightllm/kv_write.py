@@ -11,16 +11,13 @@ from collections.abc import Sequence
 
 import torch
 
+from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.lightllm.get import GET
 from kvlockstep.impl.engines.loading import find
-from kvlockstep.impl.interpreted import INTERPRETED
-from kvlockstep.impl.kv_write.far import arena_for
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry
 
 ENGINE = find("lightllm", "common/basemodel/triton_kernel/destindex_copy_kv.py", GET)
-DEVICE = "cpu" if INTERPRETED else "cuda"
 NAMES = (
     "lightllm.common.basemodel.triton_kernel.destindex_copy_kv",
     "lightllm.models.phi3.triton_kernel.destindex_copy_kv",
@@ -28,22 +25,15 @@ NAMES = (
 common, phi3 = Apart(ENGINE, NAMES, {}).load(*NAMES)
 
 
-class CopyWriter:
+class CopyWriter(ArenaWriter):
     """The kernel that most models use."""
 
     engine = "lightllm"
     version = ENGINE.version
-    interpreted = INTERPRETED
     layouts = "paired"
     repeats = power_of_two = True
     pads = False
     kernels = common
-
-    def __init__(self, least_elements: int = 0) -> None:
-        self._least = least_elements
-
-    def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
-        self.arena = arena_for(geometry, memory, scales, DEVICE, self._least)
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         if slots:
@@ -53,12 +43,6 @@ class CopyWriter:
 
     def launch(self, layer: int, slots: torch.Tensor, rows: torch.Tensor) -> None:
         self.kernels.destindex_copy_kv(rows, slots, self.arena.paired(layer))
-
-    def memory(self) -> bytes:
-        return self.arena.memory()
-
-    def scales(self) -> bytes:
-        return self.arena.scales()
 
 
 class Phi3Writer(CopyWriter):

@@ -14,16 +14,15 @@ from typing import Any
 
 import torch
 
+from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.lmdeploy.get import GET
 from kvlockstep.impl.engines.loading import find
-from kvlockstep.impl.interpreted import INTERPRETED
-from kvlockstep.impl.kv_write.far import arena_for
+from kvlockstep.impl.interpreted import DEVICE
 from kvlockstep.reference.kv_write.contract import Rows
 from kvlockstep.reference.kv_write.layout import Geometry
 
 ENGINE = find("lmdeploy", "pytorch/kernels/cuda/fill_kv_cache.py", GET)
-DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
 class QuantPolicy(IntEnum):
@@ -42,22 +41,18 @@ GIVEN: dict[str, dict[str, Any]] = {"lmdeploy.messages": {"QuantPolicy": QuantPo
 (filling,) = Apart(ENGINE, NAMES, GIVEN).load(*NAMES)
 
 
-class FillWriter:
+class FillWriter(ArenaWriter):
     """Bits, into caches of either layout. K and V have strides and dims of their own; a block is a power of two."""
 
     engine = "lmdeploy"
     version = ENGINE.version
-    interpreted = INTERPRETED
     layouts = "NHD HND"
     own_strides = own_dims = power_of_two = True
     pads = False
     policy = QuantPolicy.NONE
 
-    def __init__(self, least_elements: int = 0) -> None:
-        self._least = least_elements
-
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
-        self.arena = arena_for(geometry, memory, scales, DEVICE, self._least)
+        super().open(geometry, memory, scales)
         self._calls = 0
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
@@ -79,12 +74,6 @@ class FillWriter:
             quant_policy=self.policy,
             kv_layout="bshd" if arena.geometry.layout == "NHD" else "bhsd",
         )
-
-    def memory(self) -> bytes:
-        return self.arena.memory()
-
-    def scales(self) -> bytes:
-        return self.arena.scales()
 
     def _caches(self, layer: int) -> list[torch.Tensor]:
         caches = [self.arena.cache(layer, plane) for plane in (0, 1)]

@@ -14,11 +14,10 @@ import torch
 
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.loading import find
-from kvlockstep.impl.interpreted import INTERPRETED, triton
+from kvlockstep.impl.interpreted import DEVICE, INTERPRETED, triton
 
 GET = "pip download --no-deps sglang, and unzip the wheel"
 ENGINE = find("sglang", "kernels/ops/memory/allocator.py", GET)
-DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
 def get_num_new_pages(

@@ -23,7 +23,6 @@ from kvlockstep.impl.engines.vllm.get import GET
 from kvlockstep.impl.interpreted import INTERPRETED, tl, triton
 
 ENGINE = find("vllm", "v1/attention/ops/triton_reshape_and_cache_flash.py", GET)
-DEVICE = "cpu" if INTERPRETED else "cuda"
 FP8_MOST = 448.0
 Key = TypeVar("Key")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.vllm.kernels import DEVICE, ENGINE, KVQuantMode, writes
-from kvlockstep.impl.interpreted import INTERPRETED, numbers_are_right
-from kvlockstep.impl.kv_write.far import arena_for
+from kvlockstep.impl.engines.arena_writer import ArenaWriter
+from kvlockstep.impl.engines.vllm.kernels import ENGINE, KVQuantMode, writes
+from kvlockstep.impl.interpreted import DEVICE, numbers_are_right
 from kvlockstep.reference.kv_write.contract import Rows
 from kvlockstep.reference.kv_write.layout import Geometry
 
@@ -23,20 +23,16 @@ TAIL = 3
 NUMBERS = "float32 float16 bfloat16" if numbers_are_right else "float32 float16"
 
 
-class FlashWriter:
+class FlashWriter(ArenaWriter):
     """reshape_and_cache on blocks [block, offset, head, dim], or with heads before offsets, or K packed by elements."""
 
     engine = "vllm"
     version = ENGINE.version
-    interpreted = INTERPRETED
     layouts = "NHD HND packed"
     repeats = True
 
-    def __init__(self, least_elements: int = 0) -> None:
-        self._least = least_elements
-
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
-        self.arena = arena_for(geometry, memory, scales, DEVICE, self._least)
+        super().open(geometry, memory, scales)
         self._calls = 0
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
@@ -51,9 +47,6 @@ class FlashWriter:
         one = torch.ones(1, dtype=torch.float32, device=DEVICE)
         caches = self.arena.cache(layer, 0), self.arena.cache(layer, 1)
         writes.triton_reshape_and_cache_flash(keys, values, *caches, slots, "auto", one, one)
-
-    def memory(self) -> bytes:
-        return self.arena.memory()
 
 
 class JointWriter(FlashWriter):
@@ -87,6 +80,3 @@ class RowScaleWriter(FlashWriter):
         scales = arena.row_scales(layer, 0), arena.row_scales(layer, 1)
         mode = modes[arena.geometry.kept]
         writes.triton_reshape_and_cache_flash_per_token_head_quant(keys, values, *caches, *scales, slots, mode)
-
-    def scales(self) -> bytes:
-        return self.arena.scales()

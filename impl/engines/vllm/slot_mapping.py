@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from kvlockstep.impl.engines.vllm.kernels import APART, DEVICE, ENGINE, first_runner, second_runner
-from kvlockstep.impl.interpreted import INTERPRETED
+from kvlockstep.impl.engines.vllm.kernels import APART, ENGINE, first_runner, second_runner
+from kvlockstep.impl.interpreted import DEVICE, INTERPRETED
 
 
 class FirstRunner:
