@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import Law, verdict
+from kvlockstep.reference.kv.memory import UNWRITTEN, Provenance
 
 
 @dataclass
@@ -33,6 +34,15 @@ class Request:
     def forked(self, name: str) -> Request:
         """Returns a request that knows and has computed the same, between steps."""
         return Request(name, list(self.tokens), self.extra_key, self.computed, 0, self.hit, [], list(self.stamps))
+
+    def stamped(self, provenance: Provenance, stop: int) -> list[int]:
+        """Returns the stamps of at least `stop` known and drafted tokens. Those of rejected drafts are forgotten."""
+        known = self.stamps
+        del known[self.computed :]
+        if len(known) < stop:
+            tokens = (self.tokens + self.drafts)[len(known) : stop]
+            known += provenance.extend(known[-1] if known else UNWRITTEN, self.extra_key, tokens)
+        return known
 
 
 def accepted_of(accept: int | dict[str, int] | None, name: str) -> int:

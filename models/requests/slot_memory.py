@@ -43,7 +43,7 @@ class SlotMemory:
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None:
         """Writes the stamps of [start, stop); returns the slot and the first writer of a conflict (rule 4)."""
-        slots, stamps = table[start:stop], self._stamps(request, stop)[start:stop]
+        slots, stamps = table[start:stop], request.stamped(self._provenance, stop)[start:stop]
         for slot, stamp in zip(slots, stamps, strict=True):
             if self._stamp_written.setdefault(slot, stamp) != stamp:
                 return slot, self._writers[slot]
@@ -59,7 +59,7 @@ class SlotMemory:
 
     def _wrong_from(self, request: Request, table: Sequence[int], start: int, stop: int) -> Cell | None:
         """The first of the positions [start, stop) that does not hold what it must."""
-        slots, want = table[start:stop], self._stamps(request, stop)[start:stop]
+        slots, want = table[start:stop], request.stamped(self._provenance, stop)[start:stop]
         got = self._store.read(slots)
         if got == want:
             return None
@@ -95,15 +95,6 @@ class SlotMemory:
     def reset(self, slots: Sequence[int]) -> None:
         self._store.poison(slots)
         self._owner.update(dict.fromkeys(self._owner.keys() & set(slots), RESET))
-
-    def _stamps(self, request: Request, stop: int) -> list[int]:
-        """Stamps of the request's known and drafted tokens; those of rejected drafts are forgotten."""
-        known = request.stamps
-        del known[request.computed :]
-        if len(known) < stop:
-            tokens = (request.tokens + request.drafts)[len(known) : stop]
-            known += self._provenance.extend(known[-1] if known else UNWRITTEN, request.extra_key, tokens)
-        return known
 
     def _name(self, stamp: int) -> str:
         if stamp == UNWRITTEN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -220,23 +220,20 @@ def scale_exact(write: Write) -> str | None:
 @law("kv_write", answers=("TensorRT-LLM#2699",))
 def codes(write: Write) -> str | None:
     """By the scale that is stored, each code is the rounded quotient; what is out of range saturates."""
-    for plane, slot, head, row in write.heads() if write.geometry.scale != "none" else ():
-        wrong = code_error(
-            write.geometry, write.traits, row, write.kept(plane, slot, head), write.scale_bits(plane, slot, head)
-        )
-        if wrong:
-            return f"{_of(plane, slot, head)} {wrong}"
-    return None
+    return _first_error(write, code_error)
 
 
 @law("kv_write", answers=("TensorRT-LLM#2699",))
 def decoded_within_bound(write: Write) -> str | None:
     """What a reader decodes is finite, and not further from what was written than a code is wide."""
+    return _first_error(write, decoded_error)
+
+
+def _first_error(write: Write, error: Callable[..., str | None]) -> str | None:
+    """What is wrong with the first quantised row of a head: `error` takes the row, its codes and its scale."""
     for plane, slot, head, row in write.heads() if write.geometry.scale != "none" else ():
-        wrong = decoded_error(
-            write.geometry, write.traits, row, write.kept(plane, slot, head), write.scale_bits(plane, slot, head)
-        )
-        if wrong:
+        kept, scale = write.kept(plane, slot, head), write.scale_bits(plane, slot, head)
+        if wrong := error(write.geometry, write.traits, row, kept, scale):
             return f"{_of(plane, slot, head)} {wrong}"
     return None
 

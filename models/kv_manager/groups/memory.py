@@ -53,7 +53,7 @@ class GroupMemory:
 
     def write(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> tuple[int, str] | None:
         """Writes the stamps of these positions; returns the slot and the first writer of a conflict."""
-        size, stamps = self._groups[g].block_size, self.stamps(request, positions.stop)
+        size, stamps = self._groups[g].block_size, request.stamped(self._provenance, positions.stop)
         for position in positions:
             slot = slots[position]
             assert slot is not None
@@ -64,7 +64,8 @@ class GroupMemory:
 
     def save(self, request: Request, g: int, position: int, block: int) -> str | None:
         """Saves the state behind so many tokens; returns the first writer of a conflict."""
-        return self._put(request.name, g, self._place(g, block), WHOLE, self.stamps(request, position)[position - 1])
+        stamp = request.stamped(self._provenance, position)[position - 1]
+        return self._put(request.name, g, self._place(g, block), WHOLE, stamp)
 
     def _put(self, name: str, g: int, place: Place, offset: int, stamp: int) -> str | None:
         other, written = self._writers.setdefault((place, offset), (name, stamp))
@@ -81,7 +82,7 @@ class GroupMemory:
 
     def first_wrong(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> Cell | None:
         """The first of these positions that does not hold what it must."""
-        size, stamps = self._groups[g].block_size, self.stamps(request, positions.stop)
+        size, stamps = self._groups[g].block_size, request.stamped(self._provenance, positions.stop)
         for position in positions:
             slot = slots[position]
             assert slot is not None
@@ -99,7 +100,7 @@ class GroupMemory:
 
     def wrong_state(self, request: Request, g: int, block: int) -> tuple[str, str] | None:
         """What stands in a block and what must, if it is not the state behind all that the request has computed."""
-        right = Content(g, {WHOLE: self.stamps(request, request.computed)[request.computed - 1]})
+        right = Content(g, {WHOLE: request.stamped(self._provenance, request.computed)[request.computed - 1]})
         content = self._blocks.get(self._place(g, block), NOTHING)
         return None if content == right else (self._name(content, WHOLE), self._name(right, WHOLE))
 
@@ -114,15 +115,6 @@ class GroupMemory:
 
     def reset(self) -> None:
         self._blocks = dict.fromkeys(self._blocks, FREED)
-
-    def stamps(self, request: Request, stop: int) -> list[int]:
-        """Stamps of the request's known and drafted tokens; those of rejected drafts are forgotten."""
-        known = request.stamps
-        del known[request.computed :]
-        if len(known) < stop:
-            tokens = (request.tokens + request.drafts)[len(known) : stop]
-            known += self._provenance.extend(known[-1] if known else UNWRITTEN, request.extra_key, tokens)
-        return known
 
     def _place(self, g: int, block: int) -> Place:
         return self._groups[g].pool, block

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_manager.groups.geometries import Chunked, FullAndWindow, TwoPools, TwoWindows
+from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.request import Request, to_hit, touched
 
 
-@fault("kv-window-short", law="coverage", seen=("mutant",))
-class WindowShort(FullAndWindow):
-    """A window keeps one position too few."""
+class SlidesEarly(GroupedManager):
+    """Slides as if one token more were computed."""
 
     def _slide(self, g: int, request: Request) -> None:
         request.computed += 1
         super()._slide(g, request)
         request.computed -= 1
+
+
+@fault("kv-window-short", law="coverage", seen=("mutant",))
+class WindowShort(SlidesEarly, FullAndWindow):
+    """A window keeps one position too few."""
 
 
 @fault("kv-chunk-early", law="coverage", seen=("mutant",))
-class ChunkEarly(Chunked):
+class ChunkEarly(SlidesEarly, Chunked):
     """A chunk is given back one token before it ends."""
-
-    def _slide(self, g: int, request: Request) -> None:
-        request.computed += 1
-        super()._slide(g, request)
-        request.computed -= 1
 
 
 @fault("kv-window-never-slides", law="window_freed", seen=("mutant",))
