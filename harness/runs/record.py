@@ -12,32 +12,35 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from kvlockstep.core.errors import UsageError
-from kvlockstep.core.trace import Trace, header_line
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.requests.adapter import read_traits
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
 from kvlockstep.runs.record_index import IndexRecorder
+from kvlockstep.runs.recording import Recording, op_line
 
 UNKNOWN_DRAFT = 0
 BUFFER = 1 << 18
 QUESTIONS = ("slots", "avail", "free_now", "free_slots", "copies", "blocks", "free_blocks", "events")
 
 
-class Recorder:
-    """Wrapper that a scheduler uses as the manager; `close`, or leave the `with` block, to end the trace.
+class Recorder(Recording):
+    """Wrapper that a scheduler uses as the manager. `close` leaves out a step that has not landed.
 
     Requests are renamed r0, r1, ... in the trace. A manager never learns the tokens of rejected drafts; 0 stands for
-    them. Calls that only ask, like `slots` and `avail`, are passed on and not written. Raises UsageError if the file
-    cannot be written.
+    them. Calls that only ask, like `slots` and `avail`, are passed on and not written. Raises UsageError for a manager
+    with groups.
     """
 
     def __init__(self, manager: Any, path: Path | str) -> None:
+        traits = read_traits(manager, Traits)
+        if not one_full(traits.groups):
+            raise UsageError("a manager with groups cannot be recorded: its tables are asked for group by group")
+        super().__init__(manager, path, BUFFER)
         self._manager = manager
         for name in QUESTIONS:
             if hasattr(manager, name):
@@ -46,32 +49,20 @@ class Recorder:
         self._requests: dict[str, _Request] = {}
         self._preempted: set[str] = set()
         self._step = _StepSoFar()
-        self._written = 0
-        traits = read_traits(manager, Traits)
-        if not one_full(traits.groups):
-            raise UsageError("a manager with groups cannot be recorded: its tables are asked for group by group")
         blocks = traits.total // traits.block_size
-        scope = KVScope(blocks, traits.block_size, live=blocks, max_tokens=traits.total)
-        try:
-            self._file = Path(path).open("w", BUFFER)  # noqa: SIM115
-        except OSError as error:
-            raise UsageError(f"cannot write trace {path}: {error.strerror}; record to another path") from error
-        self._file.write(header_line(Trace("kv_manager", scope, ())) + "\n")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
+        self._begin("kv_manager", KVScope(blocks, traits.block_size, live=blocks, max_tokens=traits.total))
 
     def admit(self, rid: str, tokens: Sequence[int], extra_key: Any, n: int) -> Any:
         cached = self._manager.admit(rid, tokens, extra_key, n)
         answer = str(REFUSED if cached is None else Answer(cached=int(cached)))
         if rid in self._preempted:
-            self._schedule(rid, _line("resume", answer, request=self._requests[rid].name, n=n), cached is not None)
+            self._schedule(rid, op_line("resume", answer, request=self._requests[rid].name, n=n), cached is not None)
             self._preempted -= {rid} if cached is not None else set()
         else:
             known = list(map(int, tokens))
             name = f"r{len(self._requests)}"
             self._requests[rid] = _Request(name, len(known), known[-1])
-            line = _line("admit", answer, request=name, tokens=known, extra_key=extra_key, n=n)
+            line = op_line("admit", answer, request=name, tokens=known, extra_key=extra_key, n=n)
             self._schedule(rid, line, cached is not None)
         self._requests[rid].computed = int(cached or 0)
         return cached
@@ -89,7 +80,7 @@ class Recorder:
         request.appended.clear()
         answer = str(DONE if accepted else REFUSED)
         if request.known - request.computed > 1:
-            line = _line("chunk", answer, request=request.name, n=n)
+            line = op_line("chunk", answer, request=request.name, n=n)
         else:
             drafts = [UNKNOWN_DRAFT] * (n - 1)
             if drafts and accepted:
@@ -116,52 +107,40 @@ class Recorder:
             self._step.aborted.append(self._requests[rid].name)
             self._land(rid)
         else:
-            self._write([_line("abort", request=self._requests[rid].name)])
+            self._write([op_line("abort", request=self._requests[rid].name)])
 
     def finish(self, rid: str) -> None:
         self._manager.finish(rid)
-        self._write([_line("finish", request=self._requests[rid].name)])
+        self._write([op_line("finish", request=self._requests[rid].name)])
 
     def preempt(self, rid: str) -> None:
         self._manager.preempt(rid)
         self._preempted.add(rid)
-        self._note(_line("preempt", request=self._requests[rid].name))
+        self._note(op_line("preempt", request=self._requests[rid].name))
 
     def withdraw(self, rid: str) -> None:
         self._manager.withdraw(rid)
         del self._step.scheduled[rid]
         self._step.order.remove(rid)
         self._step.drafted.pop(rid, None)
-        self._note(_line("withdraw", request=self._requests[rid].name))
+        self._note(op_line("withdraw", request=self._requests[rid].name))
 
     def fork(self, rid: str, child: str) -> Any:
         copies = self._manager.fork(rid, child)
         name = f"r{len(self._requests)}"
         parent = self._requests[rid]
         self._requests[child] = replace(parent, name=name, appended=[])
-        self._write([_line("fork", str(REFUSED) if copies is None else "", request=parent.name, child=name)])
+        self._write([op_line("fork", str(REFUSED) if copies is None else "", request=parent.name, child=name)])
         return copies
 
     def evict_all(self) -> None:
         self._manager.evict_all()
-        self._write([_line("evict_all")])
+        self._write([op_line("evict_all")])
 
     def reset(self) -> None:
         self._manager.reset()
         self._preempted.clear()
-        self._write([_line("reset")])
-
-    def close(self) -> None:
-        """Writes the end of the trace; a step that has not landed is left out."""
-        if not self._file.closed:
-            self._file.write(json.dumps({"end": self._written}) + "\n")
-            self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self._write([op_line("reset")])
 
     def _schedule(self, rid: str, line: str, accepted: Any) -> None:
         if not accepted:
@@ -189,10 +168,6 @@ class Recorder:
     def _flush(self) -> None:
         self._write(self._step.lines)
         self._step = _StepSoFar()
-
-    def _write(self, lines: list[str]) -> None:
-        self._file.write("".join(lines))
-        self._written += len(lines)
 
 
 @dataclass(slots=True)
@@ -235,20 +210,16 @@ class _StepSoFar:
         backwards = len(self.landed) > 1 and self.landed == self.order[::-1]
         if not backwards and not self.accepted and not self.aborted:
             return PLAIN_FORWARD
-        return _line("forward", accept=self.accepted or None, abort=self.aborted, reverse=backwards or None)
-
-
-def _line(operation: str, answer: str = "", **args: Any) -> str:
-    return json.dumps({"op": operation, "args": args, **({"answer": answer} if answer else {})}) + "\n"
+        return op_line("forward", accept=self.accepted or None, abort=self.aborted, reverse=backwards or None)
 
 
 def _decode(request: _Request, drafts: list[int], answer: str) -> str:
-    """The line that `_line` makes, without its detour."""
+    """The line that `op_line` makes, without its detour."""
     args = f'"request": "{request.name}", "token": {request.last}, "drafts": {drafts}'
     return f'{{"op": "decode", "args": {{{args}}}, "answer": "{answer}"}}\n'
 
 
-PLAIN_FORWARD = _line("forward", accept=None, abort=[], reverse=None)
+PLAIN_FORWARD = op_line("forward", accept=None, abort=[], reverse=None)
 
 
 def record(target: Any, path: Path | str) -> Recorder | IndexRecorder:
