@@ -110,7 +110,7 @@ def test_deep(benchmark, what):
         cache.unlock(handle)
 
     benchmark.pedantic(lock if what != "match" else lambda: cache.match_prefix(tokens), rounds=20, iterations=5)
-    (speed,) = [speed for speed in bench_deep(RadixCache) if speed.row.startswith(f"deep {what},")]
+    (speed,) = [speed for speed in bench_deep(RadixCache) if speed.row.startswith(f"deep {what}, {depth:,} ")]
     record(benchmark, speed)
 
 
