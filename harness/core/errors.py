@@ -27,9 +27,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def known_names(name: str, known: Iterable[str]) -> str:
-    """The end of a message on an unknown name: the names that are like it, and what is known unless that is long."""
+    """The end of a message on an unknown name: those like it, and what is known, at least the first of it."""
     names = list(known)
     hint = did_you_mean(name, names)
     if len(names) > MOST_LISTED:
-        return hint or f"; `kvlockstep list` shows all {len(names)}"
+        return hint or f"; known: {', '.join(names[:MOST_LISTED])}, ...; `kvlockstep list` shows all {len(names)}"
     return f"{hint or ';'} known: {', '.join(names) or 'none'}"

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from kvlockstep import impl
-from kvlockstep.core.errors import UsageError, known_names
+from kvlockstep.core.errors import UsageError, did_you_mean, known_names
 from kvlockstep.core.system import CAN_FORK
 from kvlockstep.core.trace import TARGETS_BY_ID
 from kvlockstep.impl import engines, variants
@@ -194,10 +194,12 @@ def variants_of(contract: str) -> dict[str, Factory]:
 
 def _variant(contract: str, spec: str) -> Target:
     known = variants_of(contract)
-    variant = known.get(spec.partition(":")[2])
+    name = spec.partition(":")[2]
+    variant = known.get(name)
     if variant is None:
-        names = known_names(spec.partition(":")[2], known)
-        raise UsageError(f"unknown target {spec!r} for {contract}{names}")
+        # All of them, however many: nothing else lists variants.
+        listed = f"{did_you_mean(name, known) or ';'} known for {contract}: {', '.join(known) or 'none'}"
+        raise UsageError(f"unknown target {spec!r} for {contract}{listed}")
     return Target(contract, spec, variant)
 
 

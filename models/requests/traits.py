@@ -75,7 +75,7 @@ def _kind(trait: Trait, hint: Any) -> Kind:
         number = partial(_number, trait.least, trait.default is None)
         return Kind(f"a number from {trait.least} on", number, int, trait.required)
     if plain == [str]:
-        return Kind("a text", _text, str, trait.required)
+        return Kind("a text", partial(_text, trait.default is None), str, trait.required)
     if plain == [Mapping[str, int]]:
         sizes = partial(_sizes, trait.least)
         return Kind(f"None or {{name: a number from {trait.least} on}}", sizes, dict, trait.required)
@@ -98,8 +98,8 @@ def _number(least: int, optional: bool, value: Any) -> Any:
     return WRONG if found is None or found < least else found
 
 
-def _text(value: Any) -> Any:
-    return value if isinstance(value, str) else WRONG
+def _text(optional: bool, value: Any) -> Any:
+    return value if isinstance(value, str) or (value is None and optional) else WRONG
 
 
 def _sizes(least: int, value: Any) -> Any:

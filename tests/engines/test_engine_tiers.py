@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from driving import random_walk
+from engine_targets import target_or_skip
 from watched import watched
 
-from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.models.kv_tier.model import KVTierModel
 from kvlockstep.reference.kv_tier.contract import HIT, MISS, PENDING, ChunkRemoved, ChunkStored, Key
-from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, resolve
+from kvlockstep.targets.registry import ENGINE_TARGETS
 
 A, B, C = (Key(n) for n in range(3))
 NAMES = list(ENGINE_TARGETS["kv_tier"])
@@ -21,12 +21,7 @@ NAMES = list(ENGINE_TARGETS["kv_tier"])
 
 def engine(name: str) -> Any:
     """The factory of a target; skips the test where its engine is not here."""
-    try:
-        return resolve("kv_tier", name).factory
-    except UsageError as error:
-        if not isinstance(error.__cause__, EngineMissing):
-            raise
-        pytest.skip(str(error))
+    return target_or_skip("kv_tier", name).factory
 
 
 def put(tier: Any, *keys: Key) -> Any:

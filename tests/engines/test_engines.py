@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from driving import random_walk
+from engine_targets import target_or_skip
 
 from kvlockstep.commands import engines
 from kvlockstep.commands.cli import cli
 from kvlockstep.commands.engines import check_engines, markdown, replay_known
-from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -31,13 +31,11 @@ from kvlockstep.targets import registry as targets
 from kvlockstep.targets.registry import (
     ENGINE_TARGETS,
     OWN_TARGETS,
-    EngineMissing,
     KnownDivergence,
     engine_names,
     known_divergences,
     known_good_targets,
     known_targets,
-    resolve,
 )
 
 FAULT = "fault:kv-abort-leaks"
@@ -178,15 +176,6 @@ def test_every_factory_of_an_adapter_is_a_target_or_in_a_test():
         for adapter in folder.glob("*.py"):
             made = re.findall(r"^(?:def )?(make\w*)(?: = |\(blocks)", adapter.read_text(), re.MULTILINE)
             assert [make for make in made if not re.search(rf"\b{make}\b", named)] == [], adapter
-
-
-def target_or_skip(contract, name):
-    try:
-        return resolve(contract, name)
-    except UsageError as error:
-        if not isinstance(error.__cause__, EngineMissing):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize(("contract", "name"), [(c, name) for c, names in ENGINE_TARGETS.items() for name in names])

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from driving import random_walk
+from engine_targets import target_or_skip
 from watched import watched
 
 import kvlockstep
-from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import load_trace
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.models.kv_index import KVIndexModel
 from kvlockstep.models.kv_manager import KVManagerModel
-from kvlockstep.targets.registry import EngineMissing, resolve
+from kvlockstep.targets.registry import resolve
 
 # vLLM announces each copy of a block, SGLang each block once.
 ENGINES = {"vllm": "counting", "vllm-lora": "counting", "sglang": "chain"}
@@ -25,12 +25,7 @@ ENGINES = {"vllm": "counting", "vllm-lora": "counting", "sglang": "chain"}
 
 def engine(name: str) -> Any:
     """The factory of a target; skips the test where its engine is not here."""
-    try:
-        return resolve("kv_manager", name).factory
-    except UsageError as error:
-        if not isinstance(error.__cause__, EngineMissing):
-            raise
-        pytest.skip(str(error))
+    return target_or_skip("kv_manager", name).factory
 
 
 class Routed:

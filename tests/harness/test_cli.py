@@ -313,7 +313,7 @@ def test_what_a_target_prints_is_not_among_the_results(tmp_path):
         "        print('one more')\n"
         "        return super().alloc()\n"
     )
-    check = ["check", "slot_pool", "--target", "talkative:Talkative", "--driver", "random", "--json"]
+    check = ["check", "slot_pool", "--target", "talkative:Talkative", "--driver", "random", "--json", "-s"]
     done = subprocess.run(
         [sys.executable, "-m", "kvlockstep", *check], cwd=tmp_path, capture_output=True, text=True, check=False
     )

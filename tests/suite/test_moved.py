@@ -24,9 +24,12 @@ def test_a_factory_is_found_by_the_module_that_had_it():
     assert load(old) is load(new)
 
 
-def test_a_trace_that_names_a_factory_by_its_older_module_replays(run_cli, tmp_path):
+@pytest.mark.parametrize(
+    "target", ["kvlockstep.impl.block_manager:BlockManager", "harmless:hits-half"], ids=["older module", "older prefix"]
+)
+def test_a_trace_that_names_its_target_as_an_older_layout_did_replays(run_cli, tmp_path, target):
     header, *lines = TRACE.read_text().splitlines()
-    older = header.replace("fault:kv-abort-leaks", "kvlockstep.impl.block_manager:BlockManager")
+    older = header.replace("fault:kv-abort-leaks", target)
     trace = tmp_path / "older.jsonl"
     trace.write_text("\n".join([older, *lines]) + "\n")
     code, out, err = run_cli("replay", trace)
