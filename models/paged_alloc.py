@@ -77,7 +77,7 @@ class PagedAllocModel(Model[PagedAllocScope]):
     def __init__(self, scope: PagedAllocScope, factory: Factory) -> None:
         super().__init__(scope, factory)
         self.adapter = make_adapter(factory, scope.pages, scope.page_size)
-        self.checks = Checks()
+        self.checks = Checks(self.laws)
         self.slots: list[tuple[int, ...]] = [()] * scope.requests
         self._returned: set[int] = set()
         self.pool = self._look()

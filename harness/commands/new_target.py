@@ -113,13 +113,13 @@ def adapter_source(module: str, contract: str) -> str:
 
 def _init(contract: Contract) -> list[str]:
     kinds = {name: _kind(value) for name, value in contract.probe.items()}
-    lines = [f"def __init__(self, {', '.join(f'{name}: {kind}' for name, kind in kinds.items())}) -> None:"]
+    lines = [f"def __init__({', '.join(['self', *(f'{name}: {kind}' for name, kind in kinds.items())])}) -> None:"]
     required = [trait.name for trait in contract.traits.values() if trait.required]
     if required:
         sizes = " * ".join(name for name in ("blocks", "block_size", "units") if name in kinds)
         values = {"block_size": "block_size", "total": sizes}
         return [*lines, *(f"    self.{name} = {values[name]}" for name in required)]
-    return [*lines, *(f"    self._{name} = {name}" for name in kinds)]
+    return [*lines, *([f"    self._{name} = {name}" for name in kinds] or ["    pass"])]
 
 
 def _kind(value: object) -> str:
@@ -128,8 +128,15 @@ def _kind(value: object) -> str:
 
 def _traits(contract: Contract) -> list[str]:
     optional = [trait for trait in contract.traits.values() if not trait.required]
-    lines = [f"{trait.name} = {literal(trait.default)}  # {trait.summary}" for trait in optional]
+    lines = [line for trait in optional for line in _trait(f"{trait.name} = {literal(trait.default)}", trait.summary)]
     return ["", "# Traits: a run covers only what is declared here.", *lines] if lines else []
+
+
+def _trait(assignment: str, summary: str) -> list[str]:
+    line = f"{assignment}  # {summary}"
+    if len(line) + 4 <= WIDTH:
+        return [line]
+    return [*(f"# {text}" for text in wrap(summary, WIDTH - 6, break_on_hyphens=False)), assignment]
 
 
 def _method(name: str, member: Any, about: str) -> list[str]:

@@ -298,6 +298,7 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
             yield again.law
             if again.law not in laws:
                 return
+            assert laws[again.law] not in seen, f"the model of {target.contract} does not judge by its own laws"
             seen.append(laws[again.law])
 
 

@@ -31,7 +31,7 @@ AROUND = 3
 class WriteJudge:
     """Has a method for each operation. Each raises Divergence where a law does not hold."""
 
-    def __init__(self, factory: Factory, scope: KVWriteScope) -> None:
+    def __init__(self, factory: Factory, scope: KVWriteScope, checks: Checks) -> None:
         self.adapter = make_adapter(factory)
         self.traits: WriteTraits = read_traits(self.adapter, WriteTraits)
         if self.traits.scale in ("row", "zero") and not self.traits.keeps_scales:
@@ -39,7 +39,7 @@ class WriteJudge:
                 ERROR_CONTRACT.id, f"the target declares scale = {self.traits.scale!r} without keeps_scales"
             )
         self.geometry = geometry_of(scope, self.traits)
-        self.checks = Checks()
+        self.checks = checks
         self.goals_met: Counter[str] = Counter()
         self._twin = TWINS[self.geometry.scale]()
         self._wrong: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from kvlockstep.models.kv_write.judge import WriteJudge
 from kvlockstep.models.kv_write.scope import KVWriteScope, scopes
 from kvlockstep.models.requests.adapter import named, not_checked
 from kvlockstep.models.requests.answers import DONE, Answer
+from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_write.laws import LAWS
 from kvlockstep.properties.kv_write.rows import KINDS, NARROW, SEEDS, kind_of
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
@@ -41,7 +42,7 @@ class KVWriteModel(Model[KVWriteScope]):
 
     def __init__(self, scope: KVWriteScope, factory: Factory) -> None:
         super().__init__(scope, factory)
-        self.judge = WriteJudge(factory, scope)
+        self.judge = WriteJudge(factory, scope, Checks(self.laws))
         self.goals_met = self.judge.goals_met
 
     @command(6)
