@@ -418,14 +418,15 @@ def test_a_score_as_the_command_prints_it(run_cli, tmp_path):
     ("arguments", "message"),
     [
         (("nosuch.jsonl",), "cannot read nosuch.jsonl: No such file"),
-        (("empty",), "empty: neither traces nor a status.json in it"),
+        (("empty",), "empty: no trace and no status.json in it"),
         (("words.txt",), "not JSON"),
         (("list.json",), "not a kvlockstep trace"),
         (("other.json",), "neither a score nor the results of a run"),
         (("half.json",), "not the output of `kvlockstep score --json`: look at total, clean"),
         (("bad.json",), "bad.json: malformed results"),
         (("half.json", "-o", "nowhere/page.html"), "there is no directory nowhere"),
-        (("half.json", "-o", "empty"), "Is a directory"),
+        (("half.json", "-o", "folder.html"), "Is a directory"),
+        (("half.json", "-o", "page.htm"), "-o page.htm: give a name that ends in .html"),
         (("half.json", "-o", "half.svg"), "an output that ends in .py or .svg is for traces"),
         (("half.json", "--target", "reference"), "--target is for traces"),
         (("nameless.jsonl",), "names no target; give one with --target"),
@@ -439,7 +440,8 @@ def test_bad_input(run_cli, tmp_path, arguments, message):
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "half.json").write_text(json.dumps({"faults": [], "caught": 0}))
     (tmp_path / "bad.json").write_text(json.dumps({"runs": [{"steps": "many"}]}))
-    if arguments == ("half.json", "-o", "empty"):
+    (tmp_path / "folder.html").mkdir()
+    if arguments == ("half.json", "-o", "folder.html"):
         (tmp_path / "half.json").write_text(json.dumps(PLAIN_SCORE))
     save_trace(sad_trace("", "accounting"), tmp_path).rename(tmp_path / "nameless.jsonl")
     code, out, err = run_cli("report", *arguments)
