@@ -12,11 +12,11 @@ from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory, Scope
 from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
+from kvlockstep.models.kv_scheduler.copy_engine import Moving
 from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
-from kvlockstep.models.kv_scheduler.transfers import Moving
 from kvlockstep.models.requests.adapter import as_state, make_adapter
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from kvlockstep.models.core.op import NotEnabled, require
+from kvlockstep.models.kv_scheduler.copy_engine import Moving
 from kvlockstep.models.kv_scheduler.places import Place
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
-from kvlockstep.models.kv_scheduler.transfers import Moving, Transfers
+from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.answers import DONE, Answer
