@@ -75,7 +75,6 @@ class CopyEngine:
         self._batches: deque[tuple[list[str], set[int], list[Hashable]]] = deque()
         self._own: list[Hashable] = []
         self.has_own = False
-        self.ever_loaded: set[str] = set()
         self.failed_unheard: list[Hashable] = []
         self.void_slots: set[int] = set()
         self.moving: dict[Hashable, Moving] = {}
@@ -177,7 +176,8 @@ class CopyEngine:
                 check(laws.backed, str(moving), str(place), self._lacking(place, stamps))
         for place in moving.targets:
             for other in self.unended:
-                check(laws.target_owned, str(moving), str(place), f"a target of {other}" * (place in other.targets))
+                owned = place in other.targets and not other.landed
+                check(laws.target_owned, str(moving), str(place), f"a target of {other}" * owned)
                 read = place in other.sources and not other.landed
                 check(laws.source_stable, str(other), str(place), f"{moving} overwrites it" * read)
             if transfer.kind == "load" and not self._traits.ordered:
@@ -186,7 +186,6 @@ class CopyEngine:
             self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self.places.stored
             self._offered.discard(place)
             self.places.fill(place, IN_FLIGHT)
-        self.ever_loaded.update(transfer.rids)
         for rid in transfer.rids:
             self._loads[rid] += 1
             check(laws.transfer_progress, rid, self._loads[rid], len(live) + 1)

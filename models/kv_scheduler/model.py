@@ -233,7 +233,10 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
             return tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
 
         state = jobs, flights, as_state(queues), judge.memory.contents()
-        return state if judge.transfers is None else (*state, as_state(judge.transfers.state))
+        if judge.transfers is None:
+            return state
+        overtaken = sorted((names[a], names[b]) for a, b in judge.overtaken if a in names and b in names)
+        return *state, as_state(judge.transfers.state), tuple(overtaken)
 
     def picture(self) -> Picture:
         return picture(self.judge)

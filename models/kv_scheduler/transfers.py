@@ -105,16 +105,18 @@ class Transfers(CopyEngine):
             self._free_in_steps.append(set(free))
             self._stepped = False
         free_blocks = {slot // size for slot in free}
-        reserved = {p.unit for m in self.unended for p in m.targets if p.tier is None} - held
+        unlanded = [moving for moving in self.unended if not moving.landed]
+        reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
         limbo = self.limbo(held)
         for name, missing in self.delivery.due():
             self._checks.check(laws.delivery, name, missing, size)
         views = {name: self._view(name) for name in self._sizes}
-        for moving in self.unended:
+        for moving in unlanded:
             for place in moving.targets:
                 # One evaluation for all that are right, below: this runs at every step.
                 if owner := _owner(place, free_blocks, views):
                     self._checks.check(laws.target_owned, str(moving), str(place), owner)
+        for moving in self.unended:
             if moving.transfer.kind == "store":
                 self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
         if self.moving:
@@ -151,9 +153,8 @@ class Transfers(CopyEngine):
             if not 0 <= unit < self._sizes.get(self._traits.peer or "", 0):
                 raise Divergence(ERROR_CONTRACT.id, f"offer names {place}, which is not there")
             for other in self.unended:
-                self._checks.check(
-                    laws.target_owned, said, str(place), f"a target of {other}" * (place in other.targets)
-                )
+                owned = place in other.targets and not other.landed
+                self._checks.check(laws.target_owned, said, str(place), f"a target of {other}" * owned)
             if self.places.read(place) != list(stamps):
                 read = next((str(other) for other in self.unended if place in other.sources and not other.landed), "")
                 self._checks.check(laws.source_stable, read, str(place), "an offer overwrites it" * bool(read))
