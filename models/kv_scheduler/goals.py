@@ -90,7 +90,8 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool) -
     tiers = bool(traits.tiers)
     has = {
         **vars(traits),
-        "aborts_loading": tiers and traits.aborts,
+        # Between the steps a load that its batch waits for is over.
+        "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and (overlap or not own_loads))),
         "stores_fail": tiers and traits.fails in ("stores", "any"),
         "loads_fail": tiers and traits.fails in ("loads", "any"),
         "own_loads_fail": own_loads and traits.fails in ("loads", "any"),
