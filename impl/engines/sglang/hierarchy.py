@@ -11,7 +11,8 @@ On the device both directions run behind the batches in flight (`load_fence_stre
 earlier than what was submitted before it is heard of with that. No transfer can fail.
 
 The engine loads nothing shorter than 10 tokens, which small pools would hardly meet; here it is one.
-Source: sglang/srt/mem_cache/unified_radix_cache.py, hybrid_cache/hybrid_cache_controller.py; managers/cache_controller.py.
+Source: sglang/srt/mem_cache/unified_radix_cache.py, hybrid_cache/hybrid_cache_controller.py; sglang/srt/managers/
+cache_controller.py.
 """
 
 from __future__ import annotations
@@ -241,7 +242,8 @@ class HierarchicalScheduler(sglang.SGLangScheduler):
         for id in [*self._tree.ongoing_write_through, *self._tree.ongoing_load_back]:
             node = self._tree.tree_core.node_by_id(id)
             while node.parent is not None:
-                kept.update(node.component_data[FULL].value.tolist())
+                slots = node.component_data[FULL].value
+                kept.update(() if slots is None else slots.tolist())
                 node = node.parent
         for rid, req in self._reqs.items() if kept else ():
             if req.kv.holds_kv:

@@ -1,14 +1,14 @@
 """kv_scheduler with transfers on vLLM's Scheduler (0.33.0) with its SimpleCPUOffloadConnector, eager and lazy.
 
-A second CPU tier of the engine beside its OffloadingConnector: the units are those of a block pool of its own, and every
+A second CPU tier of the engine beside its OffloadingConnector: the units are those of a block pool of its own, and a
 block that is copied keeps a reference in both pools until the end is heard. Real are both sides of the connector with
 SimpleCPUOffloadScheduler and SimpleCPUOffloadWorker; in the place of the copy backend stands one that copies nothing,
 and in the place of its events those that are done when somebody says so.
 
 Eager, a block is stored in the step behind the one that has computed it, or when its request ends; lazy, when it comes
 near its eviction. The load of one step is one transfer, whoever it is for. At a preemption the worker waits for
-everything in flight, and reports it with that step. The engine's worker looks for what has ended right behind the launch
-of a batch, so that what ends later is heard of with the next one. No transfer can fail.
+everything in flight, and reports it with that step. The engine's worker looks for what has ended right behind the
+launch of a batch, so that what ends later is heard of with the next one. No transfer can fail.
 Source: vllm/v1/simple_kv_offload/manager.py and worker.py; simple_cpu_offload_connector.py.
 """
 
