@@ -142,7 +142,8 @@ class CopyEngine:
 
         One with a source that was lost fails there.
         """
-        self._goals_met["reordered"] += not moving.transfer.before and moving is not self.unended[0]
+        own = moving.transfer.before and moving.transfer.kind == "load"
+        self._goals_met["reordered"] += not own and moving is not self.unended[0]
         if moving.readable < len(moving.targets):
             written = moving.readable if written is None else min(written, moving.readable)
         if written is None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -108,7 +109,7 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
         self.device = "cpu"
         self.is_kv_sharded = self.enable_storage = False
         self.storage_backend = self.pp_prefetch_command_group = self.pp_prefetch_command_thread = None
-        self.pp_prefetch_state_lock = sglang.nullcontext()
+        self.pp_prefetch_state_lock = nullcontext()
         self.pp_prefetch_states: dict[str, Any] = {}
         self.pp_prefetch_decisions: dict[str, Any] = {}
         self.load_fence_stream = self.write_fence_stream = sglang.Silent()
