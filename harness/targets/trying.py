@@ -47,7 +47,8 @@ def attempt_in_time(call: Callable[..., Any], /, *args: Any) -> Attempt:
 
 def describe_failed_call(error: BaseException) -> str:
     """`raised ValueError: no memory (manager.py:12)`; the place is the target's, if any of its code ran."""
-    lines = frames_of(error)
+    # A syntax error has its place in its text, and no frame of the target.
+    lines = [] if isinstance(error, SyntaxError) else frames_of(error)
     where = f" ({lines[-1]})" if lines else ""
     if isinstance(error, StepTimeout):
         return f"did not return within {LIMIT_SECONDS:g} s{where}"
