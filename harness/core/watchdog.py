@@ -91,7 +91,7 @@ class Watchdog:
 
 def _frames_of_the_target(frame: FrameType | None) -> list[FrameType] | None:
     """The frames of the target that is running, innermost first; None while a driver runs on a busy machine."""
-    inside = []
+    inside: list[FrameType] = []
     while frame is not None and frame.f_code.co_name != COLLECTING:
         if frame.f_code is enter_target.__code__:
             return inside
