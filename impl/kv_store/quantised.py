@@ -64,15 +64,15 @@ class QuantisedStore:
         if self.codes.moves is not None:
             from kvlockstep.impl.kv_store.quantising import write  # noqa: PLC0415
 
-            planes = [(s.keys(layer), s.values(layer)) for s in self._stores]
-            self.codes.moves.before_a_write()
-            assert self.scale_store.moves is not None
-            self.scale_store.moves.before_a_write()
-            write((keys, values), slots, planes[0], planes[1], MOST[self.shape.dtype], LEAST_SCALE)
+            for store in self._stores:
+                assert store.moves is not None
+                store.moves.before_a_write()
+            codes, scales = ((store.keys(layer), store.values(layer)) for store in self._stores)
+            write((keys, values), slots, codes, scales, MOST[self.shape.dtype], LEAST_SCALE)
             return
-        coded = [quantise(rows, self.shape.dtype) for rows in (keys, values)]
-        for store, planes in zip(self._stores, zip(*coded, strict=True), strict=True):
-            store.store(layer, slots, *planes)
+        (key_codes, key_scales), (value_codes, value_scales) = (quantise(r, self.shape.dtype) for r in (keys, values))
+        self.codes.store(layer, slots, key_codes, value_codes)
+        self.scale_store.store(layer, slots, key_scales, value_scales)
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         """As KVStore.write, with rows of the dtype that is given. Raises InvalidArgument for what is not finite."""

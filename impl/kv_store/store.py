@@ -68,7 +68,7 @@ class KVStore:
         outer, token = ((layers, 2), row) if self._layered else ((2,), [layers, *row])
         self._token = prod(token)
         planes, width = prod(outer), block_size * self._token
-        self._planes = torch.zeros(planes, blocks, width, dtype=self._word, device=self.device)
+        self._planes = self._room(planes, blocks, width)
         self._host = torch.zeros(host_blocks, planes, width, dtype=self._word, pin_memory=self.device.type == "cuda")
         self._bits = self._planes.view(*outer, blocks, block_size, *token)
         self._host_bits = self._host.view(host_blocks, *outer, block_size, *token).movedim(0, len(outer))
@@ -195,6 +195,10 @@ class KVStore:
         for source, target, n in runs(pairs):
             blocks = self._host.narrow(0, source, n).to(self.device, non_blocking=True)
             self._planes.narrow(1, target, n).copy_(blocks.transpose(0, 1))
+
+    def _room(self, planes: int, blocks: int, width: int) -> torch.Tensor:
+        """Words for all planes [plane, block, word], all 0."""
+        return torch.zeros(planes, blocks, width, dtype=self._word, device=self.device)
 
     def _move(self, pairs: list[tuple[int, int]], tail: int) -> None:
         """Copies blocks as if all at once, of the last pair only `tail` tokens unless it is 0.

@@ -9,6 +9,10 @@ TARGETS = {
         "lightllm-int8-varied": "kvlockstep.impl.engines.lightllm.kv_write:VariedInt8Writer",
         "lightllm-int8-phi3": "kvlockstep.impl.engines.lightllm.kv_write:Phi3Int8Writer",
     },
+    "kv_store": {
+        "lightllm-trans": "kvlockstep.impl.engines.lightllm.kv_store:TransferredRows",
+        "lightllm-trans-prefill": "kvlockstep.impl.engines.lightllm.kv_store:PrefillRows",
+    },
     "kv_manager": {
         "lightllm": "kvlockstep.impl.engines.lightllm.manager:make",
     },

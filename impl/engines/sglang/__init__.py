@@ -8,6 +8,12 @@ TARGETS = {
         "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
         "sglang-host": "kvlockstep.impl.engines.sglang.host_tier:SglangHostTier",
     },
+    "kv_store": {
+        "sglang-rows": "kvlockstep.impl.engines.sglang.kv_store:MovedRows",
+        "sglang-rows-native": "kvlockstep.impl.engines.sglang.kv_store:NativeRows",
+        "sglang-pages": "kvlockstep.impl.engines.sglang.kv_store:Pages",
+        "sglang-states": "kvlockstep.impl.engines.sglang.kv_store:ConvStates",
+    },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.paged_alloc:PagedAllocator",
         "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:SortedAllocator",

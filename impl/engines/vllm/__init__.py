@@ -16,6 +16,12 @@ TARGETS = {
         "vllm-fp8": "kvlockstep.impl.engines.vllm.kv_write_fp8:Float8Writer",
         "vllm-row-scales": "kvlockstep.impl.engines.vllm.kv_write:RowScaleWriter",
     },
+    "kv_store": {
+        "vllm-blocks": "kvlockstep.impl.engines.vllm.kv_store:CopiedBlocks",
+        "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.kv_store:JointBlocks",
+        "vllm-states": "kvlockstep.impl.engines.vllm.kv_store:StateBlocks",
+        "vllm-swap": "kvlockstep.impl.engines.vllm.kv_store_swaps:SwappedBlocks",
+    },
     "slot_mapping": {
         "vllm-table": "kvlockstep.impl.engines.vllm.slot_mapping:FirstRunner",
         "vllm-tables": "kvlockstep.impl.engines.vllm.slot_mapping:SecondRunner",

@@ -54,12 +54,12 @@ class PrefixScalesWholeBlock(Quantising):
     """A prefix copy takes the scales of all of its last block, past the end of the prefix."""
 
     def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
-        before = [[[list(row) for row in planes] for planes in self._device[slot]] for slot in self._slots(source)]
+        before = [[planes[2:] for planes in slot] for slot in self._device]
         super().copy_prefix(source, target, tokens)
         whole = -(-tokens // self._size) * self._size
-        for slot, layers in list(zip(self._slots(target), before, strict=False))[tokens:whole]:
-            for planes, old in zip(self._device[slot], layers, strict=True):
-                planes[2:] = old[2:]
+        for old, new in list(zip(self._slots(source), self._slots(target), strict=False))[tokens:whole]:
+            for planes, rows in zip(self._device[new], before[old], strict=True):
+                planes[2:] = [list(row) for row in rows]
 
 
 @fault("store-scale-halved", law="content_equality", seen=("mutant",))
