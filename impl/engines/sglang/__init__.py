@@ -8,6 +8,11 @@ TARGETS = {
         "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
         "sglang-host": "kvlockstep.impl.engines.sglang.host_tier:SglangHostTier",
     },
+    "kv_write": {
+        "sglang-flash": "kvlockstep.impl.engines.sglang.kv_write:FlashWriter",
+        "sglang-flash-window": "kvlockstep.impl.engines.sglang.kv_write:WindowWriter",
+        "sglang-mla": "kvlockstep.impl.engines.sglang.kv_write:LatentWriter",
+    },
     "kv_store": {
         "sglang-rows": "kvlockstep.impl.engines.sglang.kv_store:MovedRows",
         "sglang-rows-native": "kvlockstep.impl.engines.sglang.kv_store:NativeRows",
