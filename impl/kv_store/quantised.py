@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -123,6 +124,11 @@ class QuantisedStore:
         """As KVStore.swap_in."""
         for store in self._stores:
             store.swap_in(pairs)
+
+
+def on_device(*sizes: Any) -> QuantisedStore:
+    """Our kernels on a card."""
+    return QuantisedStore(*sizes, device="cuda")
 
 
 def quantise(rows: torch.Tensor, kept: str) -> tuple[torch.Tensor, torch.Tensor]:

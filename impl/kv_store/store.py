@@ -254,6 +254,11 @@ class KVStore:
             _check_once(operation, [target for _, target in pairs])
 
 
+def on_device(*sizes: Any) -> KVStore:
+    """Our kernels on a card."""
+    return KVStore(*sizes, device="cuda")
+
+
 def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
     """Pairs as (first source, first target, how many) where both go up by one."""
     source = target = n = 0

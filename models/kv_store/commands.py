@@ -133,11 +133,13 @@ class KVStoreCommands(LockstepModel[KVStoreScope]):
     @command(4, needs="copies_rows")
     def copy_rows(self, pick: Pick) -> Op:
         """Slots are copied to slots, wherever they are in their blocks."""
+        require(self.can("copy_rows"))
         return Op("copy_rows", pairs=self._pairs_within(pick, self._slots()))
 
     @command(1, needs="quantises")
     def scales(self, pick: Pick) -> Op:
         """The scales of some slots are read, on the device or on the host."""
+        require(self.can("scales"))
         side = pick(("scales", "scales_host"))
         slots = range((self.scope.host_blocks if side == "scales_host" else self.scope.blocks) * self.scope.block_size)
         count = min(len(slots), pick((0, 1, 2, 3)))

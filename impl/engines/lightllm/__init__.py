@@ -10,6 +10,9 @@ TARGETS = {
         "lightllm-int8-varied": "kvlockstep.impl.engines.lightllm.kv_write:VariedInt8Writer",
         "lightllm-int8-phi3": "kvlockstep.impl.engines.lightllm.kv_write:Phi3Int8Writer",
     },
+    "decode_graphs": {
+        "lightllm-step": "kvlockstep.impl.engines.lightllm.decode_graphs:CopyStep",
+    },
     "kv_store": {
         "lightllm-trans": "kvlockstep.impl.engines.lightllm.kv_store:TransferredRows",
         "lightllm-trans-prefill": "kvlockstep.impl.engines.lightllm.kv_store:PrefillRows",

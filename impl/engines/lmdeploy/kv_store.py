@@ -27,5 +27,6 @@ class PackedBlocks(BlockCopies):
     word = 8
 
     def launch(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        pages = self._planes.view(torch.uint8).unflatten(2, (self.block_size, -1)).flatten(1, 2)
+        planes, blocks, _ = self._planes.shape
+        pages = self._planes.view(torch.uint8).view(planes, blocks * self.block_size, -1)
         packed.copy_packed_cache(pages, sources, targets, self.block_size)

@@ -8,6 +8,9 @@ TARGETS = {
         "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
         "sglang-host": "kvlockstep.impl.engines.sglang.host_tier:SglangHostTier",
     },
+    "decode_graphs": {
+        "sglang-step": "kvlockstep.impl.engines.sglang.decode_graphs:LatentStep",
+    },
     "kv_write": {
         "sglang-flash": "kvlockstep.impl.engines.sglang.kv_write:FlashWriter",
         "sglang-flash-window": "kvlockstep.impl.engines.sglang.kv_write:WindowWriter",

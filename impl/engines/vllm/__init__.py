@@ -16,6 +16,9 @@ TARGETS = {
         "vllm-fp8": "kvlockstep.impl.engines.vllm.kv_write_fp8:Float8Writer",
         "vllm-row-scales": "kvlockstep.impl.engines.vllm.kv_write:RowScaleWriter",
     },
+    "decode_graphs": {
+        "vllm-step": "kvlockstep.impl.engines.vllm.decode_graphs:MappedStep",
+    },
     "kv_store": {
         "vllm-blocks": "kvlockstep.impl.engines.vllm.kv_store:CopiedBlocks",
         "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.kv_store:JointBlocks",
