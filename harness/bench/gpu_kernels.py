@@ -1,7 +1,8 @@
 """`python -m kvlockstep.bench.gpu_kernels [FILE [NAME ...]]`: engines' kernels on this card, by their contracts.
 
 Each target plays random episodes in a process of its own for some seconds, since a wrong address ends all that is on a
-card's context. A far case has its blocks spread over more than 2^31 elements a plane. NAMEs are contracts or targets.
+card's context. A far case has its blocks spread over more than 2^31 elements a plane, or bytes for kv_store. NAMEs are
+contracts or targets.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ OURS = {
 SECONDS, FAR_SECONDS = 60.0, 15.0
 STEPS, FAR_STEPS = 400, 8
 FAR_ELEMENTS = (1 << 31) + (1 << 20)
-FAR_BYTES = 24 << 30
+FAR_BYTES = 18 << 30
 # Each takes up to a quarter of a card's memory.
 FAR_WORKERS = 3
 HEADINGS = ("contract", "kernel", "engine", "cases", "far cases", "verdict")
@@ -117,7 +118,7 @@ def table(named: Sequence[str], seconds: float, far_seconds: float, workers: int
         for kind, found in (("", near_found), ("far: ", far_found)):
             if found is None or found["verdict"] == "holds":
                 continue
-            same = known.get((contract, name, found.get("law", "")))
+            same = known.get((contract, name if found is near_found else f"{name}-far", found.get("law", "")))
             verdicts.append(f"{kind}known: {same}" if same else f"{kind}{found['verdict']}")
             notes.append(f"- {contract} on {name}, {kind}{found['why']}")
         far_cases = "" if far_found is None else f"{far_found['cases']:,}"

@@ -52,10 +52,14 @@ Put = Callable[[Memory, Tokens], None]
 
 
 class Graph(NamedTuple):
-    """A captured graph: the object that replays it, and its memory, with results of its own."""
+    """A captured graph: the object that replays it, its memory with results of its own, and its write.
+
+    A replay writes to tensors that nothing but the write may hold.
+    """
 
     replay: Work
     memory: Memory
+    put: Put
 
 
 class DecodeGraphs:
@@ -73,7 +77,7 @@ class DecodeGraphs:
         self._live = [False] * rows
         self._graphs: dict[int, Graph] = {}
         self._known_sizes: set[int] = set()
-        self._capture: tuple[int, Capture, Memory] | None = None
+        self._capture: tuple[int, Capture, Memory, Put] | None = None
         self._last: tuple[int, Memory] | None = None
         zeros = partial(torch.zeros, dtype=torch.int64, device=self._device)
         narrow = partial(torch.zeros, dtype=torch.int32, device=self._device)
@@ -151,15 +155,16 @@ class DecodeGraphs:
             for rest in ((), (), (self._width * self._size,))
         )
         memory = self._memory._replace(**dict(zip(("statuses", "reaches", "contexts"), answers, strict=True)))
-        step = partial(_step, memory, self._stack, lanes, self._size, self._writer(lanes))
-        self._capture = lanes, begin(step, self._device), memory
+        put = self._writer(lanes)
+        step = partial(_step, memory, self._stack, lanes, self._size, put)
+        self._capture = lanes, begin(step, self._device), memory, put
 
     def end_capture(self) -> None:
         """The captured graph takes the place of an older one of its size."""
         if self._capture is None:
             raise InvalidArgument("end_capture: no capture is active")
-        lanes, capture, memory = self._capture
-        self._graphs[lanes] = Graph(capture.end(), memory)
+        lanes, capture, memory, put = self._capture
+        self._graphs[lanes] = Graph(capture.end(), memory, put)
         self._known_sizes.add(lanes)
         self._capture = None
         self._stack.end_capture()
@@ -214,7 +219,10 @@ class DecodeGraphs:
         return stamps
 
     def _writer(self, lanes: int) -> Put:
-        """The write of a graph of so many lanes."""
+        """The write of a graph of so many lanes.
+
+        It may not hold this object: a cycle is collected at any time, and what is freed during a capture breaks it.
+        """
         return partial(_put, self._size)
 
     def _numbers(self, numbers: Sequence[int]) -> torch.Tensor:

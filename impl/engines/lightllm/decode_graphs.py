@@ -19,9 +19,11 @@ class CopyStep(EngineStep):
     version = ENGINE.version
 
     def _writer(self, lanes: int) -> Put:
+        size = self._size
+
         def put(memory: Memory, tokens: Tokens) -> None:
             spare = len(memory.slots) - 1
-            slots = torch.where(tokens.grows, tokens.blocks * self._size + tokens.positions % self._size, spare)
+            slots = torch.where(tokens.grows, tokens.blocks * size + tokens.positions % size, spare)
             rows, cache = (m.view(torch.float16).view(-1, 2, 2) for m in (memory.stamps[:lanes], memory.slots))
             common.destindex_copy_kv(rows, slots.to(torch.int32), cache)
 

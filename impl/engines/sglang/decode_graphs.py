@@ -20,9 +20,11 @@ class LatentStep(EngineStep):
     version = ENGINE.version
 
     def _writer(self, lanes: int) -> Put:
+        size = self._size
+
         def put(memory: Memory, tokens: Tokens) -> None:
             pad = len(memory.slots) - 1
-            slots = torch.where(tokens.grows, tokens.blocks * self._size + tokens.positions % self._size, pad)
+            slots = torch.where(tokens.grows, tokens.blocks * size + tokens.positions % size, pad)
             cache = memory.slots.view(torch.bfloat16).view(-1, 1, 4)
             stamps = memory.stamps[:lanes].view(torch.bfloat16).view(lanes, 1, 4)
             with APART.inside():

@@ -26,6 +26,7 @@ class MappedStep(TwoPlaneStep):
     def _writer(self, lanes: int) -> Put:
         with APART.inside():
             tables = second_runner.BlockTables([self._size], self._rows, lanes, [self._width], torch.device(DEVICE))
+        rows, size, values = self._rows, self._size, self.values
         one = torch.ones(1, device=DEVICE)
         starts = torch.zeros(lanes + 1, dtype=torch.int32, device=DEVICE)
 
@@ -33,13 +34,14 @@ class MappedStep(TwoPlaneStep):
             first = torch.argsort(~tokens.grows, stable=True)
             tables.block_tables[0].gpu.copy_(memory.table[:-1])
             starts[1:] = tokens.grows[first].cumsum(0)
-            rows = tokens.rows[first].clamp(max=self._rows - 1).to(torch.int32)
-            slots = tables.compute_slot_mappings(rows, starts, tokens.positions[first], lanes)[0]
+            batch = tokens.rows[first].clamp(max=rows - 1).to(torch.int32)
+            slots = tables.compute_slot_mappings(batch, starts, tokens.positions[first], lanes)[0]
             stamps = memory.stamps[:lanes][first].view(torch.bfloat16).view(lanes, 1, ELEMENTS)
-            caches = (self._cache(plane) for plane in (memory.slots, self.values))
+            caches = (_cache(plane, size) for plane in (memory.slots, values))
             writes.triton_reshape_and_cache_flash(stamps, stamps, *caches, slots, "auto", one, one)
 
         return put
 
-    def _cache(self, plane: torch.Tensor) -> torch.Tensor:
-        return plane[:-1].view(torch.bfloat16).view(-1, self._size, 1, ELEMENTS)
+
+def _cache(plane: torch.Tensor, size: int) -> torch.Tensor:
+    return plane[:-1].view(torch.bfloat16).view(-1, size, 1, ELEMENTS)

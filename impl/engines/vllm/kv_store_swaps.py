@@ -21,7 +21,7 @@ ENGINE = find("vllm", "v1/kv_offload/cpu/swap_blocks_triton.py", GET)
 if INTERPRETED:
     raise EngineMissing("vllm's kernel that swaps blocks in is judged on a card: its launcher moves addresses there")
 NAME = "vllm.v1.kv_offload.cpu.swap_blocks_triton"
-GIVEN: dict[str, dict[str, Any]] = {"vllm": {"_custom_ops": None}, "vllm.triton_utils": {"tl": tl, "triton": triton}}
+GIVEN: dict[str, dict[str, Any]] = {"vllm._custom_ops": {}, "vllm.triton_utils": {"tl": tl, "triton": triton}}
 (swaps,) = Apart(ENGINE, [NAME], GIVEN).load(NAME)
 # Below so many jobs the engine takes another path, which is faster and not in Triton. The kernel takes any number.
 swaps.MIN_N = 1
