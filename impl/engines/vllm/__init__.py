@@ -20,10 +20,10 @@ TARGETS = {
         "vllm-step": "kvlockstep.impl.engines.vllm.decode_graphs:MappedStep",
     },
     "kv_store": {
-        "vllm-blocks": "kvlockstep.impl.engines.vllm.kv_store:CopiedBlocks",
-        "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.kv_store:JointBlocks",
-        "vllm-states": "kvlockstep.impl.engines.vllm.kv_store:StateBlocks",
-        "vllm-swap": "kvlockstep.impl.engines.vllm.kv_store_swaps:SwappedBlocks",
+        "vllm-blocks": "kvlockstep.impl.engines.vllm.copies.blocks:CopiedBlocks",
+        "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.copies.blocks:JointBlocks",
+        "vllm-states": "kvlockstep.impl.engines.vllm.copies.blocks:StateBlocks",
+        "vllm-swap": "kvlockstep.impl.engines.vllm.copies.swaps:SwappedBlocks",
     },
     "slot_mapping": {
         "vllm-table": "kvlockstep.impl.engines.vllm.slot_mapping:FirstRunner",
