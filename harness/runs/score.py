@@ -1,7 +1,7 @@
 """`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
 Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
-A trace of MEDIAN_LENGTH operations is short enough. A `thorough` score also runs Hypothesis on faults that the others
+Shrinking ends at a trace of MEDIAN_LENGTH operations. A `thorough` score also runs Hypothesis on faults that the others
 caught, with a third of its examples, and shrinks as far as a check does. Known-good targets run under the random
 driver, longer while goals are missing.
 """
@@ -29,7 +29,7 @@ from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
 STEP_SECONDS = 0.5
-SHRINK_STEPS = 40_000
+SHRINK_STEPS = 20_000
 EXPLORE_SHARE = 0.02
 # A known-good target that has not met every goal is played again, so many times as long.
 LONGER = 2.5
@@ -245,6 +245,7 @@ def _score_fault(
         step_seconds=STEP_SECONDS,
         shrink_steps=SHRINK_STEPS,
         short_enough=profile.short_enough if thorough else MEDIAN_LENGTH,
+        simplify=thorough,
     )
     started = time.perf_counter()
     traces = []
