@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from kvlockstep.bench.gpu_timing import DEVICE, Call, device_us, gbs, host_us, in_turn_us, memcpy_gbs, read_gbs
+from kvlockstep.core.markdown import table_head, table_row
 from kvlockstep.impl.block_stack import BlockStack
 from kvlockstep.impl.decode_graphs import DecodeGraphs
 from kvlockstep.impl.kernels import acquire, stamp_verify
@@ -69,8 +70,7 @@ def _empty(words):
 def figures() -> Iterator[str]:
     """Lines of the table of figures."""
     yield FIGURES_SAY
-    yield "| figure | measured | ceiling | ratio | goal |"
-    yield "|---|---|---|---|---|"
+    yield from table_head("figure", "measured", "ceiling", "ratio", "goal")
     for rows in (copy_rows, prefix_rows, row_rows, swap_rows, graph_rows):
         for row in rows():
             yield _line(row)
@@ -262,10 +262,10 @@ def graph_rows() -> Iterator[Row]:
 def _line(row: Row) -> str:
     measured = f"{row.ours:,.4g} {row.unit}"
     if row.ceiling is None:
-        return f"| {row.figure} | {measured} | | | |"
+        return table_row(row.figure, measured, "", "", "")
     ratio = row.ours / row.ceiling
     goal = ""
     if row.goal is not None:
         met = ratio >= row.goal if row.more else ratio <= row.goal
         goal = f"{'>=' if row.more else '<='} {row.goal:g}, {'met' if met else 'missed'}"
-    return f"| {row.figure} | {measured} | {row.ceiling:,.4g} {row.unit}, {row.of} | {ratio:.4g} | {goal} |"
+    return table_row(row.figure, measured, f"{row.ceiling:,.4g} {row.unit}, {row.of}", f"{ratio:.4g}", goal)

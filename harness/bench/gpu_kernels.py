@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kvlockstep.core.markdown import table_head, table_row
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import Run
@@ -109,8 +110,7 @@ def table(named: Sequence[str], seconds: float, far_seconds: float, workers: int
     with ThreadPoolExecutor(FAR_WORKERS) as pool:
         far = list(pool.map(lambda row: in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None, rows))
     known = {(d.contract, d.target, d.law): d.id for d in known_divergences()}
-    yield f"| {' | '.join(HEADINGS)} |"
-    yield f"|{' --- |' * len(HEADINGS)}"
+    yield from table_head(*HEADINGS)
     notes = []
     for (contract, name, path, _), near_found, far_found in zip(rows, near, far, strict=True):
         engine = path.split(".")[3] if ".engines." in path else "kvlockstep"
@@ -123,7 +123,7 @@ def table(named: Sequence[str], seconds: float, far_seconds: float, workers: int
             notes.append(f"- {contract} on {name}, {kind}{found['why']}")
         far_cases = "" if far_found is None else f"{far_found['cases']:,}"
         cells = (contract, name, engine, f"{near_found['cases']:,}", far_cases, "; ".join(verdicts) or "holds")
-        yield f"| {' | '.join(cells)} |"
+        yield table_row(*cells)
     if notes:
         yield ""
         yield from notes

@@ -14,6 +14,7 @@ import triton
 from kvlockstep.bench.gpu_figures import figures
 from kvlockstep.bench.gpu_sanitizers import sanitized
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.markdown import table_head, table_row
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.random_walk import RandomWalk
@@ -54,10 +55,9 @@ def machines() -> Iterator[tuple[str, str, Factory, int]]:
 def sanitizers() -> Iterator[str]:
     """Lines of the table of sanitizers."""
     yield SANITIZERS_SAY
-    yield "| tool | planted errors found | tests passed | errors in them |"
-    yield "|---|---|---|---|"
+    yield from table_head("tool", "planted errors found", "tests passed", "errors in them")
     for tool in sanitized():
-        yield f"| {' | '.join(tool)} |"
+        yield table_row(*tool)
 
 
 def machine_runs() -> Iterator[str]:
@@ -67,14 +67,13 @@ def machine_runs() -> Iterator[str]:
     bare = [contract for contract in OWN_TARGETS if contract not in held]
     yield f"Random episodes in lockstep with the reference.\n{', '.join(bare)} keep nothing on a device."
     yield ""
-    yield "| machine | target | steps | steps/s | verdict |"
-    yield "|---|---|---|---|---|"
+    yield from table_head("machine", "target", "steps", "steps/s", "verdict")
     for contract, name, factory, steps in runs:
         with Watchdog(60.0).watching() as watchdog:
             budget = Profile("gpu", random_steps=steps)
             done = RandomWalk(MACHINE_SECONDS).run(Run(model_of(contract), factory, budget, watchdog, seed=11))
         verdict = f"violates {done.failure.law}" if done.failure else "holds"
-        yield f"| {contract} | {name} | {done.steps:,} | {done.steps / done.seconds:,.0f} | {verdict} |"
+        yield table_row(contract, name, f"{done.steps:,}", f"{done.steps / done.seconds:,.0f}", verdict)
 
 
 PARTS = {"Figures": figures, "Sanitizers": sanitizers, "Machines": machine_runs}

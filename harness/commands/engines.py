@@ -21,6 +21,7 @@ from kvlockstep.commands.options import (
     seed_option,
 )
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.markdown import table_head, table_row
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.trace import load_trace
 from kvlockstep.runs.check import FAILURES, check_target
@@ -146,11 +147,12 @@ def replay_known(profile: Profile, misuse: bool = False) -> Iterator[KnownRow]:
 def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
     """The tables as a page for docs/."""
     lines = [INTRODUCTION.format(profile=profile)]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
+    lines += table_head(*HEADINGS)
     for row in rows:
         steps = f"{row.steps:,}" if row.steps else ""
-        cells = (row.target, row.contract, row.engine, row.version, row.verdict, row.law, steps, row.traits)
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(
+            table_row(row.target, row.contract, row.engine, row.version, row.verdict, row.law, steps, row.traits)
+        )
     notes = [f"- {row.contract} on {row.target}: {row.reason}" for row in rows if row.reason]
     lines += [
         "",
@@ -158,12 +160,11 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
         "",
         "## Known divergences",
         "",
-        "| divergence | kind | law | in | today |",
-        "|" + " --- |" * 5,
+        *table_head("divergence", "kind", "law", "in", "today"),
     ]
     for one in known:
         link = f"[{one.id}](divergences.md#{one.id})"
-        lines.append(f"| {link} | {one.kind} | {one.law} | {one.version} | {one.status} |")
+        lines.append(table_row(link, one.kind, one.law, one.version, one.status))
     return "\n".join(lines).rstrip() + "\n"
 
 

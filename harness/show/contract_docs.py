@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 
+from kvlockstep.core.markdown import table_head, table_row
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.show.divergences_doc import divergences_page
 from kvlockstep.show.explanations import explain
@@ -107,8 +108,7 @@ def _code(rows: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [heads, ("---",) * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join([*table_head(*heads), *(table_row(*row) for row in rows)])
 
 
 def main(arguments: list[str]) -> None:
