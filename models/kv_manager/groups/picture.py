@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlockstep.models.core.picture import CACHED, FREE, HELD, Cell, Picture, Table, numbers, text
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
+from kvlockstep.models.requests.groups.session import named
 from kvlockstep.models.requests.picture import answer_of, key_text, phase
 from kvlockstep.reference.kv_manager.groups.contract import needed
 
@@ -34,7 +35,7 @@ def _lane(judge: GroupedJudge, g: int) -> Table:
         read = needed(judge.groups.groups[g], request.computed, request.computed)
         reads = f"{read.start} to {read.stop - 1}" if read else GAP
         rows.append((name, reads, numbers(GAP if slot is None else slot for slot in shown)))
-    return Table(judge.named(g), ("request", "reads positions", "slots"), tuple(rows))
+    return Table(named(judge, g), ("request", "reads positions", "slots"), tuple(rows))
 
 
 def _counters(judge: GroupedJudge) -> list[tuple[str, ...]]:
