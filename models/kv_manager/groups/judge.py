@@ -16,6 +16,7 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory, memory_of
 from kvlockstep.models.requests.groups.occupied import occupancy
+from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
 from kvlockstep.models.requests.groups.session import of_pool
 from kvlockstep.models.requests.request import Request
@@ -42,7 +43,7 @@ class GroupedJudge(ManagerJudge):
         self.kv: GroupMemory = self.memory
         self.listening = None
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
-        self.progress = goals.Progress(self)
+        self.progress = Progress(self.groups.groups, self.goals_met)
 
     @property
     def sizes(self) -> list[int]:
@@ -84,13 +85,13 @@ class GroupedJudge(ManagerJudge):
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> Answer:
         answer = super().admit(name, tokens, extra_key, n)
         if not answer.refused:
-            self.progress.hit(self, self.live[name], resumed=False)
+            self.progress.hit(self.live[name], resumed=False)
         return answer
 
     def resume(self, name: str, n: int) -> Answer:
         answer = super().resume(name, n)
         if not answer.refused:
-            self.progress.hit(self, self.live[name], resumed=True)
+            self.progress.hit(self.live[name], resumed=True)
         return answer
 
     def admitted(self, answer: Any, n: int) -> tuple[Any, int]:

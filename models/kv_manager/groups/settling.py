@@ -37,7 +37,8 @@ def settle(judge: GroupedJudge) -> None:
         read(judge, request, answers.tables, request.computed)
     for pool, free in answers.free.items():
         judge.kv.poison(pool, free)
-    judge.progress.note(judge, answers, {pool: found.blocks for pool, found in occupied.items()})
+    held = {pool: found.blocks for pool, found in occupied.items()}
+    judge.progress.note(answers.tables, held, answers.free_now)
     judge.unchanged = answers.tables
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
     judge.saw_growth = True

@@ -93,5 +93,6 @@ def step_of(answer: Any, method: Callable[..., Any]) -> Step:
 
 
 def copies_text(due: Iterable[Copy]) -> str:
-    """Copies of whole blocks as the end of a trace line."""
-    return "copied " + ", ".join(f"block {source} to {target}" for _, source, target in due)
+    """Copies of whole blocks as a part of a trace line; nothing if there are none."""
+    texts = [f"block {source} to {target}" for _, source, target in due]
+    return f"copied {', '.join(texts)}" if texts else ""
