@@ -62,6 +62,7 @@ TARGETS = {
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
         "peered": "kvlockstep.reference.kv_scheduler.peered:PeeredScheduler",
         "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
+        "groups": "kvlockstep.reference.kv_scheduler.grouped:StatePool",
     },
     "kv_index": {
         "chain": "kvlockstep.impl.kv_index.index:KVIndex",

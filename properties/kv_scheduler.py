@@ -75,13 +75,14 @@ def coverage(slots: int, stop: int, where: str = "") -> str | None:
 
 
 @law(CONTRACT, answers=("vllm#46595", "LMCache#1361", "vllm-rbln#676"))
-def held_tables(worker: Sequence[int], held: Sequence[int]) -> str | None:
+def held_tables(worker: Sequence[int | None], held: Sequence[int | None], first: int = 0) -> str | None:
     """The worker uses exactly the slots that the scheduler holds for the request."""
+    # Both from position `first` on.
     if list(worker) == list(held[: len(worker)]):
         return None
     at = next((i for i, pair in enumerate(zip(worker, held, strict=False)) if pair[0] != pair[1]), len(held))
-    own = held[at] if at < len(held) else "none"
-    return f"has position {at} in slot {worker[at]} for the worker, but in {own} by the scheduler's table"
+    own = held[at] if at < len(held) and held[at] is not None else "none"
+    return f"has position {first + at} in slot {worker[at]} for the worker, but in {own} by the scheduler's table"
 
 
 @law(CONTRACT, needs=("frees_window",))

@@ -1,0 +1,57 @@
+"""Settling between the operations of a kv_scheduler with groups: what must hold in each group and in each pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvlockstep.models.kv_scheduler.settling import check_queues
+from kvlockstep.models.requests.groups.occupied import (
+    check_free,
+    check_sum,
+    check_tables,
+    check_windows,
+    occupancy,
+)
+from kvlockstep.models.requests.groups.reading import read
+from kvlockstep.models.requests.groups.session import named
+from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.reference.kv_manager.groups.contract import needed
+
+if TYPE_CHECKING:
+    from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+
+
+def settle(judge: GroupedSchedulerJudge) -> None:
+    """Checks the state between two operations. Raises Divergence."""
+    questions, live = judge.groups, judge.live
+    judge.checks.subject = None
+    leaving = check_queues(judge)
+    names = [*live, *leaving]
+    tables, held = questions.tables(names), questions.held(names)
+    avail, free = questions.avail(), questions.free()
+    judge.avail = sum(avail.values())
+    check_tables(judge, tables, judge.most_blocks())
+    requests = {name: job.request for name, job in live.items()}
+    started = {name: requests[name] for name, job in live.items() if not job.fresh}
+    flying = {name for flight in judge.flights for name in flight.names}
+    for name, request in started.items():
+        if judge.traits.frees_window and name not in flying:
+            check_windows(judge, request, tables[name])
+    occupied = {pool: occupancy(judge, started, pool, tables, held) for pool in questions.pools}
+    for pool, found in occupied.items():
+        check_free(judge, pool, found, tables, free.get(pool, []))
+        check_sum(judge, pool, found, avail[pool], list(started))
+    for name, request in started.items():
+        for g in questions.attention:
+            positions = needed(questions.groups[g], request.computed, request.computed)
+            table = tables[name][g]
+            missing = [p for p in positions if p >= len(table) or table[p] is None]
+            where = f" of {named(judge, g)}: position {missing[0]} has none" if missing else ""
+            judge.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where, name=name)
+        read(judge, request, tables, request.computed)
+    judge.checks.subject = None
+    judge.poison()
+    counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
+    sliding = judge.progress.note(tables, {pool: found.blocks for pool, found in occupied.items()}, counts)
+    judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
+    judge.saw_evictable = judge.saw_evictable or avail != counts

@@ -1,0 +1,110 @@
+"""kv_scheduler with groups: the reference scheduler over the reference manager with groups, and its geometries.
+
+The pools are as large as what one request of `max_length` tokens takes alone, in each of its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kvlockstep.reference.kv.shape import blocks_for
+from kvlockstep.reference.kv_manager.groups.contract import Group, Step
+from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
+from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
+
+
+class GroupedScheduler(KVScheduler):
+    """Meets kv_scheduler.contract.KVSchedulerTarget with groups."""
+
+    frees_window = True
+    manager: type[GroupedManager] = GroupedManager
+    _kv: Any
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        groups: tuple[Group, ...],
+        pools: Mapping[str, int],
+    ) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._kv = self.manager(groups, dict(pools))
+        self.groups, self.pools, self.total = groups, self._kv.pools, self._kv.total
+        self.max_length = blocks * block_size
+
+    def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
+        return self._kv.slots(rid, group) if self._runs(rid) else []
+
+    def held(self, rid: str, group: int) -> Iterable[int]:
+        return self._kv.held(rid, group) if self._runs(rid) else []
+
+    def avail(self, pool: str = "") -> int:
+        return self._kv.avail(pool)
+
+    def free_slots(self, pool: str = "") -> Iterable[int] | None:
+        return self._kv.free_slots(pool)
+
+    def _runs(self, rid: str) -> bool:
+        return any(job.rid == rid for job in self._running)
+
+    def _item(self, job: Job, n: int) -> Item:
+        end = job.computed + n
+        tokens = (job.tokens + job.drafts)[job.computed : end]
+        tables = [self._table(job, g, end) for g in range(len(self.groups))]
+        return Item(job.rid, job.computed, n, [], tokens, end >= len(job.tokens), len(job.drafts), tables)
+
+    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
+        """What the worker is told of a group."""
+        return self._kv.state(job.rid, g) if self.groups[g].kind == "state" else self._kv.slots(job.rid, g)[:end]
+
+
+class FullAndWindow(GroupedScheduler):
+    """Full attention and a window of 3 positions, in one pool."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        groups = Group("full", block_size), Group("window", block_size, reach=3)
+        super().__init__(blocks, block_size, budget, running, groups, {"kv": 2 * blocks})
+
+
+class TwoWindows(GroupedScheduler):
+    """Full attention with two windows, of which one has smaller blocks, in one pool."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        small = max(1, block_size // 2)
+        groups = Group("full", block_size), Group("window", small, reach=2), Group("window", block_size, reach=5)
+        super().__init__(blocks, block_size, budget, running, groups, {"kv": 4 * blocks + 1})
+
+
+class Chunked(GroupedScheduler):
+    """Full attention and chunks of two blocks."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        groups = Group("full", block_size), Group("chunked", block_size, reach=2 * block_size)
+        super().__init__(blocks, block_size, budget, running, groups, {"kv": 2 * blocks})
+
+
+class TwoPools(GroupedScheduler):
+    """Full attention, and a window of 5 positions in a pool of its own, which may be scarcer."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        groups = Group("full", block_size), Group("window", block_size, reach=5, pool="window")
+        pools = {"kv": blocks, "window": min(blocks, blocks_for(budget + 5, block_size) + 1)}
+        super().__init__(blocks, block_size, budget, running, groups, pools)
+
+
+class StatePool(GroupedScheduler):
+    """Full attention, a window, and states in a pool of their own on a grid of two blocks."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        groups = (
+            Group("full", block_size),
+            Group("window", block_size, reach=3),
+            Group("state", 2 * block_size, pool="states"),
+        )
+        # The state that is read, and one behind the token and each of its drafts.
+        pools = {"kv": 2 * blocks, "states": max(self.drafts + 2, blocks // 2)}
+        super().__init__(blocks, block_size, budget, running, groups, pools)
