@@ -5,7 +5,7 @@ The pools are as large as what one request of `max_length` tokens takes alone, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kvlockstep.reference.kv.shape import blocks_for
@@ -19,7 +19,8 @@ class GroupedScheduler(KVScheduler):
     """Meets kv_scheduler.contract.KVSchedulerTarget with groups."""
 
     frees_window = True
-    manager: type[GroupedManager] = GroupedManager
+    # Makes what holds the KV of all groups.
+    manager: Callable[[tuple[Group, ...], Mapping[str, int]], Any] = GroupedManager
     _kv: Any
 
     def __init__(
@@ -52,10 +53,11 @@ class GroupedScheduler(KVScheduler):
         return any(job.rid == rid for job in self._running)
 
     def _item(self, job: Job, n: int) -> Item:
-        end = job.computed + n
-        tokens = (job.tokens + job.drafts)[job.computed : end]
-        tables = [self._table(job, g, end) for g in range(len(self.groups))]
-        return Item(job.rid, job.computed, n, [], tokens, end >= len(job.tokens), len(job.drafts), tables)
+        item = super()._item(job, n)
+        return item._replace(groups=[self._table(job, g, item.start + n) for g in range(len(self.groups))])
+
+    def _worker_slots(self, job: Job, end: int) -> list[int]:
+        return []
 
     def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
         """What the worker is told of a group."""

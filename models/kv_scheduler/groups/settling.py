@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvlockstep.models.kv_scheduler.goals import notice_sharing
 from kvlockstep.models.kv_scheduler.settling import check_queues
 from kvlockstep.models.requests.groups.occupied import (
     check_free,
@@ -38,6 +39,11 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         if judge.traits.frees_window and name not in flying:
             check_windows(judge, request, tables[name])
     occupied = {pool: occupancy(judge, started, pool, tables, held) for pool in questions.pools}
+    blocks = {pool: found.blocks for pool, found in occupied.items()}
+    if len(blocks) == 1:
+        # Of several pools nobody would know which one a number is of.
+        (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
+        judge.occupancy.freed = held_before - judge.occupancy.held
     for pool, found in occupied.items():
         check_free(judge, pool, found, tables, free.get(pool, []))
         check_sum(judge, pool, found, avail[pool], list(started))
@@ -52,6 +58,9 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     judge.checks.subject = None
     judge.poison()
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
-    sliding = judge.progress.note(tables, {pool: found.blocks for pool, found in occupied.items()}, counts)
+    sliding = judge.progress.note(tables, blocks, counts)
+    for g in questions.attention:
+        held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
+        notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
     judge.saw_evictable = judge.saw_evictable or avail != counts
