@@ -71,14 +71,19 @@ class VllmHybridScheduler(VllmScheduler):
     def _configure(self, config: Any) -> None:
         vars(config.cache_config).update(
             num_gpu_blocks=self._units + 1,
-            block_size=math.lcm(*(group.block_size for group in self.groups)),
+            block_size=self._wide,
             mamba_cache_mode="align" if self._states else "none",
         )
 
-    def _caches(self, blocks: int, block_size: int) -> tuple[Any, int]:
+    def _caches(self, blocks: int, block_size: int) -> tuple[Any, int, int]:
         hash_size = math.gcd(*(group.block_size for group in self.groups))
-        specs = [group_spec(group) for group in self.groups]
-        return cache_config(self._units, specs, self._retention), max(1, hash_size // 2) if self._fine else hash_size
+        caches = cache_config(self._units, [group_spec(group) for group in self.groups], self._retention)
+        return caches, self._wide, max(1, hash_size // 2) if self._fine else hash_size
+
+    @property
+    def _wide(self) -> int:
+        """The tokens of a block of every group."""
+        return math.lcm(*(group.block_size for group in self.groups))
 
     @property
     def _states(self) -> list[int]:

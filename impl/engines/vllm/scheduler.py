@@ -61,8 +61,8 @@ class VllmScheduler:
         grammar = SimpleNamespace(
             accept_tokens=lambda _request, _tokens: True, validate_tokens=lambda _request, tokens: tokens
         )
-        caches, hash_size = self._caches(blocks, block_size)
-        self._scheduler = kind(config, caches, grammar, block_size, hash_size)
+        caches, steps, hash_size = self._caches(blocks, block_size)
+        self._scheduler = kind(config, caches, grammar, steps, hash_size)
         self._pool = self._scheduler.kv_cache_manager.block_pool
         self._hasher = vllm.block_hasher(hash_size) if caching else None
         self._added = 0
@@ -127,9 +127,9 @@ class VllmScheduler:
     def _configure(self, config: Any) -> None:
         """Changes the configuration of the scheduler before there is one."""
 
-    def _caches(self, blocks: int, block_size: int) -> tuple[Any, int]:
-        """The description of the KV cache, and how many tokens a hash has."""
-        return vllm.cache_config(blocks, block_size), block_size
+    def _caches(self, blocks: int, block_size: int) -> tuple[Any, int, int]:
+        """The description of the KV cache, and how many tokens a block of the scheduler and a hash have."""
+        return vllm.cache_config(blocks, block_size), block_size, block_size
 
     def _decide(self) -> Any:
         return self._scheduler.schedule()
