@@ -21,7 +21,8 @@ from kvlockstep.impl.engines.vllm.states import UNITS, group_spec
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step
 from kvlockstep.reference.kv_scheduler.contract import Item
 
-# Groups as a function of the block size.
+# Blocks of a state that the engine reckons for a request: that which is read, and that which is written.
+STATES = 2
 FULL = Group("full", 1)
 STATE = Group("state", 1, units=UNITS)
 
@@ -29,7 +30,8 @@ STATE = Group("state", 1, units=UNITS)
 class VllmHybridScheduler(VllmScheduler):
     """One scheduler over `groups`, whose block sizes and chunks count in blocks of the factory, and windows in tokens.
 
-    A request of `blocks` blocks fits into the pool alone. `retention` is how the cache keeps checkpoints, in blocks,
+    The pool is as small as the engine's own check at its start allows for a request of `blocks` blocks, and has `spare`
+    blocks more (kv_cache_planning.py, _max_memory_usage_bytes_from_groups). `retention` is how the cache keeps checkpoints, in blocks,
     as in hybrid.py. With `fine` there are two hashes to a block.
     """
 
@@ -42,6 +44,7 @@ class VllmHybridScheduler(VllmScheduler):
         groups: tuple[Group, ...],
         retention: int | None = None,
         fine: bool = False,
+        spare: int = 0,
         **options: Any,
     ) -> None:
         self.groups = tuple(_sized(group, block_size) for group in groups)
@@ -50,7 +53,9 @@ class VllmHybridScheduler(VllmScheduler):
         self._columns: dict[tuple[str, int], int] = {}
         self._by_group: dict[str, list[list[int]]] = {}
         self.max_length = blocks * block_size
-        self._units = sum(UNITS if g.kind == "state" else -(-self.max_length // g.block_size) for g in self.groups)
+        self._units = spare + sum(
+            STATES if group.kind == "state" else -(-self.max_length // group.block_size) for group in self.groups
+        )
         super().__init__(blocks, block_size, budget, running, **options)
         self.total = self._units * self.groups[0].block_size
 
@@ -160,5 +165,6 @@ make_async_eagle_window = partial(VllmHybridScheduler, groups=WINDOWS, drafts=3,
 make_state = partial(VllmHybridScheduler, groups=(FULL, STATE))
 make_state_window = partial(VllmHybridScheduler, groups=(*WINDOW, STATE))
 make_state_sparse = partial(VllmHybridScheduler, groups=(FULL, STATE), retention=0)
-make_state_fine = partial(VllmHybridScheduler, groups=(FULL, STATE), fine=True)
+make_state_fine = partial(VllmHybridScheduler, groups=(FULL, STATE), fine=True, spare=2)
+make_state_fine_least = partial(VllmHybridScheduler, groups=(FULL, STATE), fine=True)
 make_async_state = partial(VllmHybridScheduler, groups=(*WINDOW, STATE), asynchronous=True)
