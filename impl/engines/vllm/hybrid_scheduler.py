@@ -21,8 +21,6 @@ from kvlockstep.impl.engines.vllm.states import UNITS, group_spec
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step
 from kvlockstep.reference.kv_scheduler.contract import Item
 
-# Blocks of a state that the engine reckons for a request: that which is read, and that which is written.
-STATES = 2
 FULL = Group("full", 1)
 STATE = Group("state", 1, units=UNITS)
 
@@ -30,8 +28,8 @@ STATE = Group("state", 1, units=UNITS)
 class VllmHybridScheduler(VllmScheduler):
     """One scheduler over `groups`, whose block sizes and chunks count in blocks of the factory, and windows in tokens.
 
-    The pool is as small as the engine's own check at its start allows for a request of `blocks` blocks, and has `spare`
-    blocks more (kv_cache_planning.py, _max_memory_usage_bytes_from_groups). `retention` is how the cache keeps checkpoints, in blocks,
+    The pool is as small as the engine allows at its start for requests of `blocks` blocks, and has `spare` blocks more
+    (kv_cache_planning.py, _max_memory_usage_bytes_from_groups). `retention` is how the cache keeps checkpoints, in blocks,
     as in hybrid.py. With `fine` there are two hashes to a block.
     """
 
@@ -53,9 +51,7 @@ class VllmHybridScheduler(VllmScheduler):
         self._columns: dict[tuple[str, int], int] = {}
         self._by_group: dict[str, list[list[int]]] = {}
         self.max_length = blocks * block_size
-        self._units = spare + sum(
-            STATES if group.kind == "state" else -(-self.max_length // group.block_size) for group in self.groups
-        )
+        self._units = spare
         super().__init__(blocks, block_size, budget, running, **options)
         self.total = self._units * self.groups[0].block_size
 
@@ -74,11 +70,10 @@ class VllmHybridScheduler(VllmScheduler):
         return [block.block_id for block in queue if block.block_hash is None]
 
     def _configure(self, config: Any) -> None:
-        vars(config.cache_config).update(
-            num_gpu_blocks=self._units + 1,
-            block_size=self._wide,
-            mamba_cache_mode="align" if self._states else "none",
-        )
+        vars(config.cache_config).update(block_size=self._wide, mamba_cache_mode="align" if self._states else "none")
+        for spec in map(group_spec, self.groups):
+            self._units += -(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes)
+        config.cache_config.num_gpu_blocks = self._units + 1
 
     def _caches(self, blocks: int, block_size: int) -> tuple[Any, int, int]:
         hash_size = math.gcd(*(group.block_size for group in self.groups))
