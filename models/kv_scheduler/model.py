@@ -8,8 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any
 
-from kvlockstep.models.core.calls import call_target
-from kvlockstep.models.core.model import Divergence, Factory, Scope
+from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
@@ -19,7 +18,7 @@ from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
 from kvlockstep.models.kv_scheduler.transfers import Moving
-from kvlockstep.models.requests.adapter import as_state, make_adapter, read_traits
+from kvlockstep.models.requests.adapter import as_state, declares_groups, make_adapter, probed, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
@@ -64,6 +63,14 @@ def _scopes() -> Iterable[SchedulerScope]:
         yield replace(narrow, tokens=words, keys=names)
 
 
+# What windows and states go through in few operations: one word, and requests longer than a window.
+GROUP_SCOPES = (
+    SchedulerScope(3, 2, budget=3, running=2, live=2, outputs=2, tokens=(1,), priorities=(0,), exhaustive=True),
+    SchedulerScope(4, 1, budget=4, running=1, live=1, outputs=2, tokens=(1,), priorities=(0,), exhaustive=True),
+    SchedulerScope(2, 2, budget=2, running=1, live=1, outputs=2, tokens=(1,), priorities=(0,), exhaustive=True),
+)
+
+
 class KVSchedulerModel(RequestModel[SchedulerScope]):
     contract = "kv_scheduler"
     laws = LAWS
@@ -92,8 +99,12 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
     @classmethod
     def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
         # One instance tells; what is wrong with it shows when the episodes begin.
-        made = factory and call_quietly(factory, *CONTRACTS[cls.contract].probe.values())
+        made = factory and probed(factory, *CONTRACTS[cls.contract].probe.values())
         return tuple(c for c in cls.commands if c.needs is None or factory is None or getattr(made, c.needs, None))
+
+    @classmethod
+    def small_scopes_of(cls, factory: Factory) -> tuple[Scope, ...]:
+        return (*(GROUP_SCOPES if declares_groups(factory, cls.contract) else ()), *cls.small_scopes)
 
     @command(4, when=lambda self, _: len(self.judge.live) < self.scope.live)
     def add(self, pick: Pick) -> Op:
@@ -244,8 +255,8 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         return state if judge.transfers is None else (*state, as_state(judge.transfers.state))
 
     def picture(self) -> Picture:
-        grouped = isinstance(self.judge, GroupedSchedulerJudge)
-        return picture_of_groups(self.judge) if grouped else picture(self.judge)
+        judge = self.judge
+        return picture_of_groups(judge) if isinstance(judge, GroupedSchedulerJudge) else picture(judge)
 
     def unreachable(self) -> set[str]:
         own = self.judge.transfers is not None and self.judge.transfers.has_own
@@ -348,14 +359,6 @@ def _table(traits: SchedulerTraits) -> tuple[Command, ...]:
 def _table_for(has: frozenset[str]) -> tuple[Command, ...]:
     commands = (c for c in KVSchedulerModel.commands if c.needs is None or c.needs in has)
     return tuple(c for c in commands for _ in range(c.weight))
-
-
-def call_quietly(factory: Factory, *sizes: Any) -> Any:
-    """Makes a target to look at its traits; None if that fails."""
-    try:
-        return call_target(factory, *sizes)
-    except Divergence:
-        return None
 
 
 def judge_of(adapter: Any, scope: SchedulerScope, checks: Checks) -> SchedulerJudge:

@@ -99,14 +99,17 @@ class TransferOperations(OneTable):
         self,
         items: Sequence[Item],
         submitted: Sequence[Transfer],
-        copies: Sequence[tuple[int, int]],
+        copied: Sequence[int],
         lost: int | None,
     ) -> None:
-        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes."""
+        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes.
+
+        `copied` are the slots that are copied into.
+        """
         transfers, size = self._transfers(), self.traits.block_size
         transfers.start((transfer for transfer in submitted if transfer.before), self.live)
         transfers.wait(lost)
-        transfers.check_writes("a copy", dict.fromkeys(target // size for _, target in copies))
+        transfers.check_writes("a copy", dict.fromkeys(target // size for target in copied))
         for item in items:
             transfers.check_writes(item.rid, dict.fromkeys(slot // size for slot in item.slots[item.start :]))
         starts = [(item.rid, item.start) for item in items if self.live[item.rid].fresh]

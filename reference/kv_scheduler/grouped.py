@@ -5,7 +5,7 @@ The pools are as large as what one request of `max_length` tokens takes alone, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvlockstep.reference.kv.shape import blocks_for
@@ -20,7 +20,7 @@ class GroupedScheduler(KVScheduler):
 
     frees_window = True
     # Makes what holds the KV of all groups.
-    manager: Callable[[tuple[Group, ...], Mapping[str, int]], Any] = GroupedManager
+    manager: type[Any] = GroupedManager
     _kv: Any
 
     def __init__(
@@ -44,24 +44,35 @@ class GroupedScheduler(KVScheduler):
         return self._kv.held(rid, group) if self._runs(rid) else []
 
     def avail(self, pool: str = "") -> int:
-        return self._kv.avail(pool)
+        return int(self._kv.avail(pool))
 
     def free_slots(self, pool: str = "") -> Iterable[int] | None:
-        return self._kv.free_slots(pool)
+        return list(self._kv.free_slots(pool))
 
     def _runs(self, rid: str) -> bool:
         return any(job.rid == rid for job in self._running)
 
     def _item(self, job: Job, n: int) -> Item:
         item = super()._item(job, n)
-        return item._replace(groups=[self._table(job, g, item.start + n) for g in range(len(self.groups))])
+        stop = item.start + n
+        told = [
+            self._state(job, g) if group.kind == "state" else self._table(job, g, stop)
+            for g, group in enumerate(self.groups)
+        ]
+        return item._replace(groups=told)
 
     def _worker_slots(self, job: Job, end: int) -> list[int]:
         return []
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        """What the worker is told of a group."""
-        return self._kv.state(job.rid, g) if self.groups[g].kind == "state" else self._kv.slots(job.rid, g)[:end]
+    def _table(self, job: Job, g: int, stop: int) -> list[int | None]:
+        """The slots of [0, stop) in an attention group, as the worker is told."""
+        table: list[int | None] = self._kv.slots(job.rid, g)
+        return table[:stop]
+
+    def _state(self, job: Job, g: int) -> Step:
+        """What the worker is told to do with a state."""
+        step: Step = self._kv.state(job.rid, g)
+        return step
 
 
 class FullAndWindow(GroupedScheduler):

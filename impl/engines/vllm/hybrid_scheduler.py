@@ -28,9 +28,9 @@ STATE = Group("state", 1, units=UNITS)
 class VllmHybridScheduler(VllmScheduler):
     """One scheduler over `groups`, whose block sizes and chunks count in blocks of the factory, and windows in tokens.
 
-    The pool is as small as the engine allows at its start for requests of `blocks` blocks, and has `spare` blocks more
-    (kv_cache_planning.py, _max_memory_usage_bytes_from_groups). `retention` is how the cache keeps checkpoints, in blocks,
-    as in hybrid.py. With `fine` there are two hashes to a block.
+    The pool is as small as the engine allows at its start for requests of `blocks` blocks (kv_cache_planning.py,
+    _max_memory_usage_bytes_from_groups), and has `spare` blocks more. `retention` is how the cache keeps checkpoints,
+    in blocks, as in hybrid.py. With `fine` there are two hashes to a block.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class VllmHybridScheduler(VllmScheduler):
     def _states(self) -> list[int]:
         return [g for g, group in enumerate(self.groups) if group.kind == "state"]
 
-    def _copies(self, output: Any) -> list[tuple[int, int]]:
+    def _block_copies(self, output: Any) -> list[tuple[int, int]]:
         return [(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()]
 
     def _tell_worker(self, output: Any) -> None:

@@ -87,7 +87,7 @@ class VllmScheduler:
         items = [self._item(output, rid, fed.get(rid), rejected.get(rid, 0)) for rid in scheduled]
         self._launched.append((output, self._drafts_of(output)))
         preempted = (output.preempted_req_ids & self._scheduler.requests.keys()) - scheduled.keys()
-        return Batch(items, sorted(preempted), self._copies(output))
+        return Batch(items, sorted(preempted), self._block_copies(output))
 
     def draft(self, rid: str, tokens: list[int]) -> None:
         if self.overlap > 1:
@@ -139,7 +139,7 @@ class VllmScheduler:
         answers = self._scheduler.update_from_output(output, ran).values()
         return [out.request_id for answer in answers for out in answer.outputs if out.finish_reason is not None]
 
-    def _copies(self, output: Any) -> list[tuple[int, int]]:
+    def _block_copies(self, output: Any) -> list[tuple[int, int]]:
         """The copies that the worker makes before the batch."""
         size = self.block_size
         return [

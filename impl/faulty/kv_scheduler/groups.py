@@ -27,7 +27,7 @@ def slid_to(kv: GroupedManager, request: Request, computed: int) -> None:
     request.computed = before
 
 
-@fault("sched-window-slides-by-plan", law="coverage", seen=("mutant",))
+@fault("sched-window-slides-by-plan", law="coverage", seen=("vllm#47728", "vllm-ascend#13501"))
 class SlidesByPlan(ReferenceOverlap):
     """A window slides when a batch is planned, as if every draft in flight were right."""
 
@@ -40,9 +40,9 @@ class SlidesByPlan(ReferenceOverlap):
 class SlidesForBatch(FullAndWindow):
     """A window slides to where the batch will end before the worker is told its table."""
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        slid_to(self._kv, self._kv._live[job.rid], end)
-        return super()._table(job, g, end)
+    def _table(self, job: Job, g: int, stop: int) -> list[int | None]:
+        slid_to(self._kv, self._kv._live[job.rid], stop)
+        return super()._table(job, g, stop)
 
 
 @fault("sched-window-never-slides", law="window_freed", seen=("mutant",))
@@ -112,8 +112,8 @@ class StaleTable(FullAndWindow):
         super().__init__(blocks, block_size, budget, running)
         self._told: dict[str, list[int | None]] = {}
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        table = list(super()._table(job, g, end))
+    def _table(self, job: Job, g: int, stop: int) -> list[int | None]:
+        table = super()._table(job, g, stop)
         if not g:
             return table
         told = self._told.get(job.rid, [])[: len(table)]
@@ -129,11 +129,10 @@ class LateTable(TwoWindows):
         super().__init__(blocks, block_size, budget, running)
         self._told: dict[tuple[str, int], list[int | None]] = {}
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        table = self._kv.slots(job.rid, g)
-        if job.computed % self.block_size == 0 or end - job.computed > 1 or (job.rid, g) not in self._told:
-            self._told[job.rid, g] = table
-        return self._told[job.rid, g][:end]
+    def _table(self, job: Job, g: int, stop: int) -> list[int | None]:
+        if job.computed % self.block_size == 0 or stop - job.computed > 1 or (job.rid, g) not in self._told:
+            self._told[job.rid, g] = self._kv.slots(job.rid, g)
+        return self._told[job.rid, g][:stop]
 
 
 @fault("sched-window-resumes-slid", law="coverage", seen=("mutant",))
@@ -148,9 +147,10 @@ class ResumesSlid(FullAndWindow):
         self._left[job.rid] = needed(self.groups[1], job.computed, job.computed).start
         super()._preempt(job, preempted)
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        table, left = list(super()._table(job, g, end)), self._left.get(job.rid, 0)
-        return [None] * min(left, end) + table[left:] if g else table
+    def _table(self, job: Job, g: int, stop: int) -> list[int | None]:
+        table, left = super()._table(job, g, stop), self._left.get(job.rid, 0)
+        gone: list[int | None] = [None] * min(left, stop)
+        return gone + table[left:] if g else table
 
 
 @fault("sched-pool-unasked", law="error_contract", seen=("mutant",))
@@ -178,11 +178,9 @@ class StateRowKept(StatePool):
         self._rows[job.rid] = self._kv._live[job.rid].states[2]
         super()._preempt(job, preempted)
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        table = super()._table(job, g, end)
-        if isinstance(table, Step) and job.computed and job.rid in self._rows:
-            return table._replace(source=self._rows.pop(job.rid))
-        return table
+    def _state(self, job: Job, g: int) -> Step:
+        step = super()._state(job, g)
+        return step._replace(source=self._rows.pop(job.rid)) if job.computed and job.rid in self._rows else step
 
 
 @fault("sched-state-of-cut-chunk", law="state_soundness", seen=("vllm#43559",))
@@ -202,9 +200,9 @@ class StateOfCutChunk(StatePool):
 class LastDraftOnly(StatePool):
     """The worker saves the state behind the last draft of a batch, and none behind those before it."""
 
-    def _table(self, job: Job, g: int, end: int) -> list[int | None] | Step:
-        table = super()._table(job, g, end)
-        return table._replace(saves=list(table.saves)[-1:]) if isinstance(table, Step) else table
+    def _state(self, job: Job, g: int) -> Step:
+        step = super()._state(job, g)
+        return step._replace(saves=list(step.saves)[-1:])
 
 
 @fault("sched-reset-one-pool", law="reset_complete", seen=("transformers#31917",))

@@ -117,7 +117,8 @@ def _room(judge: GroupedJudge, pool: str) -> int:
         for g, group in _of_pool(judge, pool):
             missing = blocks_for(end, group.block_size) - blocks_for(len(tables[name].get(g, [])), group.block_size)
             owed += max(0, missing) if request.pending and group.kind != "state" else 0
-    return judge.groups.pools[pool] - held - owed
+    total: int = judge.groups.pools[pool]
+    return total - held - owed
 
 
 def _copy_sources(judge: GroupedJudge) -> Counter[str]:
