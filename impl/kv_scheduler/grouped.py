@@ -6,6 +6,8 @@ is back: a rejected draft takes the next forward back to positions that the wind
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvlockstep.impl.kv_manager.grouped.manager import GroupedBlockManager
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.reference.kv_scheduler.grouped import Chunked, FullAndWindow, StatePool, TwoPools
@@ -32,4 +34,4 @@ class BlockStates(StatePool):
 class OverlapWindow(FullAndWindow, OverlapScheduler):
     """Full attention and a window, with a batch in flight, and drafts that only the device knows."""
 
-    manager = GroupedBlockManager
+    manager: type[Any] = GroupedBlockManager

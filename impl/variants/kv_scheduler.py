@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
+from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
@@ -141,6 +142,7 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
 
 
 VARIANTS = {
+    **GROUP_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,
