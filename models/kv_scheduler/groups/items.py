@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
+from kvlockstep.models.requests.groups.reading import cover
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
@@ -35,9 +36,7 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
     held = judge.groups.tables([item.rid])[item.rid]
     for g, table in tables_of(judge, item).items():
         positions = needed(groups[g], item.start, item.start + item.n)
-        missing = [p for p in positions if p >= len(table) or table[p] is None]
-        where = f" of {named(judge, g)}: position {missing[0]} has none" if missing else ""
-        judge.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where, name=item.rid)
+        cover(judge, {g: table}, g, positions, item.rid)
         # Beside what it reads, the worker may have kept what the scheduler has let slide.
         theirs = [held[g][p] if p < len(held[g]) else None for p in positions]
         judge.checks.check(

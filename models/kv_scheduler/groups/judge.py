@@ -82,12 +82,12 @@ class GroupedSchedulerJudge(SchedulerJudge):
         for item, g, step in steps:
             read_state(self, self.live[item.rid].request, g, step)
         for item in items:
-            write(self, self.live[item.rid].request, tables[item.rid], item.start + item.n)
+            write(self, self.live[item.rid].request, tables[item.rid], item.start + item.n, covered=True)
         for item, g, step in steps:
             save(self, self.live[item.rid].request, g, step, item.start + item.n)
         self.evaluated[laws.write_isolation.id] += len(items) > 1
         for item in items:
-            read(self, self.live[item.rid].request, tables, item.start + item.n)
+            read(self, self.live[item.rid].request, tables, item.start + item.n, covered=True)
         for item in items:
             self.live[item.rid].request.computed = item.start + item.n - item.drafts
         self.kv.end_forward()

@@ -13,9 +13,7 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupancy,
 )
-from kvlockstep.models.requests.groups.reading import read
-from kvlockstep.models.requests.groups.session import named
-from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.models.requests.groups.reading import cover, read
 from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
@@ -28,7 +26,9 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     judge.checks.subject = None
     leaving = check_queues(judge)
     names = [*live, *leaving]
-    tables, held = questions.tables(names), questions.held(names)
+    tables = questions.tables(names)
+    # Who waits holds nothing; if it does, and its tables do not say so, it is missing in the sums.
+    held = questions.held([n for n in names if n in leaving or not live[n].fresh or any(tables[n].values())])
     avail, free = questions.avail(), questions.free()
     judge.avail = sum(avail.values())
     check_tables(judge, tables, judge.most_blocks())
@@ -50,16 +50,13 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     for name, request in started.items():
         for g in questions.attention:
             positions = needed(questions.groups[g], request.computed, request.computed)
-            table = tables[name][g]
-            missing = [p for p in positions if p >= len(table) or table[p] is None]
-            where = f" of {named(judge, g)}: position {missing[0]} has none" if missing else ""
-            judge.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where, name=name)
-        read(judge, request, tables, request.computed)
+            cover(judge, tables[name], g, positions, name)
+        read(judge, request, tables, request.computed, covered=True)
     judge.checks.subject = None
     judge.poison()
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
     sliding = judge.progress.note(tables, blocks, counts)
-    for g in questions.attention:
+    for g in questions.attention if not judge.goals_met["shared"] else ():
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
         notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)

@@ -25,13 +25,14 @@ def copy(session: GroupSession, due: Sequence[Copy]) -> None:
     session.kv.copy(due)
 
 
-def read(session: GroupSession, request: Request, tables: Tables, stop: int) -> None:
-    """Reads what a forward over [computed, stop) reads in every group."""
+def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
+    """Reads what a forward over [computed, stop) reads in every group; `covered` if it was seen that all has slots."""
     checks = session.checks
     checks.subject = request.name
     for g in session.groups.attention:
         positions = needed(session.groups.groups[g], request.computed, stop)
-        cover(session, tables[request.name], g, positions)
+        if not covered:
+            cover(session, tables[request.name], g, positions)
         checks.evaluated[laws.prefix_soundness.id] += positions.start < request.hit
         checks.evaluated[laws.content_equality.id] += bool(positions)
         cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
@@ -40,12 +41,14 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int) -> 
             require_right(request, cell, [checks.of(law) for law in CONTENT])
 
 
-def cover(session: GroupSession, tables: Mapping[int, Table], g: int, positions: range) -> None:
-    """Raises Divergence unless each of the positions has a slot in the group."""
+def cover(
+    session: GroupSession, tables: Mapping[int, Table], g: int, positions: range, name: str | None = None
+) -> None:
+    """Raises Divergence unless each of the positions has a slot in the group; the message begins with `name`."""
     table = tables[g]
     missing = [p for p in positions if p >= len(table) or table[p] is None]
     where = f" of {named(session, g)}: position {missing[0]} has none" if missing else ""
-    session.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where)
+    session.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where, name=name)
 
 
 def read_state(session: GroupSession, request: Request, g: int, step: Step) -> None:
@@ -60,12 +63,15 @@ def read_state(session: GroupSession, request: Request, g: int, step: Step) -> N
     session.goals_met["state_moves"] += step.source not in [block for _, block in step.saves]
 
 
-def write(session: GroupSession, request: Request, tables: Mapping[int, Table], stop: int) -> None:
+def write(
+    session: GroupSession, request: Request, tables: Mapping[int, Table], stop: int, covered: bool = False
+) -> None:
     """Writes positions [computed, stop) in every attention group."""
     session.checks.subject = request.name
     positions = range(request.computed, stop)
     for g in session.groups.attention:
-        cover(session, tables, g, positions)
+        if not covered:
+            cover(session, tables, g, positions)
         session.checks.evaluated[laws.no_aliasing.id] += 1
         conflict = session.kv.write(request, g, tables[g], positions)
         if conflict is not None:
