@@ -12,7 +12,7 @@ from kvlockstep.core.capture import forget_output, printing
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.shrink import shrink
+from kvlockstep.drivers.shrink import ShrinkBudget, shrink
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.properties.law import TERMINATION
@@ -73,12 +73,12 @@ def _begin(began: Began, episode: int) -> None:
 
 
 def _shrunk(factory: Factory, plan: Plan, trace: Trace, watchdog: Watchdog, apart: bool) -> Trace:
-    model_type = model_of(plan.contract)
+    model_type, budget = model_of(plan.contract), ShrinkBudget(plan.shrink_steps)
     if not apart:
         with watchdog.watching():
-            return shrink(printing(model_type), factory, trace, watchdog, steps=plan.shrink_steps)
+            return shrink(printing(model_type), factory, trace, watchdog, budget)
     with watchdog.at_most(watchdog.limit if trace.law == TERMINATION.id else ISOLATED_STEP_SECONDS):
-        return shrink(model_type, factory, trace, watchdog, run=run_ops_supervised, steps=plan.shrink_steps)
+        return shrink(model_type, factory, trace, watchdog, budget, run_ops_supervised)
 
 
 def _shard_again(factory: Factory, plan: Plan, task: Task) -> ShardReport:

@@ -16,9 +16,10 @@ class Profile:
     """Budgets of one check of one target, in work and not in time, so that every machine finds the same.
 
     A driver reads what it uses; the rest may be left out. `explore_steps` is for all small scopes together; see
-    drivers.explore for which steps count. Shrinking one failure plays up to `shrink_steps`, and is content with a trace
-    of `short_enough` operations. The limits in seconds are
-    there for targets that are slow beyond all reason. A call that takes `step_seconds` is cut off.
+    drivers.explore for which steps count. Shrinking one failure plays up to `shrink_steps`, and looks for nothing
+    shorter than `short_enough` operations; without `simplify` it ends there, and leaves arguments and scope as they
+    are. The limits in seconds are there for targets that are slow beyond all reason. A call that takes `step_seconds`
+    is cut off.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Profile:
     step_seconds: float = 5.0
     shrink_steps: int = 120_000
     short_enough: int = 4
+    simplify: bool = True
 
     @property
     def explore_limit(self) -> float:

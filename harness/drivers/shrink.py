@@ -63,13 +63,14 @@ class ShrinkBudget:
 
     `steps` count the operations played, one more for each target made, and for child processes and time-outs as many
     as could be played meanwhile. So the result does not depend on how fast the machine is; `seconds` is a limit for
-    calls that are slow beyond all reason. Random episodes look for nothing shorter than `enough` operations.
-    `unfinished`: there was something left to try.
+    calls that are slow beyond all reason. Random episodes look for nothing shorter than `enough` operations; without
+    `simplify` no pass begins once the trace is as short. `unfinished`: there was something left to try.
     """
 
     steps: int = 120_000
     seconds: float = math.inf
     enough: int = SHORT_ENOUGH
+    simplify: bool = True
     played: int = 0
     unfinished: bool = False
     _started: float = field(default_factory=time.perf_counter)
@@ -90,19 +91,15 @@ def shrink(
     factory: Factory,
     trace: Trace,
     watchdog: Watchdog,
-    steps: int = 120_000,
-    seconds: float = math.inf,
+    budget: ShrinkBudget,
     run: RunOps = run_ops,
-    enough: int = SHORT_ENOUGH,
 ) -> Trace:
     """The shortest trace found that violates the same law; marked flaky if `trace` does not repeat.
 
-    It plays up to `steps` and takes up to `seconds`, and `enough` operations need not become fewer, see ShrinkBudget; a
-    trace with something left to try is marked
-    unfinished. Calls of a trace that hangs are cut off after HANG_SECONDS; if the result is only slow, `trace` stays as
-    it is. `run` plays the attempts.
+    A trace with something left to try when the budget is spent is marked unfinished. Calls of a trace that hangs are
+    cut off after HANG_SECONDS; if the result is only slow, `trace` stays as it is. `run` plays the attempts.
     """
-    return Shrinker(model_type, factory, trace, watchdog, ShrinkBudget(steps, seconds, enough), run).shortest()
+    return Shrinker(model_type, factory, trace, watchdog, budget, run).shortest()
 
 
 def same_kind(law: str, other: str) -> bool:
@@ -161,18 +158,26 @@ class Shrinker:
             if again is None:
                 return self.trace.but(flaky=True)
             self.best = again
-            self._drop_operations()
-            searches = self._run is run_ops and not self._hangs
-            if searches:
-                self.best = self._searched(self.best)
-            self.best = self._minimised(self.best)
-            if len(self.best.ops) > ENOUGH:
-                self.best = self._minimised(self._swept(self.best, partial(self.budget.cut, SHARE_OF_RESWEEP)))
-            if searches and len(self.best.ops) > ENOUGH:
-                self.best = self._minimised(self._searched_in_small_scopes(self.best))
-            for tidier in self.model_type.tidy(self.best.ops):
-                self.best = self.try_(self.best.scope, tidier) or self.best
+            for shorten in self._passes():
+                if not self.budget.simplify and len(self.best.ops) <= self.budget.enough:
+                    break
+                self.best = shorten(self.best)
         return self._confirmed()
+
+    def _passes(self) -> Iterator[Callable[[Trace], Trace]]:
+        """Passes 2 to 8; whether a pass is worth it shows when those before it are done."""
+        searches = self._run is run_ops and not self._hangs
+        yield self._dropped
+        if searches:
+            yield self._searched
+        yield self._minimised
+        if len(self.best.ops) > ENOUGH:
+            yield partial(self._swept, over=partial(self.budget.cut, SHARE_OF_RESWEEP))
+            yield self._minimised
+        if searches and len(self.best.ops) > ENOUGH:
+            yield self._searched_in_small_scopes
+            yield self._minimised
+        yield self._tidied
 
     def try_(self, scope: Scope, ops: Sequence[Op]) -> Trace | None:
         """Plays a candidate; returns its trace if it fails as the original does, None also if the budget is spent."""
@@ -187,17 +192,21 @@ class Shrinker:
     def _play(self, scope: Scope, ops: Sequence[Op]) -> Trace | None:
         return self._run(self.model_type, self.factory, scope, ops, self.watchdog)
 
-    def _drop_operations(self) -> None:
+    def _dropped(self, best: Trace) -> Trace:
         """Passes 2 to 4."""
         over_sweeps = partial(self.budget.spent, SHARE_OF_SWEEPS)
-        if self.model_type.shortcuts(self.best.ops, self.best.answers) is None:
-            self.best = self._greedily(self.best, fewer_ops, partial(self.budget.spent, SHARE_BEFORE_SWEEPS))
-        if len(self.best.ops) > LONG:
-            self.best = self._swept(self.best, over_sweeps)
+        if self.model_type.shortcuts(best.ops, best.answers) is None:
+            best = self._greedily(best, fewer_ops, partial(self.budget.spent, SHARE_BEFORE_SWEEPS))
+        if len(best.ops) > LONG:
+            best = self._swept(best, over_sweeps)
         for transform in (fewer_ops, merged):
-            self.best = self._greedily(self.best, transform)
-        if len(self.best.ops) > ENOUGH:
-            self.best = self._swept(self.best, over_sweeps)
+            best = self._greedily(best, transform)
+        return self._swept(best, over_sweeps) if len(best.ops) > ENOUGH else best
+
+    def _tidied(self, best: Trace) -> Trace:
+        for tidier in self.model_type.tidy(best.ops):
+            best = self.try_(best.scope, tidier) or best
+        return best
 
     def _confirmed(self) -> Trace:
         """The best trace as it is when it is played once more, each call with its full time."""

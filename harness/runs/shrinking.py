@@ -11,7 +11,7 @@ from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.shrink import RunOps, shrink
+from kvlockstep.drivers.shrink import RunOps, ShrinkBudget, shrink
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.supervising import ends_processes, run_ops_supervised, supervises, with_answers
@@ -49,5 +49,5 @@ def _shrink(
     profile: Profile,
     run: RunOps = run_ops,
 ) -> Trace:
-    steps, seconds, enough = profile.shrink_steps, profile.shrink_limit, profile.short_enough
-    return shrink(model_type, factory, trace, watchdog, steps, seconds, run, enough)
+    budget = ShrinkBudget(profile.shrink_steps, profile.shrink_limit, profile.short_enough, profile.simplify)
+    return shrink(model_type, factory, trace, watchdog, budget, run)

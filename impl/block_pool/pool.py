@@ -146,10 +146,11 @@ class BlockPool:
         """All blank blocks, and as many cached ones as are missing."""
         if n < 0:
             raise InvalidArgument(f"allocate: n={n} is negative")
-        if n > self.num_free:
-            raise OutOfSlots(f"allocate: n={n}, {self.num_free} blocks are free")
         blank = self._blank
-        evicted = self._idle.pop(n - len(blank))
+        try:
+            evicted = self._idle.pop(n - len(blank))
+        except OutOfSlots:
+            raise OutOfSlots(f"allocate: n={n}, {self.num_free} blocks are free") from None
         self._prefixes.forget(evicted)
         if not blank:
             return evicted

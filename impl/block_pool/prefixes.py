@@ -97,7 +97,7 @@ class Prefixes:
 
     def forget(self, blocks: Sequence[int]) -> None:
         """The blocks, all of which cache something, no longer do."""
-        of = self.of
+        of, loose = self.of, self._loose
         for block in blocks:
             prefix = of[block]
             assert prefix is not None
@@ -106,8 +106,8 @@ class Prefixes:
                 self._leave(prefix, block)
                 continue
             prefix.first = NONE
-            if self._loose:
-                self._drop(self._loose.pop())
+            if loose:
+                self._drop(loose.pop())
             if not prefix.children:
                 self._drop(prefix)
 

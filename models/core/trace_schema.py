@@ -166,9 +166,11 @@ def scope_of(model_type: type[Model[Any]], values: Any) -> Scope:
 def _require_size(model_type: type[Model[Any]], scope: Scope) -> None:
     """Raises ValueError for sizes and choices that no scope of the model is like, and for a memory that is too large.
 
-    A size is at least 1, or 0 where the model itself proposes 0; a choice is one that the model proposes.
+    A size is at least 1, or 0 where the model itself proposes 0; a choice is one that the model proposes. None of
+    the model's own scopes is too large.
     """
-    total, most = 1, MOST_SLOTS_OF.get(model_type.contract, MOST_SLOTS)
+    own = (*model_type.scopes, *model_type.small_scopes)
+    most = max(MOST_SLOTS_OF.get(model_type.contract, MOST_SLOTS), *map(_slots_of, own))
     for name, kind in model_type.scope_type.parameters().items():
         if kind is bool:
             continue
@@ -182,9 +184,12 @@ def _require_size(model_type: type[Model[Any]], scope: Scope) -> None:
             limit = min(most, MOST_BLOCKS) if name in SIZES else most
             if not least <= value <= limit:
                 raise ValueError(f"{name} of the scope is {value}; it must be from {least} to {limit:,}")
-            total *= max(1, value) if name in SIZES else 1
-    if total > most:
+    if (total := _slots_of(scope)) > most:
         raise ValueError(f"the scope asks for {total:,} slots; at most {most:,} are played")
+
+
+def _slots_of(scope: Scope) -> int:
+    return math.prod(max(1, getattr(scope, name)) for name in scope.parameters() if name in SIZES)
 
 
 def _proposed(model_type: type[Model[Any]], name: str) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, parse_trace, trace_text
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
-from kvlockstep.drivers.shrink import HANG_SECONDS, shrink
+from kvlockstep.drivers.shrink import HANG_SECONDS, ShrinkBudget, shrink
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
@@ -76,12 +76,23 @@ def test_shrinking_by_steps_does_not_depend_on_time(monkeypatch):
         failure = random_walk(model_type, target.factory, seed=0, watchdog=watchdog, steps=100_000).failure
         done = []
         for _ in range(2):
-            done.append(shrink(model_type, target.factory, failure, watchdog, steps=500))
+            done.append(shrink(model_type, target.factory, failure, watchdog, ShrinkBudget(500)))
             monkeypatch.setattr("kvlockstep.drivers.shrink.time.perf_counter", lambda: float("inf"))
         assert done[0] == done[1]
         assert len(done[0].ops) < len(failure.ops)
-        longer = shrink(model_type, target.factory, failure, watchdog, steps=5)
+        longer = shrink(model_type, target.factory, failure, watchdog, ShrinkBudget(5))
     assert len(longer.ops) > len(done[0].ops)
+
+
+def test_who_wants_no_simple_trace_gets_a_short_one_for_less_work():
+    target, model_type = resolve(*FAULT), model_of(FAULT[0])
+    plain, simple = ShrinkBudget(enough=6, simplify=False), ShrinkBudget(enough=6)
+    with Watchdog(5.0).watching() as watchdog:
+        failure = random_walk(model_type, target.factory, seed=0, watchdog=watchdog, steps=100_000).failure
+        short = shrink(model_type, target.factory, failure, watchdog, plain)
+        shrink(model_type, target.factory, failure, watchdog, simple)
+    assert len(short.ops) <= 6 < len(failure.ops)
+    assert plain.played < simple.played
 
 
 STEP = Op("forward", accept=None, abort=[], reverse=None)
@@ -116,7 +127,7 @@ def long_failure():
 
 
 def shrunk_by_steps(target, failure, steps):
-    return shrink(model_of(failure.contract), target.factory, failure, Watchdog(5.0), steps=steps)
+    return shrink(model_of(failure.contract), target.factory, failure, Watchdog(5.0), ShrinkBudget(steps))
 
 
 class TakesUncounted(KVManager):

@@ -111,7 +111,7 @@ def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
-    monkeypatch.setattr(shrink, "HANG_SECONDS", 0.1)
+    monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)
     (run,) = checked(Hangs, profile, driver, tmp_path).failures
     assert run.failure.law == "termination"
     assert [op.name for op in run.failure.ops] == ["admit", "forward"]

@@ -94,7 +94,7 @@ def test_a_new_adapter_is_checked_and_reported(run: Run, tmp_path: Path) -> None
     assert "VIOLATED" in found.stdout
     (trace,) = (tmp_path / ".kvlockstep" / "failures").iterdir()
     run("kvlockstep", "report", str(trace), "-o", "page.html")
-    assert "no_aliasing" in (tmp_path / "page.html").read_text()
+    assert "write_isolation" in (tmp_path / "page.html").read_text()
 
 
 def test_a_module_of_the_users_that_misses_torch_keeps_its_own_error(tmp_path: Path) -> None:

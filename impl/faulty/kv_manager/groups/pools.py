@@ -171,7 +171,7 @@ class OwnHitLength(FullAndWindow):
 
 @fault("kv-group-shorter-rematch", law="no_aliasing", seen=("sglang#29349",))
 class ShorterRematch(FullAndWindow):
-    """Behind a chunk a request is matched again, and its own blocks are put behind a match that is shorter."""
+    """Behind a chunk a request is matched again, and its own blocks go behind a match that is shorter."""
 
     def commit(self, rid: str, n: int) -> None:
         super().commit(rid, n)
