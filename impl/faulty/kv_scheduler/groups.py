@@ -73,7 +73,7 @@ class BlockForTwo(FullAndWindow):
 
 @fault("sched-group-kept-on-preempt", law="preemption_frees", seen=("mutant",))
 class KeptOnPreempt(FullAndWindow):
-    """A preemption gives back the blocks of the first group only; the others wait for the request to come back."""
+    """A preemption gives back the blocks of the first group; the request keeps those of the others."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -106,7 +106,7 @@ class LostOnPreempt(FullAndWindow):
 
 @fault("sched-group-stale-table", law="held_tables", seen=("mutant",))
 class StaleTable(FullAndWindow):
-    """The worker replaces the table of a resumed request in the first group, and appends to that of the others."""
+    """The worker appends to the old tables of a resumed request, but for that of the first group."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -123,7 +123,7 @@ class StaleTable(FullAndWindow):
 
 @fault("sched-group-late-table", law="coverage", seen=("mutant",))
 class LateTable(TwoWindows):
-    """The worker is told of new blocks when the first group has one, though another group has smaller blocks."""
+    """The worker hears of new blocks only when the first group has one; another has smaller blocks."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -137,7 +137,7 @@ class LateTable(TwoWindows):
 
 @fault("sched-window-resumes-slid", law="coverage", seen=("mutant",))
 class ResumesSlid(FullAndWindow):
-    """A resumed request gets no window blocks for positions that its window had left before the preemption."""
+    """A resumed request gets no blocks for what its window had left before the preemption."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
