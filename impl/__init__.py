@@ -67,6 +67,7 @@ TARGETS = {
         "grouped-chunked": "kvlockstep.impl.kv_scheduler.grouped:BlockChunks",
         "grouped-state": "kvlockstep.impl.kv_scheduler.grouped:BlockStates",
         "grouped-overlap": "kvlockstep.impl.kv_scheduler.grouped:OverlapWindow",
+        "grouped-overlap-state": "kvlockstep.impl.kv_scheduler.flying_states:OverlapStates",
     },
     "kv_index": {
         "chain": "kvlockstep.impl.kv_index.index:KVIndex",

@@ -118,6 +118,9 @@ class StatePool(GroupedScheduler):
             Group("window", block_size, reach=3),
             Group("state", 2 * block_size, pool="states"),
         )
-        # The state that is read, and one behind the token and each of its drafts.
-        pools = {"kv": 2 * blocks, "states": max(self.drafts + 2, blocks // 2)}
+        pools = {"kv": 2 * blocks, "states": self._states(blocks)}
         super().__init__(blocks, block_size, budget, running, groups, pools)
+
+    def _states(self, blocks: int) -> int:
+        """The state that is read, and one behind the token and each of its drafts, or more."""
+        return max(self.drafts + 2, blocks // 2)

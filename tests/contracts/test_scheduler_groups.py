@@ -10,6 +10,7 @@ from driving import explore, random_walk
 from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
+from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
 from kvlockstep.models.core.model import Divergence
@@ -25,7 +26,7 @@ from kvlockstep.reference.kv_scheduler.scheduler import Job
 from kvlockstep.targets import resolve
 from kvlockstep.targets.validation import misfits
 
-OURS = ["groups", "grouped-windows", "grouped-chunked", "grouped-state", "grouped-overlap"]
+OURS = ["groups", "grouped-windows", "grouped-chunked", "grouped-state", "grouped-overlap", "grouped-overlap-state"]
 SCOPE = SchedulerScope(8, 2, budget=8, running=4, live=4, outputs=4)
 
 
@@ -45,7 +46,7 @@ def test_what_is_right_is_not_blamed_and_meets_every_goal(name: str) -> None:
 
 
 @pytest.mark.parametrize("scope", GROUP_SCOPES, ids=str)
-@pytest.mark.parametrize("make", [FullAndWindow, TwoPools, StatePool, OverlapWindow])
+@pytest.mark.parametrize("make", [FullAndWindow, TwoPools, StatePool, OverlapWindow, OverlapStates])
 def test_small_scopes_hold(make: Callable[..., Any], scope: SchedulerScope) -> None:
     outcome = watched(explore, KVSchedulerModel, make, scope, steps=2_000)
     assert outcome.failure is None

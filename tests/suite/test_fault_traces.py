@@ -12,6 +12,7 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
@@ -26,7 +27,7 @@ from kvlockstep.targets import resolve
 # The target that is right where a fault is not one over the reference.
 GEOMETRIES = {made: f"variant:{name}" for name, made in {**GROUP_VARIANTS, **SCHEDULER_GROUPS}.items()}
 OTHERS = {TieredScheduler: "tiered", OverlapScheduler: "overlap", StatePool: "groups", StateScheduler: "groups"}
-RIGHT = {OverlapWindow: "grouped-overlap", **OTHERS, **GEOMETRIES}
+RIGHT = {OverlapWindow: "grouped-overlap", OverlapStates: "grouped-overlap-state", **OTHERS, **GEOMETRIES}
 
 
 @pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")

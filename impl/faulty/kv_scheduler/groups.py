@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.impl.kv_scheduler.flying_states import FlyingStates, OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.reference.kv_manager.groups.contract import Step, needed
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
@@ -215,3 +216,24 @@ class ResetOnePool(TwoPools):
             super().reset()
             if kept is not None:
                 self._pools["window"] = kept["window"]
+
+
+@fault("sched-state-by-plan", law="state_soundness", seen=("mutant",))
+class StateByPlan(OverlapStates):
+    """A batch goes on from the state behind the last draft in flight, whatever the device accepts."""
+
+    def _reached(self, job: Job, blocks: list[int]) -> int:
+        return blocks[-1]
+
+
+@fault("sched-state-rejected-kept", law="accounting", seen=("mutant",))
+class RejectedKept(OverlapStates):
+    """The states behind rejected drafts are forgotten when their batch is back, and never freed."""
+
+    class manager(FlyingStates):
+        def _keep_state(self, g: int, request: Request) -> None:
+            blocks = self.flying[id(request), g][0]
+            lost = [block for i, block in enumerate(blocks) if i > self.right]
+            super()._keep_state(g, request)
+            for block in lost:
+                self._pool(g).free.remove(block)
