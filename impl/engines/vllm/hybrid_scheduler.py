@@ -155,8 +155,10 @@ make_priority_window = partial(VllmHybridScheduler, groups=WINDOW, policy="prior
 make_async_window = partial(VllmHybridScheduler, groups=WINDOW, asynchronous=True)
 make_ngram_window = partial(VllmHybridScheduler, groups=WINDOW, drafts=3)
 make_async_ngram_window = partial(VllmHybridScheduler, groups=WINDOW, drafts=3, asynchronous=True)
-make_eagle_window = partial(VllmHybridScheduler, groups=WINDOWS, drafts=3, eagle=True)
-make_async_eagle_window = partial(VllmHybridScheduler, groups=WINDOWS, drafts=3, asynchronous=True, eagle=True)
+# The slots of the drafter in both windows, which the engine does not reckon with.
+make_eagle_window = partial(VllmHybridScheduler, groups=WINDOWS, drafts=3, eagle=True, spare=6)
+make_async_eagle_window = partial(make_eagle_window, asynchronous=True)
+make_eagle_window_least = partial(VllmHybridScheduler, groups=WINDOW, drafts=3, eagle=True)
 make_state = partial(VllmHybridScheduler, groups=(FULL, STATE))
 make_state_window = partial(VllmHybridScheduler, groups=(*WINDOW, STATE))
 make_state_sparse = partial(VllmHybridScheduler, groups=(FULL, STATE), retention=0)
