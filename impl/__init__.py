@@ -21,6 +21,7 @@ TARGETS = {
     },
     "kv_store": {
         "tensors": "kvlockstep.impl.kv_store.store:KVStore",
+        "quantised": "kvlockstep.impl.kv_store.quantised:QuantisedStore",
     },
     "paged_alloc": {
         "tensors": "kvlockstep.impl.paged_alloc:PagedAlloc",

@@ -50,7 +50,8 @@ def continuity(start: int, stop: int, computed: int, known: int, fresh: bool) ->
         return f"computes positions {start} to {stop} of {counted(known, 'known token')}"
     if fresh or start == computed:
         return None
-    return f"continues at position {start}, but {computed} are computed"
+    since = ", and no batch has preempted it since" if start < computed else ""
+    return f"continues at position {start}, but {computed} are computed{since}"
 
 
 @law(CONTRACT)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kvlockstep.properties.kv_write import rows as numbers
 from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
 from kvlockstep.reference.kv.shape import KVShape
-from kvlockstep.reference.kv_store import PAD_SLOT
+from kvlockstep.reference.kv_store.contract import PAD_SLOT
+from kvlockstep.reference.kv_store.quantising import quantised
+from kvlockstep.reference.kv_write.layout import Geometry
 
 Row = list[int]
 Rows = list[Row]
@@ -21,14 +24,19 @@ SPECIAL_BITS = {
     "int8": (0x7F, 0xFF, 0x80, 1, 0),
 }
 TOO_WIDE, TOO_SHORT, NEGATIVE = -1, -2, -3
+READS = ("gather", "gather_host", "scales", "scales_host")
+PLANES = ("K", "V", "scales of K", "scales of V")
 
 
 class View(NamedTuple):
-    """`device` and `host` have the rows of every slot for each layer: those of K, then those of V."""
+    """`device` and `host` have the rows of every slot for each layer: for each of PLANES, of which the first two are
+    all there is without scales. `strays` are the bytes that changed beside all blocks.
+    """
 
-    device: list[tuple[Rows, Rows]]
-    host: list[tuple[Rows, Rows]]
+    device: list[tuple[Rows, ...]]
+    host: list[tuple[Rows, ...]]
     memory_bytes: int
+    strays: int = 0
 
 
 class Held(NamedTuple):
@@ -41,18 +49,32 @@ class Held(NamedTuple):
 
 
 def row_of(stamp: int, layer: int, plane: int, shape: KVShape) -> Row:
-    """Returns the row of a stamp, different in every plane; every third one has NaNs, zeros and denormals.
+    """Returns the row of a stamp as it is given, different in every plane.
 
-    A negative stamp is a malformed row.
+    Where rows are kept as they are, every third one has NaNs, zeros and denormals; what is quantised are numbers of
+    every kind. A negative stamp is a malformed row.
     """
-    width, wide = shape.heads * shape.head_dim, 256**shape.item_bytes
+    width, wide = shape.heads * shape.head_dim, 256**shape.given_bytes
     if stamp < 0:
         return {TOO_WIDE: [wide] * width, TOO_SHORT: [0] * (width - 1), NEGATIVE: [-1] * width}[stamp]
+    if shape.given:
+        dim = shape.head_dim
+        geometry = Geometry(1, 1, 1, shape.heads, dim, dim, shape.given, shape.dtype, scale="row")
+        return numbers.row_of(stamp, 2 * layer + plane, geometry)
     seed = stamp + 3 * layer + 7 * plane
     if stamp % 3 == 0:
         special = SPECIAL_BITS[shape.dtype]
         return [special[(seed + i) % len(special)] for i in range(width)]
     return [(seed * 0x9E3779B1 + i * 0x85EBCA77 + 0x01010101 * plane + 1) % wide for i in range(width)]
+
+
+def kept_rows(stamp: int, layer: int, shape: KVShape) -> list[Row]:
+    """What a slot keeps of a stamp in one layer: a row for each plane."""
+    given = [row_of(stamp, layer, plane, shape) for plane in (0, 1)]
+    if not shape.given:
+        return given
+    coded = [quantised(row, shape) for row in given]
+    return [*(codes for codes, _ in coded), *(scales for _, scales in coded)]
 
 
 def pairs_of(step: Step[View, Held]) -> list[tuple[Place, Place]]:
@@ -63,6 +85,8 @@ def pairs_of(step: Step[View, Held]) -> list[tuple[Place, Place]]:
         tables = op.args["source"], op.args["target"]
         source, target = ([("device", b * size + i) for b in table for i in range(size)][:tokens] for table in tables)
         return list(zip(source, target, strict=False))
+    if op.name == "copy_rows":
+        return [(("device", source), ("device", target)) for source, target in op.args["pairs"]]
     origin, goal = {"copy_blocks": ("device", "device"), "swap_out": ("device", "host"), "swap_in": ("host", "device")}[
         op.name
     ]
@@ -77,18 +101,18 @@ def written(step: Step[View, Held]) -> dict[tuple[str, int, int, int], Row]:
     if op.name == "write":
         layers = range(shape.layers) if op.args["layer"] is None else [op.args["layer"]]
         return {
-            ("device", layer, plane, slot): row_of(stamp, layer, plane, shape)
+            ("device", layer, plane, slot): row
             for layer in layers
-            for plane in range(2)
             for slot, stamp in zip(op.args["slots"], op.args["stamps"], strict=True)
             if slot != PAD_SLOT
+            for plane, row in enumerate(kept_rows(stamp, layer, shape))
         }
-    if op.name in ("copy_prefix", "copy_blocks", "swap_out", "swap_in"):
+    if op.name in ("copy_prefix", "copy_blocks", "copy_rows", "swap_out", "swap_in"):
         return {
-            (goal, layer, plane, target): getattr(step.before, origin)[layer][plane][source]
+            (goal, layer, plane, target): rows[source]
             for (origin, source), (goal, target) in pairs_of(step)
             for layer in range(shape.layers)
-            for plane in range(2)
+            for plane, rows in enumerate(getattr(step.before, origin)[layer])
         }
     return {}
 
@@ -104,10 +128,12 @@ def ill_formed(op: Any, held: Held) -> str | None:
             bad_rows = len(args["stamps"]) != len(args["slots"]) or min(args["stamps"], default=0) < 0
             bad = bad_layer or bad_rows or len(set(real)) < len(real)
             return "UnknownSlot" if _outside(real, slots) else "InvalidArgument" if bad else None
-        case "gather" | "gather_host":
+        case "gather" | "gather_host" | "scales" | "scales_host":
             if not 0 <= args["layer"] < held.shape.layers:
                 return "InvalidArgument"
-            return "UnknownSlot" if _outside(args["slots"], slots if op.name == "gather" else host_slots) else None
+            return "UnknownSlot" if _outside(args["slots"], host_slots if "host" in op.name else slots) else None
+        case "copy_rows":
+            return _bad_pairs([s for s, _ in args["pairs"]], slots, [t for _, t in args["pairs"]], slots)
         case "copy_prefix":
             needed = -(-args["tokens"] // held.block_size)
             if args["tokens"] < 0 or needed > min(len(args["source"]), len(args["target"])):
@@ -158,47 +184,49 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
     ),
 )
 def content_equality(step: Step[View, Held]) -> str | None:
-    """Every target holds, bit for bit in all planes, what its source held before or the write was given."""
+    """Every target holds, bit for bit in all planes, what its source held before or the write was given, scales too."""
     for place, row in written(step).items():
         if _at(step.after, place) != row:
             side, layer, plane, slot = place
             got = _at(step.after, place)
-            return f"{step.op.name} left {got} in the {'KV'[plane]} of layer {layer}, {side} slot {slot}, not {row}"
+            return f"{step.op.name} left {got} in the {PLANES[plane]} of layer {layer}, {side} slot {slot}, not {row}"
     return None
 
 
 @law("kv_store", answers=("LMCache#2206", "vllm#43810", "atlas#692", "flashinfer#527"))
 def write_isolation(step: Step[View, Held]) -> str | None:
     """Only the targets change: no other slot, layer or plane, nothing behind a prefix, nothing for padding."""
+    if step.after.strays:
+        return f"{step.op.name} left {step.after.strays} bytes changed that belong to no block"
     if isinstance(step.outcome, Refused) or step.before == step.after:
         return None
     targets = written(step)
     for side in ("device", "host"):
         for layer, (old, new) in enumerate(zip(getattr(step.before, side), getattr(step.after, side), strict=True)):
-            for plane in range(2):
-                for slot, (a, b) in enumerate(zip(old[plane], new[plane], strict=True)):
+            for plane, rows in enumerate(zip(old, new, strict=True)):
+                for slot, (a, b) in enumerate(zip(*rows, strict=True)):
                     if a != b and (side, layer, plane, slot) not in targets:
-                        return f"{step.op.name} changed the {'KV'[plane]} of layer {layer}, {side} slot {slot}"
+                        return f"{step.op.name} changed the {PLANES[plane]} of layer {layer}, {side} slot {slot}"
     return None
 
 
 @law("kv_store", answers=("TensorRT-LLM#2699", "FastDeploy#5544", "sglang#26817"))
 def gather_exact(step: Step[View, Held]) -> str | None:
-    """gather and gather_host return the bits of the slots, in the order asked for."""
-    if step.op.name not in ("gather", "gather_host") or isinstance(step.outcome, Refused):
+    """gather and gather_host return the bits of the slots, in the order asked for; so do the reads of scales."""
+    if step.op.name not in READS or isinstance(step.outcome, Refused):
         return None
-    side = step.before.device if step.op.name == "gather" else step.before.host
-    for plane, rows in enumerate(step.outcome):
+    side = step.before.host if "host" in step.op.name else step.before.device
+    for plane, rows in enumerate(step.outcome, 2 if "scales" in step.op.name else 0):
         for slot, row in zip(step.op.args["slots"], rows, strict=True):
             if row != side[step.op.args["layer"]][plane][slot]:
-                return f"{step.op.name} returned {row} for the {'KV'[plane]} of slot {slot}"
+                return f"{step.op.name} returned {row} for the {PLANES[plane]} of slot {slot}"
     return None
 
 
 @law("kv_store", answers=("vllm#7577", "sglang#27108"))
 def atomicity(step: Step[View, Held]) -> str | None:
     """A refused operation changes nothing; neither does one that only reads."""
-    reads = step.op.name in ("gather", "gather_host", "blocks_within")
+    reads = step.op.name in (*READS, "blocks_within")
     if (reads or isinstance(step.outcome, Refused)) and step.before != step.after:
         return f"{step.op.name} {'only reads' if reads else 'was refused'}, but the store changed"
     return None

@@ -22,7 +22,8 @@ from kvlockstep.reference.kv_scheduler.contract import (
 )
 from kvlockstep.reference.kv_scheduler.instead import target_instead
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
-from kvlockstep.reference.kv_store import KVStoreTarget
+from kvlockstep.reference.kv_store.contract import KVStoreOptional, KVStoreTarget, StoreTraits
+from kvlockstep.reference.kv_store.rules import RULES as STORE_RULES
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget
 from kvlockstep.reference.kv_tier.contract import KVTierOptional, KVTierTarget, TierTraits, bytes_target
 from kvlockstep.reference.kv_tier.rules import RULES as TIER_RULES
@@ -94,6 +95,9 @@ CONTRACTS = {
             KVStoreTarget,
             {"blocks": 4, "block_size": 2, "host_blocks": 2, "shape": SHAPE, "layout": "layer_major"},
             "kvlockstep.reference.kv_store:KVStore",
+            StoreTraits,
+            KVStoreOptional,
+            rules=STORE_RULES,
         ),
         Contract(
             "paged_alloc",

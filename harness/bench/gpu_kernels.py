@@ -1,7 +1,8 @@
-"""`python -m kvlockstep.bench.gpu_kernels [FILE]`: engines' kernels on this card, by their contracts.
+"""`python -m kvlockstep.bench.gpu_kernels [FILE [NAME ...]]`: engines' kernels on this card, by their contracts.
 
 Each target plays random episodes in a process of its own for some seconds, since a wrong address ends all that is on a
-card's context. A far case has its blocks spread over more than 2^31 elements a plane.
+card's context. A far case has its blocks spread over more than 2^31 elements a plane, or bytes for kv_store. NAMEs are
+contracts or targets.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,30 +23,42 @@ from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import Run
 from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.impl.kv_store.far_apart import FarStore
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_divergences, load
 
-CONTRACTS = ("kv_write", "slot_mapping", "paged_alloc")
+CONTRACTS = ("kv_write", "kv_store", "slot_mapping", "paged_alloc", "decode_graphs")
 OURS = {
     "kv_write": {
         "ours": "kvlockstep.impl.kv_write.writer:on_device",
         "ours-row-scales": "kvlockstep.impl.kv_write.writer:rows_on_device",
     },
+    "kv_store": {
+        "ours": "kvlockstep.impl.kv_store.store:on_device",
+        "ours-quantised": "kvlockstep.impl.kv_store.quantised:on_device",
+    },
+    "decode_graphs": {"ours": "kvlockstep.impl.decode_graphs.graphs:on_device"},
     "slot_mapping": {"ours": "kvlockstep.impl.slot_mapping:on_device"},
     "paged_alloc": {"ours": "kvlockstep.impl.paged_alloc:on_device"},
 }
 SECONDS, FAR_SECONDS = 60.0, 15.0
 STEPS, FAR_STEPS = 400, 8
 FAR_ELEMENTS = (1 << 31) + (1 << 20)
+FAR_BYTES = 18 << 30
+# Each takes up to a quarter of a card's memory.
+FAR_WORKERS = 3
 HEADINGS = ("contract", "kernel", "engine", "cases", "far cases", "verdict")
 
 
-def suites() -> Iterator[tuple[str, str, str, bool]]:
-    """Contract, target, factory, and whether it can be made far."""
+def suites(named: Sequence[str] = ()) -> Iterator[tuple[str, str, str, bool]]:
+    """Contract, target, factory, and whether it can be made far; of those that are named, if any are."""
     for contract in CONTRACTS:
         for name, path in {**OURS[contract], **ENGINE_TARGETS[contract]}.items():
+            if named and not {contract, name} & {*named}:
+                continue
             scaled = "int8" in name or "row-scales" in name
-            yield contract, name, path, contract == "kv_write" and not scaled and not name.endswith("-far")
+            writes = contract == "kv_write" and not scaled and not name.endswith("-far")
+            yield contract, name, path, writes or contract == "kv_store"
 
 
 def play(contract: str, path: str, seconds: float, seed: int, far: bool) -> dict[str, Any]:
@@ -55,7 +68,9 @@ def play(contract: str, path: str, seconds: float, seed: int, far: bool) -> dict
     except Exception as error:
         missing = isinstance(error, EngineMissing) or isinstance(error.__cause__, EngineMissing)
         return {"verdict": "skipped" if missing else "error", "cases": 0, "why": str(error)}
-    if far:
+    if far and contract == "kv_store":
+        factory = partial(FarStore, make=factory, least_bytes=FAR_BYTES)
+    elif far:
         factory = partial(factory, least_elements=FAR_ELEMENTS)
     cases, end = 0, time.monotonic() + seconds
     with Watchdog(120.0).watching() as watchdog:
@@ -86,15 +101,13 @@ def in_process(contract: str, path: str, seconds: float, seed: int, far: bool) -
         return {"verdict": "crashed", "cases": 0, "why": (done.stderr.strip() or "no output").rpartition("\n")[2]}
 
 
-def table(
-    seconds: float = SECONDS, far_seconds: float = FAR_SECONDS, workers: int = 14, seed: int = 1
-) -> Iterator[str]:
+def table(named: Sequence[str], seconds: float, far_seconds: float, workers: int = 14, seed: int = 1) -> Iterator[str]:
     """The table of kernels, and below it what was violated."""
-    rows = list(suites())
+    rows = list(suites(named))
     with ThreadPoolExecutor(workers) as pool:
         near = list(pool.map(lambda row: in_process(row[0], row[2], seconds, seed, False), rows))
-    # One at a time: each takes up to a quarter of a card's memory.
-    far = [in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None for row in rows]
+    with ThreadPoolExecutor(FAR_WORKERS) as pool:
+        far = list(pool.map(lambda row: in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None, rows))
     known = {(d.contract, d.target, d.law): d.id for d in known_divergences()}
     yield f"| {' | '.join(HEADINGS)} |"
     yield f"|{' --- |' * len(HEADINGS)}"
@@ -105,7 +118,7 @@ def table(
         for kind, found in (("", near_found), ("far: ", far_found)):
             if found is None or found["verdict"] == "holds":
                 continue
-            same = known.get((contract, name, found.get("law", "")))
+            same = known.get((contract, name if found is near_found else f"{name}-far", found.get("law", "")))
             verdicts.append(f"{kind}known: {same}" if same else f"{kind}{found['verdict']}")
             notes.append(f"- {contract} on {name}, {kind}{found['why']}")
         far_cases = "" if far_found is None else f"{far_found['cases']:,}"
@@ -122,7 +135,8 @@ def main() -> None:
         contract, path, seconds, seed, far = sys.argv[2:7]
         print(json.dumps(play(contract, path, float(seconds), int(seed), bool(int(far)))))
         return
-    lines = "\n".join(table(float(os.environ.get("KVLOCKSTEP_KERNEL_SECONDS", SECONDS))))
+    budget = float(os.environ.get("KVLOCKSTEP_KERNEL_SECONDS", SECONDS))
+    lines = "\n".join(table(sys.argv[2:], budget, min(budget, FAR_SECONDS)))
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(lines + "\n")
     print(lines)

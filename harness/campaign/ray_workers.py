@@ -6,15 +6,18 @@ an actor was doing when its node went away is done again by another.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+import time
 from collections import deque
 from typing import Any
 
 from kvlockstep.campaign.plan import Plan
 from kvlockstep.campaign.tasks import Task
 from kvlockstep.campaign.workers import Done, LocalWorkers, Workers
+from kvlockstep.core.capture import output_shown, shows_output
 from kvlockstep.core.errors import UsageError
 from kvlockstep.targets.registry import ENGINE_PATH, Target, resolve
 
@@ -25,6 +28,8 @@ except ImportError as error:
 
 START_SECONDS = 120
 CONNECT_SECONDS = 10
+# Ray collects what actors print, with a delay.
+OUTPUT_SECONDS = 2
 SHARED_SCHEMES = ("redis://", "rediss://")
 
 
@@ -39,11 +44,15 @@ def ray_workers(target: Target, plan: Plan, jobs: int | None, database: str, *, 
 class Remote:
     """Actor on a node: it runs one worker process and watches it."""
 
-    def __init__(self, plan: Plan, path: list[str], engine_path: str, database: str) -> None:
+    def __init__(self, plan: Plan, path: list[str], engine_path: str, database: str, shown: bool) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         if engine_path:
             os.environ.setdefault(ENGINE_PATH, engine_path)
         target = resolve(plan.contract, plan.target)
+        # As long as the actor lives. Ray brings what it prints to the machine that gave the command.
+        self._open = contextlib.ExitStack()
+        if shown:
+            self._open.enter_context(output_shown())
         self._pool = LocalWorkers(target.factory, plan, 1, database)
 
     def where(self) -> str:
@@ -66,7 +75,7 @@ class RayWorkers:
         if self._ours:
             _connect(address)
         self.jobs = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._arguments = (plan, [os.getcwd(), *sys.path], os.environ.get(ENGINE_PATH, ""), database)
+        self._arguments = (plan, [os.getcwd(), *sys.path], os.environ.get(ENGINE_PATH, ""), database, shows_output())
         self._queue: deque[Task] = deque()
         self._lost: list[str] = []
         self._actors: set[Any] = set()
@@ -107,6 +116,8 @@ class RayWorkers:
         for actor in self._actors:
             ray.kill(actor)
         self._actors.clear()
+        if shows_output():
+            time.sleep(OUTPUT_SECONDS)
         if self._ours:
             ray.shutdown()
 
@@ -171,7 +182,10 @@ def _connect(address: str | None) -> None:
         if host:  # Ray itself would wait for minutes for a cluster that is not there
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         ray.init(
-            address=address, include_dashboard=None if address else False, log_to_driver=False, logging_level="ERROR"
+            address=address,
+            include_dashboard=None if address else False,
+            log_to_driver=shows_output(),
+            logging_level="ERROR",
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(f"cannot join the Ray cluster at {address or 'this machine'}: {error}") from error

@@ -26,15 +26,15 @@ def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: 
 @click.command(
     "explain", short_help="Explain a law, fault or contract", epilog="Example: kvlockstep explain write_isolation"
 )
-@click.argument("name", metavar="NAME", shell_complete=_complete)
+@click.argument("words", metavar="NAME", nargs=-1, required=True, shell_complete=_complete)
 @json_option
-def explain_command(name: str, as_json: bool) -> None:
-    """Explain a law, a fault or a contract, or a goal, a trait, a method or a rule of a contract.
+def explain_command(words: Sequence[str], as_json: bool) -> None:
+    """Explain a law, a fault or a contract, or a goal, a trait, a method, a type or a rule of a contract.
 
     A name that several contracts have is explained for each; CONTRACT.NAME is that of one of them. Examples:
-    write_isolation, kv-fork-no-copy, kv_manager, kv_manager.chunk, commit, "rule 5".
+    write_isolation, kv-fork-no-copy, kv_manager, kv_manager.chunk, commit, kv_manager rule 5.
     """
-    explanation = explain(name)
+    explanation = explain(" ".join(words))
     if as_json:
         print_json(explanation)
         return
@@ -77,13 +77,15 @@ def _contract_text(contract: Mapping[str, Any]) -> Iterable[str]:
     if contract["target"]:
         yield f"\n{contract['target']}"
     yield f"\nA target is a factory {contract['factory']} of objects with"
-    yield from (f"  {method}" for method in contract["methods"])
+    docs = contract["docs"]
+    yield from (line for method in contract["methods"] for line in _method_text(method, docs[method]))
     if contract["optional"]:
         yield "\nand, if the trait says so,"
-        yield from (f"  {method}  ({trait})" for method, trait in contract["optional"].items())
-    for heading, key in (("traits", "traits"), ("laws", "laws"), (GOALS, "goals"), ("rules", "rules")):
+        for method, trait in contract["optional"].items():
+            yield from _method_text(f"{method}  ({trait})", docs[method])
+    for key in ("types", "traits", "laws", "goals", "rules"):
         if contract[key]:
-            yield f"\n{heading}"
+            yield f"\n{GOALS if key == 'goals' else key}"
             yield from (f"  {name}: {statement}" for name, statement in contract[key].items())
     yield f"\ntargets: {', '.join(contract['targets'])}"
     yield f"{len(contract['faults'])} faults to try it on: {', '.join(contract['faults'])}"
@@ -91,6 +93,12 @@ def _contract_text(contract: Mapping[str, Any]) -> Iterable[str]:
 
 
 GOALS = "goals: a run is conclusive only if each happens at least once"
+
+
+def _method_text(signature: str, docs: str) -> Iterable[str]:
+    yield f"  {signature}"
+    if docs:
+        yield f"    {docs}"
 
 
 def _part_text(explanation: Mapping[str, Any]) -> Iterable[str]:

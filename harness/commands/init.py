@@ -150,7 +150,10 @@ def _ignore(path: Path) -> str:
 def _configure(project: Path, settings: dict[str, Any], contract: str, target: str) -> str:
     tool = settings.get("tool")
     if isinstance(tool, dict) and "kvlockstep" in tool:
-        return f"kept  {project}: it has a [tool.kvlockstep] table already; set targets.{contract} = {target!r} there"
+        return (
+            f"kept  {project}: it has a [tool.kvlockstep] table already; set targets.{contract} = {target!r} there, "
+            f"and have {contract} among its contracts"
+        )
     table = f'[tool.kvlockstep]\ncontracts = ["{contract}"]\ntargets.{contract} = "{target}"\n'
     _append(project, table, gap="\n")
     return f"wrote [tool.kvlockstep] to {project}"

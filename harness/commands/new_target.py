@@ -88,7 +88,9 @@ def test_source(module: str, contract: str, inside: bool) -> str:
     return (
         f'"""{name} against the contract {contract}."""\n\n'
         f"import kvlockstep\n\nfrom {'.' if inside else ''}{module} import {name}\n\n\n"
-        f'def test_{module}_holds():\n    kvlockstep.check({name}, contract="{contract}")\n'
+        f"def test_{module}_holds():\n"
+        f'    """`check` raises, with the failure page, if a law is violated or a goal missed."""\n'
+        f'    kvlockstep.check({name}, contract="{contract}")\n'
     )
 
 

@@ -84,6 +84,11 @@ def output_shown() -> Iterator[None]:
         _shown = before
 
 
+def shows_output() -> bool:
+    """Tells whether targets print where this process does."""
+    return _shown
+
+
 def new_capture() -> Capture:
     """A capture for a child that is to be forked."""
     return Capture(_shown)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -17,6 +18,8 @@ from kvlockstep.core.system import CAN_LIMIT_TIME, seconds_without_a_core
 from kvlockstep.models.core.calls import StepTimeout, enter_target
 
 TICKS = 4
+# Of a call that was cut off so many frames are told.
+MOST_FRAMES = 3
 # Looks come a little early or late; half a look of tolerance keeps the limit from growing by a whole one.
 TOLERANCE = 0.5
 # Hypothesis's hook into the garbage collector, where an exception is printed and lost.
@@ -45,8 +48,8 @@ class Watchdog:
         self._still += max(0.0, 1 - (self._waited - before) / (self.limit / TICKS))
         if self._still >= TICKS - TOLERANCE:
             self._still = 0.0
-            if _in_the_target(frame):
-                raise StepTimeout
+            if (inside := _frames_of_the_target(frame)) is not None:
+                raise StepTimeout(*_cut_off_in(inside))
 
     @contextmanager
     def watching(self) -> Iterator[Watchdog]:
@@ -86,10 +89,18 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_REAL, seconds / TICKS, seconds / TICKS)
 
 
-def _in_the_target(frame: FrameType | None) -> bool:
-    """Tells whether code of the target is running, and not a driver on a busy machine."""
+def _frames_of_the_target(frame: FrameType | None) -> list[FrameType] | None:
+    """The frames of the target that is running, innermost first; None while a driver runs on a busy machine."""
+    inside: list[FrameType] = []
     while frame is not None and frame.f_code.co_name != COLLECTING:
         if frame.f_code is enter_target.__code__:
-            return True
+            return inside
+        inside.append(frame)
         frame = frame.f_back
-    return False
+    return None
+
+
+def _cut_off_in(frames: Sequence[FrameType]) -> list[str]:
+    """Lines that say where a call was cut off: its innermost frames, the last one last."""
+    summary = traceback.StackSummary.extract((f, f.f_lineno) for f in reversed(frames[:MOST_FRAMES]))
+    return ["cut off in", *(line for entry in summary.format() for line in entry.splitlines())]

@@ -12,6 +12,7 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.models.registry import model_of
+from kvlockstep.reference.traits import traits_of
 
 HOLDS, VIOLATED, INCONCLUSIVE, ERROR = "holds", "violated", "inconclusive", "error"
 EXIT_CODES = {HOLDS: 0, VIOLATED: 1, INCONCLUSIVE: 3, ERROR: 4}
@@ -93,6 +94,20 @@ class TargetResult:
         return reached
 
     @property
+    def not_declared(self) -> dict[str, list[str]]:
+        """The traits that say no because the target does not declare them, each with the goals that were not tried."""
+        traits = self.facts.get("traits")
+        if traits is None:
+            return {}
+        known = traits_of(type(traits))
+        found: dict[str, list[str]] = {}
+        for goal in model_of(self.contract).goals:
+            trait = known.get(goal.when or "")
+            if trait is not None and not trait.default and not getattr(traits, trait.name):
+                found.setdefault(trait.name, []).append(goal.id)
+        return found
+
+    @property
     def gaps(self) -> list[str]:
         """Reasons why the check is inconclusive, in a few words each."""
         return [*(run.cut for run in self.runs if run.cut), *gaps(self.missed, self.not_evaluated)]
@@ -129,6 +144,7 @@ class CheckResult:
             "missed": self._by_target("missed"),
             "not_evaluated": self._by_target("not_evaluated"),
             "not_checked": self._by_target("not_checked"),
+            "not_declared": self._by_target("not_declared"),
             "skipped": self.skipped,
         }
 

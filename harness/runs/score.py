@@ -29,7 +29,7 @@ from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
 STEP_SECONDS = 0.5
-SHRINK_STEPS = 40_000
+SHRINK_STEPS = 20_000
 EXPLORE_SHARE = 0.02
 # A known-good target that has not met every goal is played again, so many times as long.
 LONGER = 2.5

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -125,6 +126,8 @@ def print_target_in_full(console: Console, report: TargetResult) -> None:
         console.print(f"  traits: {traits_text(traits)}")
     for law, reason in report.not_checked.items():
         console.print(f"  not checked: {law} ({reason})")
+    for trait, goals in report.not_declared.items():
+        console.print(f"  not tried: {', '.join(goals)} (the target declares no {trait})")
     if not report.failures:
         console.print(f"  laws: {laws_text(report)}")
     for note in report.notes:
@@ -185,13 +188,28 @@ def print_summary(console: Console, report: CheckResult, verbose: bool = False) 
     else:
         missing = ", ".join(dict.fromkeys(target.rpartition(" ")[2] for target in report.skipped))
         console.print(f"skipped {len(report.skipped)} targets that cannot run here (-v says why): {missing}")
-    unchecked = dict.fromkeys(law for done in report.targets for law in done.not_checked)
-    if unchecked and not verbose:
-        console.print(f"not checked on every target (-v says why): {', '.join(unchecked)}", markup=False)
+    if not verbose and (text := _not_checked_text(report.targets)):
+        console.print(text, markup=False)
     steps = sum(run.steps for run in report.runs)
     seconds = sum(run.seconds for run in report.runs)
     ran = f"{counted(len(report.targets), 'target')}, {counted(steps, 'step')} in {seconds:.1f} s"
     console.print(f"{_coloured(report.verdict)}: {ran}")
+
+
+def _not_checked_text(targets: Sequence[TargetResult]) -> str:
+    """One line that names the laws that were not checked and the traits that were not declared, or nothing.
+
+    Where several contracts are checked, the traits are only counted.
+    """
+    laws = dict.fromkeys(law for done in targets for law in done.not_checked)
+    traits = dict.fromkeys(trait for done in targets for trait in done.not_declared)
+    few = len({done.contract for done in targets}) <= FEW
+    named = [
+        *([f"laws {', '.join(laws)}"] if laws else []),
+        *([f"traits not declared: {', '.join(traits) if few else len(traits)}"] if traits else []),
+    ]
+    where = "" if len(targets) == 1 else " on every target"
+    return f"not checked{where} (-v says why): {'; '.join(named)}" if named else ""
 
 
 def print_campaign(console: Console, campaign: Campaign) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.models.registry import MODELS
@@ -15,14 +15,14 @@ from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.show.bug_reports import described
 from kvlockstep.show.places import place_of, place_of_text
 from kvlockstep.targets.registry import FAULT_PREFIX, faults, known_faults, known_targets
-from kvlockstep.targets.signatures import documented, literal, signature_of
+from kvlockstep.targets.signatures import documented, literal, signature_of, types_of
 
-KINDS = "contract, law, fault, goal, trait, method or rule"
+KINDS = "contract, law, fault, goal, trait, method, type or rule"
 RULE = re.compile(r"rule\s*(\d+)")
 
 
 def names_to_explain() -> list[str]:
-    """Contracts, laws, faults, goals, traits, methods and rules, in this order."""
+    """Contracts, laws, faults, goals, traits, methods, types and rules, in this order."""
     laws = [law.id for model in MODELS.values() for law in model.laws]
     parts = [part["id"] for kind in PARTS for contract in CONTRACTS for part in PARTS[kind](contract)]
     return list(dict.fromkeys((*CONTRACTS, *laws, *faults(), *parts)))
@@ -113,6 +113,8 @@ def _contract(name: str) -> dict[str, Any]:
         "target": " ".join((inspect.getdoc(contract.protocol) or "").split()),
         "factory": contract.factory,
         "methods": [part["signature"] for part in methods if not part["needs"]],
+        "types": {part["signature"]: part["statement"] for part in _types(name)},
+        "docs": {part["signature"]: part["statement"] for part in methods},
         "optional": {part["signature"]: part["needs"][0] for part in methods if part["needs"]},
         "traits": {part["signature"]: part["statement"] for part in _traits(name)},
         "laws": {law.id: law.statement for law in model.laws},
@@ -167,14 +169,22 @@ def _rules(contract: str) -> Iterator[dict[str, Any]]:
         yield _part("rule", contract, f"rule {number}", text)
 
 
-PARTS = {"goal": _goals, "trait": _traits, "method": _methods, "rule": _rules}
+def _types(contract: str) -> Iterator[dict[str, Any]]:
+    for name, of in types_of(CONTRACTS[contract]).items():
+        fields = ", ".join(get_type_hints(of))
+        yield _part("type", contract, name, " ".join((inspect.getdoc(of) or "").split()), f"{name}({fields})")
+
+
+PARTS = {"goal": _goals, "trait": _traits, "method": _methods, "type": _types, "rule": _rules}
 
 
 def _stated(part: dict[str, Any]) -> str:
-    """The place of a goal, a trait, a method or a rule, file:line; empty if it is not found."""
+    """The place of a goal, a trait, a method, a type or a rule, file:line; empty if it is not found."""
     contract, id_ = CONTRACTS[part["contract"]], part["id"]
     if part["kind"] == "method":
         return place_of(contract.methods[id_])
+    if part["kind"] == "type":
+        return place_of_text(rf"^class {id_}\b", [types_of(contract)[id_].__module__])
     if part["kind"] == "goal":
         return place_of_text(rf'\bGoal\(\s*"{re.escape(id_)}"', [f"kvlockstep.models.{contract.name}"])
     module = contract.protocol.__module__

@@ -274,7 +274,7 @@ _COMPARED: dict[str, Compared] = {
     "admission_honesty": lambda o: (
         o["what"],
         "refused",
-        f"accepted: {o['needed']} blocks at most, {o['room']} not held",
+        f"accepted: {o['needed']} blocks at most, {o['room']} held by no live request",
     ),
     "coverage": lambda o: ("slots at launch", o["allocated"], f"at least {o['needed']}"),
     "table_limit": lambda o: (f"blocks in the table of {o['rid']}", o["blocks"], f"at most {o['most']}"),

@@ -108,6 +108,8 @@ def resolve(contract: str, spec: str) -> Target:
         return _fault(contract, spec)
     path = known_targets(contract).get(spec, spec)
     if ":" not in path:
+        if spec.endswith(importing.SUFFIX):
+            raise UsageError(f"target {spec!r} names no factory: give {spec}:NAME, the class or function in that file")
         known = known_names(spec, known_targets(contract))
         raise UsageError(f"unknown target {spec!r} for {contract}{known}; or {importing.FORMS}")
     factory = load(path, spec)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from kvlockstep.reference.contract import Contract
 from kvlockstep.targets.importing import load
+
+OURS = "kvlockstep.reference."
 
 
 def signature_of(name: str, member: Any, own: bool = False) -> str:
@@ -24,6 +26,24 @@ def documented(contract: Contract, name: str) -> str:
     member = contract.methods[name]
     text = inspect.getdoc(member) or inspect.getdoc(getattr(load(contract.reference), name, None))
     return text or ""
+
+
+def types_of(contract: Contract) -> dict[str, type]:
+    """The classes of ours that the methods of a contract take or return, and those in their fields, by name."""
+    found: dict[str, type] = {}
+
+    def look(hint: Any) -> None:
+        if isinstance(hint, type) and hint.__module__.startswith(OURS) and hint.__name__ not in found:
+            found[hint.__name__] = hint
+            for inner in get_type_hints(hint).values():
+                look(inner)
+        for inner in get_args(hint):
+            look(inner)
+
+    for member in contract.methods.values():
+        for hint in get_type_hints(member.fget if isinstance(member, property) else member).values():
+            look(hint)
+    return found
 
 
 def literal(value: object) -> str:

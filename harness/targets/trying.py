@@ -48,6 +48,8 @@ def attempt_in_time(call: Callable[..., Any], /, *args: Any) -> Attempt:
 def describe_failed_call(error: BaseException) -> str:
     """`raised ValueError: no memory (manager.py:12)`; the place is the target's, if any of its code ran."""
     lines = frames_of(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        lines = [f"{error.filename}:{error.lineno}"]  # none of its code ran
     where = f" ({lines[-1]})" if lines else ""
     if isinstance(error, StepTimeout):
         return f"did not return within {LIMIT_SECONDS:g} s{where}"

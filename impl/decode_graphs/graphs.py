@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -35,11 +35,31 @@ class Memory(NamedTuple):
     served: torch.Tensor
 
 
+class Tokens(NamedTuple):
+    """The tokens of a step, int64 [lane]: the row of each lane, the block and the position of its new token.
+
+    `grows` [lane] tells where there is one: not in padded lanes, and not where there is no room.
+    """
+
+    rows: torch.Tensor
+    blocks: torch.Tensor
+    positions: torch.Tensor
+    grows: torch.Tensor
+
+
+# Writes memory.stamps of the lanes that grow, on the device, from inside a graph.
+Put = Callable[[Memory, Tokens], None]
+
+
 class Graph(NamedTuple):
-    """A captured graph: the object that replays it, and its memory, with results of its own."""
+    """A captured graph: the object that replays it, its memory with results of its own, and its write.
+
+    A replay writes to tensors that nothing but the write may hold.
+    """
 
     replay: Work
     memory: Memory
+    put: Put
 
 
 class DecodeGraphs:
@@ -57,7 +77,7 @@ class DecodeGraphs:
         self._live = [False] * rows
         self._graphs: dict[int, Graph] = {}
         self._known_sizes: set[int] = set()
-        self._capture: tuple[int, Capture, Memory] | None = None
+        self._capture: tuple[int, Capture, Memory, Put] | None = None
         self._last: tuple[int, Memory] | None = None
         zeros = partial(torch.zeros, dtype=torch.int64, device=self._device)
         narrow = partial(torch.zeros, dtype=torch.int32, device=self._device)
@@ -135,14 +155,16 @@ class DecodeGraphs:
             for rest in ((), (), (self._width * self._size,))
         )
         memory = self._memory._replace(**dict(zip(("statuses", "reaches", "contexts"), answers, strict=True)))
-        self._capture = lanes, begin(partial(_step, memory, self._stack, lanes, self._size), self._device), memory
+        put = self._writer(lanes)
+        step = partial(_step, memory, self._stack, lanes, self._size, put)
+        self._capture = lanes, begin(step, self._device), memory, put
 
     def end_capture(self) -> None:
         """The captured graph takes the place of an older one of its size."""
         if self._capture is None:
             raise InvalidArgument("end_capture: no capture is active")
-        lanes, capture, memory = self._capture
-        self._graphs[lanes] = Graph(capture.end(), memory)
+        lanes, capture, memory, put = self._capture
+        self._graphs[lanes] = Graph(capture.end(), memory, put)
         self._known_sizes.add(lanes)
         self._capture = None
         self._stack.end_capture()
@@ -196,6 +218,13 @@ class DecodeGraphs:
         stamps: list[int] = self._memory.slots[:-1].tolist()
         return stamps
 
+    def _writer(self, lanes: int) -> Put:
+        """The write of a graph of so many lanes.
+
+        It may not hold this object: a cycle is collected at any time, and what is freed during a capture breaks it.
+        """
+        return partial(_put, self._size)
+
     def _numbers(self, numbers: Sequence[int]) -> torch.Tensor:
         pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=self._device.type == "cuda")
         return pinned.to(self._device, non_blocking=True)
@@ -209,10 +238,21 @@ class DecodeGraphs:
             raise CaptureActive(f"{operation}: a graph capture is active; call it between captures")
 
 
-def _step(memory: Memory, stack: BlockStack, lanes: int, size: int) -> None:
+def on_device(rows: int, width: int, blocks: int, block_size: int) -> DecodeGraphs:
+    """Our graphs on a card."""
+    return DecodeGraphs(rows, width, blocks, block_size, "cuda")
+
+
+def _put(size: int, memory: Memory, tokens: Tokens) -> None:
+    """Writes by indexing, into the scrap where no token is."""
+    slots = tokens.blocks * size + tokens.positions % size
+    slots = torch.where(tokens.grows, slots, len(memory.slots) - 1)
+    memory.slots.index_put_((slots,), memory.stamps[: len(slots)])
+
+
+def _step(memory: Memory, stack: BlockStack, lanes: int, size: int, put: Put) -> None:
     """One token for the row of each lane. Everything stays on the device, padded lanes in the scrap."""
-    scrap_row, scrap_slot = len(memory.lengths) - 1, len(memory.slots) - 1
-    width = memory.table.shape[1]
+    scrap_row, width = len(memory.lengths) - 1, memory.table.shape[1]
     rows = memory.rows[:lanes]
     lengths = memory.lengths[rows]
     real = rows != scrap_row
@@ -225,8 +265,7 @@ def _step(memory: Memory, stack: BlockStack, lanes: int, size: int) -> None:
     nth = (lengths // size).clamp(max=width - 1)
     blocks = torch.where(served == 1, taken[:, 0].long(), memory.table[rows, nth])
     memory.table.index_put_((rows, nth), torch.where(real, blocks, NO_BLOCK))
-    slots = torch.where(grows, blocks * size + lengths % size, scrap_slot)
-    memory.slots.index_put_((slots,), memory.stamps[:lanes])
+    put(memory, Tokens(rows, blocks, lengths, grows))
     memory.lengths.index_put_((rows,), lengths + grows)
     memory.statuses[:lanes] = torch.where(full, FULL, torch.where(refused, REFUSED, DONE))
     memory.reaches[:lanes] = lengths + grows

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvlockstep.impl.kv_store.store import KVStore
 from kvlockstep.reference.kv.shape import KVShape
-from kvlockstep.reference.kv_store import Rows
+from kvlockstep.reference.kv_store.contract import Rows, StoreTraits
+from kvlockstep.reference.traits import traits_of
 
 Pairs = Sequence[tuple[int, int]]
 Gathered = tuple[list[list[int]], list[list[int]]]
@@ -16,8 +17,8 @@ Gathered = tuple[list[list[int]], list[list[int]]]
 class FarStore:
     """Meets KVStoreTarget with `blocks` of the blocks of a KVStore that takes at least `least_bytes`.
 
-    The first block is its first, the last its last. `options` are the KVStore's: device, kernels. Raises
-    InvalidArgument.
+    The first block is its first, the last its last. `make` is KVStore or what else makes such a store; it has the
+    traits of that. `options` are the KVStore's: device, kernels. Raises InvalidArgument.
     """
 
     def __init__(
@@ -29,14 +30,18 @@ class FarStore:
         layout: str,
         *,
         least_bytes: int,
+        make: Callable[..., Any] = KVStore,
         **options: Any,
     ) -> None:
         self._size, self._blocks = block_size, blocks
         self._block_bytes = block_size * shape.token_bytes
         self._total = max(blocks, -(-least_bytes // self._block_bytes)) if blocks else 0
-        self.store = KVStore(self._total, block_size, host_blocks, shape, layout, **options)
+        self.store = make(self._total, block_size, host_blocks, shape, layout, **options)
         self.blocks_within = self.store.blocks_within
         self.gather_host = self.store.gather_host
+        for name in ("scales_host", "strays", *traits_of(StoreTraits)):
+            if hasattr(self.store, name):
+                setattr(self, name, getattr(self.store, name))
 
     @property
     def memory_bytes(self) -> int:
@@ -49,7 +54,15 @@ class FarStore:
 
     def gather(self, layer: int, slots: Sequence[int]) -> Gathered:
         """As KVStore.gather."""
-        return self.store.gather(layer, [self._slot(slot) for slot in slots])
+        return self._gathered(self.store.gather, layer, slots)
+
+    def scales(self, layer: int, slots: Sequence[int]) -> Gathered:
+        """As QuantisedStore.scales."""
+        return self._gathered(self.store.scales, layer, slots)
+
+    def copy_rows(self, pairs: Pairs) -> None:
+        """As KVStore.copy_rows."""
+        self.store.copy_rows([(self._slot(source), self._slot(target)) for source, target in pairs])
 
     def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
         """As KVStore.copy_prefix."""
@@ -66,6 +79,9 @@ class FarStore:
     def swap_in(self, pairs: Pairs) -> None:
         """As KVStore.swap_in."""
         self.store.swap_in([(source, self._block(target)) for source, target in pairs])
+
+    def _gathered(self, look: Callable[[int, list[int]], Gathered], layer: int, slots: Sequence[int]) -> Gathered:
+        return look(layer, [self._slot(slot) for slot in slots])
 
     def _block(self, block: int) -> int:
         """Returns the place of a block; an unknown block stays unknown."""

@@ -56,7 +56,7 @@ class KernelMoves:
 
     def store(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Stores keys[i] and values[i], [token, head, dim], in slots[i]; not where that is negative."""
-        self._before_a_write()
+        self.before_a_write()
         k, v = (as_words(rows.contiguous(), self._row_word) for rows in (keys, values))
         kv_kernels.scatter(self.rows, layer, slots.contiguous(), k, v)
 
@@ -71,7 +71,7 @@ class KernelMoves:
 
     def move(self, pairs: Pairs, tail: int) -> None:
         """Copies device blocks as if all at once, of the last pair only `tail` tokens unless that is 0."""
-        self._before_a_write()
+        self.before_a_write()
         if len(pairs) == 1:
             source, target = pairs[0]
             if source != target:
@@ -136,12 +136,18 @@ class KernelMoves:
 
     def stamp(self, slots: torch.Tensor, stamps: torch.Tensor) -> None:
         """Writes stamps[i] (int64) to every plane of slots[i] (int64), in each another form."""
-        self._before_a_write()
+        self.before_a_write()
         kv_kernels.stamp_fill(self.rows, self.layers, slots.contiguous(), stamps.contiguous())
 
     def verify(self, slots: torch.Tensor, stamps: torch.Tensor) -> torch.Tensor:
         """Counts the words in the planes of slots[i] that are not those of stamps[i]: int32 [slot], on the device."""
         return kv_kernels.stamp_verify(self.rows, self.layers, slots.contiguous(), stamps.contiguous())
+
+    def before_a_write(self) -> None:
+        """Lets the current stream wait for a swap that still reads device blocks."""
+        if self._swapping_out is not None:
+            torch.cuda.current_stream(self._planes.device).wait_event(self._swapping_out)
+            self._swapping_out = None
 
     def _blocks(self, elements: torch.Tensor, plane_stride: int, block_stride: int) -> Blocks:
         return Blocks(as_words(elements, self._word), plane_stride, block_stride)
@@ -162,11 +168,6 @@ class KernelMoves:
         elif pairs:
             pinned = torch.tensor(pairs, dtype=torch.int64, pin_memory=self._planes.is_cuda)
             copy.many(pinned.to(self._planes.device, non_blocking=True), tail)
-
-    def _before_a_write(self) -> None:
-        if self._swapping_out is not None:
-            torch.cuda.current_stream(self._planes.device).wait_event(self._swapping_out)
-            self._swapping_out = None
 
     @contextmanager
     def _beside(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import torch
 
 from kvlockstep.reference.errors import InvalidArgument, UnknownSlot
 from kvlockstep.reference.kv.shape import KVShape, blocks_within
-from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, Rows
+from kvlockstep.reference.kv_store.contract import LAYOUTS, PAD_SLOT, Rows
 
 if TYPE_CHECKING:
     from kvlockstep.impl.kv_store.moves import KernelMoves
@@ -54,9 +54,11 @@ class KVStore:
         kernels: bool | None = None,
     ) -> None:
         shape.check()
+        if shape.given:
+            raise InvalidArgument(f"shape={shape}: a KVStore keeps rows as they are given; a QuantisedStore quantises")
         if blocks < 0 or block_size < 1 or host_blocks < 0 or layout not in LAYOUTS:
             raise InvalidArgument(f"{blocks=}, {block_size=}, {host_blocks=}, {layout=}")
-        layers, *row, dtype = shape
+        layers, row, dtype = shape.layers, [shape.heads, shape.head_dim], shape.dtype
         self.shape = shape
         self.block_size = block_size
         self.device = torch.device(device)
@@ -66,7 +68,7 @@ class KVStore:
         outer, token = ((layers, 2), row) if self._layered else ((2,), [layers, *row])
         self._token = prod(token)
         planes, width = prod(outer), block_size * self._token
-        self._planes = torch.zeros(planes, blocks, width, dtype=self._word, device=self.device)
+        self._planes = self._room(planes, blocks, width)
         self._host = torch.zeros(host_blocks, planes, width, dtype=self._word, pin_memory=self.device.type == "cuda")
         self._bits = self._planes.view(*outer, blocks, block_size, *token)
         self._host_bits = self._host.view(host_blocks, *outer, block_size, *token).movedim(0, len(outer))
@@ -122,12 +124,16 @@ class KVStore:
 
         Raises UnknownSlot, InvalidArgument for an unknown layer, a repeated slot, or rows that do not fit.
         """
+        self.check_write(layer, slots)
+        k, v = (elements(rows, len(slots), self.shape, self.device) for rows in (keys, values))
+        self.store(layer, self._index(slots), k, v)
+
+    def check_write(self, layer: int, slots: Sequence[int]) -> None:
+        """Raises UnknownSlot, InvalidArgument for an unknown layer or a slot that comes twice."""
         real = [slot for slot in slots if slot != PAD_SLOT]
         self._check_layer("write", layer)
         _check("write", real, self._blocks * self.block_size)
         _check_once("write", real)
-        k, v = self._elements(keys, len(slots)), self._elements(values, len(slots))
-        self.store(layer, self._index(slots), k, v)
 
     def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The rows of K and of V in these slots. Raises UnknownSlot, InvalidArgument for an unknown layer."""
@@ -160,6 +166,14 @@ class KVStore:
         self._check_pairs("copy_blocks", pairs, self._blocks, self._blocks)
         self._move(list(pairs), 0)
 
+    def copy_rows(self, pairs: Pairs) -> None:
+        """Copies slot to slot in all layers, as if all at once. Raises like `copy_blocks`."""
+        slots = self._blocks * self.block_size
+        self._check_pairs("copy_rows", pairs, slots, slots)
+        sources, targets = self._index(list(pairs)).view(-1, 2).unbind(1)
+        for layer in range(self.shape.layers):
+            self.store(layer, targets, *self.load(layer, sources))
+
     def swap_out(self, pairs: Pairs) -> None:
         """Copies device blocks to host blocks. Raises UnknownSlot, InvalidArgument if a target comes twice."""
         self._check_pairs("swap_out", pairs, self._blocks, self._host_blocks)
@@ -181,6 +195,10 @@ class KVStore:
         for source, target, n in runs(pairs):
             blocks = self._host.narrow(0, source, n).to(self.device, non_blocking=True)
             self._planes.narrow(1, target, n).copy_(blocks.transpose(0, 1))
+
+    def _room(self, planes: int, blocks: int, width: int) -> torch.Tensor:
+        """Words for all planes [plane, block, word], all 0."""
+        return torch.zeros(planes, blocks, width, dtype=self._word, device=self.device)
 
     def _move(self, pairs: list[tuple[int, int]], tail: int) -> None:
         """Copies blocks as if all at once, of the last pair only `tail` tokens unless it is 0.
@@ -216,19 +234,6 @@ class KVStore:
         blocks, offsets = slots // self.block_size, slots % self.block_size
         return self._layer(kv, layer, 0)[blocks, offsets], self._layer(kv, layer, 1)[blocks, offsets]
 
-    def _elements(self, rows: Rows, tokens: int) -> torch.Tensor:
-        """Rows of bit patterns as [token, head, dim] of the dtype. Raises InvalidArgument."""
-        _, heads, dim, dtype = self.shape
-        try:
-            numbers = np.array(rows, dtype=np.int64).reshape(tokens, heads * dim)
-            fits = len(rows) == tokens and not np.any((numbers < 0) | (numbers >= 256**self.shape.item_bytes))
-        except (ValueError, OverflowError):
-            fits = False
-        if not fits:
-            raise InvalidArgument(f"write: one row of {heads * dim} {dtype} elements for each slot")
-        words = torch.from_numpy(numbers.astype(self._numpy_word).view(_signed(self._numpy_word)))
-        return words.view(tokens, heads, dim).to(self.device).view(self.kv.dtype)
-
     def _patterns(self, k: torch.Tensor, v: torch.Tensor) -> tuple[list[list[int]], list[list[int]]]:
         keys, values = ((t.flatten(1).cpu().numpy().view(self._numpy_word).tolist()) for t in (k, v))
         return keys, values
@@ -249,6 +254,11 @@ class KVStore:
             _check_once(operation, [target for _, target in pairs])
 
 
+def on_device(*sizes: Any) -> KVStore:
+    """Our kernels on a card."""
+    return KVStore(*sizes, device="cuda")
+
+
 def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
     """Pairs as (first source, first target, how many) where both go up by one."""
     source = target = n = 0
@@ -261,6 +271,21 @@ def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
         source, target, n = s, t, 1
     if n:
         yield source, target, n
+
+
+def elements(rows: Rows, tokens: int, shape: KVShape, device: torch.device) -> torch.Tensor:
+    """Rows of bit patterns as [token, head, dim] of the dtype. Raises InvalidArgument."""
+    heads, dim = shape.heads, shape.head_dim
+    _, word = WORDS[shape.item_bytes]
+    try:
+        numbers = np.array(rows, dtype=np.int64).reshape(tokens, heads * dim)
+        fits = len(rows) == tokens and not np.any((numbers < 0) | (numbers >= 256**shape.item_bytes))
+    except (ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise InvalidArgument(f"write: one row of {heads * dim} {shape.dtype} elements for each slot")
+    words = torch.from_numpy(numbers.astype(word).view(_signed(word)))
+    return words.view(tokens, heads, dim).to(device).view(DTYPES[shape.dtype])
 
 
 def _signed(word: Any) -> Any:

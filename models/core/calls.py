@@ -16,7 +16,10 @@ TRACEBACK_LINES = 12
 
 
 class StepTimeout(BaseException):
-    """Raised by a watchdog inside a call that does not return; a BaseException so that no target swallows it."""
+    """Raised by a watchdog inside a call that does not return; a BaseException so that no target swallows it.
+
+    Its arguments are lines that say where the call was cut off.
+    """
 
 
 R = TypeVar("R")
@@ -65,7 +68,7 @@ def unexpected(error: BaseException, call: str) -> Divergence:
     if isinstance(error, Divergence):
         return error
     if isinstance(error, StepTimeout):
-        return Divergence(TERMINATION.id, f"{call} did not return within the time limit")
+        return Divergence(TERMINATION.id, f"{call} did not return within the time limit", error.args)
     try:
         # The text of an error is code of the target as well: it may take too long, or raise.
         text, traceback_lines = enter_target(_told, (error,))

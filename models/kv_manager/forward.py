@@ -43,15 +43,20 @@ def read(session: Session, request: Request, tables: dict[str, list[int]], stop:
     """Reads positions [0, stop) of a request. Raises Divergence if it lacks a slot, or if one holds the wrong KV."""
     session.checks.subject = request.name
     # Otherwise the memory would be read beyond the end of the table.
-    session.checks.check(laws.coverage, len(tables[request.name]) * session.tables.entry_size, stop)
+    _check_coverage(session, request, tables, stop)
     session.contents.read(request, tables, stop)
+
+
+def _check_coverage(session: Session, request: Request, tables: dict[str, list[int]], stop: int) -> None:
+    slots = len(tables[request.name]) * session.tables.entry_size
+    session.checks.check(laws.coverage, slots, stop, f" of {request.name}")
 
 
 def _write(session: Session, request: Request, tables: dict[str, list[int]]) -> None:
     table, size = tables[request.name], session.tables.entry_size
     stop = request.computed + request.pending
     session.checks.subject = request.name
-    session.checks.check(laws.coverage, len(table) * size, stop)
+    _check_coverage(session, request, tables, stop)
     session.contents.write(request, tables, request.computed, stop)
     block_size, written = session.traits.block_size, table[request.computed // size : -(-stop // size)]
     session.occupancy.written.update(slot // block_size for slot in written)

@@ -137,7 +137,7 @@ class ManagerJudge(OneTable):
         aborted instead of committed.
         """
         require(self.allows("forward") and set(abort) <= set(self.scheduled))
-        due = self.copies_of(self.adapter.copies) or []
+        due = self._due_copies()
         self._answer = Answer(text=self.copies_text(due)) if due else DONE
         self.copy(due)
         self._call(self.adapter.launch)
@@ -286,4 +286,10 @@ class ManagerJudge(OneTable):
         self._call(self.adapter.commit, request.name, n)
         request.computed += n
         if self.traits.copies_at_commit:
-            self.copy(self.copies_of(self.adapter.copies) or [], f"when {request.name} was committed")
+            self.copy(self._due_copies(), f"when {request.name} was committed")
+
+    def _due_copies(self) -> list[Any]:
+        due = self.copies_of(self.adapter.copies)
+        if due is None:
+            raise Divergence(ERROR_CONTRACT.id, "copies returned None, not a list of copies")
+        return due

@@ -7,7 +7,7 @@ from collections import Counter
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.kv_store import SPECIAL_BITS, Held, View, pairs_of
 from kvlockstep.properties.law import Refused, Step
-from kvlockstep.reference.kv_store import PAD_SLOT
+from kvlockstep.reference.kv_store.contract import PAD_SLOT, StoreTraits
 
 GOALS = (
     Goal("overwritten", "a slot is written again"),
@@ -40,10 +40,36 @@ GOALS = (
     Goal("unknown_layer", "a call names a layer that does not exist"),
     Goal("bad_row", "a row has the wrong length or an element that is too wide"),
     Goal("short_table", "a table is too short for its prefix"),
+    Goal("row", "a slot with content is copied alone", when="copies_rows"),
+    Goal("rows_chain", "a slot is the target of one copy and the source of another", when="copies_rows"),
+    Goal("scales_read", "the scales of a slot with content are read", when="quantises"),
+    Goal("scales_copied", "a slot is copied onto one with other scales", when="quantises"),
     Goal("budget_exact", "a budget is a multiple of a block's bytes"),
     Goal("budget_one_less", "a budget is one byte short of another block"),
     Goal("budget_negative", "a budget is negative"),
 )
+
+# The goals that only this copy meets.
+BY_COPY = {
+    "copy_blocks": ("copy", "run", "scattered", "one_to_many", "onto_itself", "chain", "cycle"),
+    "copy_prefix": (
+        *("prefix", "prefix_tail", "prefix_nothing", "prefix_longer_table", "prefix_overlap", "short_table"),
+    ),
+    "swap_out": ("swap_out", "host_reuse"),
+    "swap_in": ("swap_in", "round_trip"),
+}
+OVERLAPPING = ("onto_itself", "chain", "cycle", "prefix_overlap", "rows_chain")
+
+
+def unreachable(traits: StoreTraits) -> set[str]:
+    """The goals that a target with these traits cannot meet."""
+    copies = traits.copies.split()
+    missing = {goal.id for goal in GOALS if goal.when is not None and not getattr(traits, goal.when)}
+    missing |= {goal for copy, goals in BY_COPY.items() if copy not in copies for goal in goals}
+    missing |= {"swap_many"} if not {"swap_out", "swap_in"} & {*copies} else set()
+    missing |= {*OVERLAPPING} if traits.apart else set()
+    missing |= {"swap_in", "round_trip"} if "swap_out" not in copies else set()
+    return missing | ({"special_bits", "special_copied"} if traits.quantises else set())
 
 
 def notice(met: Counter[str], step: Step[View, Held]) -> None:
@@ -55,6 +81,9 @@ def notice(met: Counter[str], step: Step[View, Held]) -> None:
     match op.name:
         case "write":
             _notice_write(met, step)
+        case "scales" | "scales_host":
+            planes = step.before.host if op.name == "scales_host" else step.before.device
+            met["scales_read"] += any(any(planes[op.args["layer"]][0][slot]) for slot in op.args["slots"])
         case "gather" | "gather_host":
             slots = op.args["slots"]
             met["gathered_twice"] += len(set(slots)) < len(slots)
@@ -87,7 +116,7 @@ def _notice_write(met: Counter[str], step: Step[View, Held]) -> None:
     met["padding"] += 0 < len(real) < len(args["slots"])
     met["all_padding"] += not real and bool(args["slots"])
     met["one_layer"] += args["layer"] is not None and step.held.shape.layers > 1
-    met["special_bits"] += any(stamp % 3 == 0 for stamp in args["stamps"])
+    met["special_bits"] += not step.held.shape.given and any(stamp % 3 == 0 for stamp in args["stamps"])
     met["overwritten"] += any(any(step.before.device[-1][0][slot]) for slot in real)
 
 
@@ -100,8 +129,16 @@ def _notice_copy(met: Counter[str], step: Step[View, Held]) -> None:
     if op.name == "copy_prefix":
         _notice_prefix(met, step, content)
         return
+    if step.held.shape.given:
+        planes = {side: getattr(step.before, side)[-1][2] for side in ("device", "host")}
+        met["scales_copied"] += any(planes[a][s] != planes[b][t] for (a, s), (b, t) in moved)
+    if op.name == "copy_rows":
+        sources, targets = {s for s, _ in moved}, {t for _, t in moved}
+        met["row"] += content
+        met["rows_chain"] += content and bool(sources & targets)
+        return
     special = SPECIAL_BITS[step.held.shape.dtype][:3]
-    met["special_copied"] += any(
+    met["special_copied"] += not step.held.shape.given and any(
         bits in special for (side, slot), _ in moved for bits in getattr(step.before, side)[-1][0][slot]
     )
     if op.name != "copy_blocks":

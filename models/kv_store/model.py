@@ -1,46 +1,25 @@
-"""Model of kv_store: writes, gathers, prefix and block copies of every shape, swaps, bad arguments."""
+"""Model of kv_store: what an operation does, what is seen of a store, and what makes an operation simpler."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope, simpler_args
-from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
+from kvlockstep.models.core.op import Op, require
 from kvlockstep.models.core.picture import Picture
-from kvlockstep.models.kv_store.goals import GOALS, notice
+from kvlockstep.models.kv_store.commands import KVStoreCommands, KVStoreScope
+from kvlockstep.models.kv_store.goals import GOALS, notice, unreachable
 from kvlockstep.models.kv_store.operations import OPERATIONS
 from kvlockstep.models.kv_store.picture import picture
-from kvlockstep.properties.kv_store import LAWS, NEGATIVE, TOO_SHORT, TOO_WIDE, Held, View, row_of
+from kvlockstep.models.requests.adapter import named
+from kvlockstep.properties.kv_store import LAWS, Held, View, row_of
 from kvlockstep.properties.law import Step
-from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape
-from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, KVStore
-
-STAMPS = tuple(range(1, 48))
-MOST_PAIRS = 4
-PAIR_KINDS = ("any", "any", "run", "chain", "cycle")
-
-
-@dataclass(frozen=True)
-class KVStoreScope(Scope):
-    """Tokens are written with `stamps`, all of STAMPS if empty. `exhaustive`: few operations, but each of them."""
-
-    blocks: int
-    block_size: int
-    host_blocks: int
-    layers: int
-    heads: int
-    head_dim: int
-    dtype: str
-    layout: str
-    stamps: tuple[int, ...] = ()
-    exhaustive: bool = False
-
-    def shown(self) -> dict[str, Any]:
-        return {name: value for name, value in self.to_json().items() if name not in ("stamps", "exhaustive")}
+from kvlockstep.reference.kv.shape import ITEM_BYTES
+from kvlockstep.reference.kv_store.contract import LAYOUTS
+from kvlockstep.reference.kv_store.store import KVStore
 
 
 def _scopes() -> Iterable[KVStoreScope]:
@@ -63,7 +42,7 @@ def _scopes() -> Iterable[KVStoreScope]:
             yield KVStoreScope(blocks, size, host, *next(shapes), next(dtypes), layout)
 
 
-class KVStoreModel(LockstepModel[KVStoreScope]):
+class KVStoreModel(KVStoreCommands):
     contract = "kv_store"
     laws = LAWS
     reference_type = KVStore
@@ -82,109 +61,13 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
             "blocks": scope.blocks,
             "block_size": scope.block_size,
             "host_blocks": scope.host_blocks,
-            "shape": self._shape(),
+            "shape": self.shape,
             "layout": scope.layout,
         }
 
-    # Copies come before writes, so that exploration reaches a state by a copy where it can: what a copy leaves behind
-    # besides its content shows in the steps from there.
-    @command(5)
-    def copy_blocks(self, pick: Pick) -> Op:
-        """Blocks are copied: apart, in runs, in chains or in cycles."""
-        return Op("copy_blocks", pairs=self._pairs(pick, self.scope.blocks, self.scope.blocks))
-
-    @command(4)
-    def copy_prefix(self, pick: Pick) -> Op:
-        """A prefix is copied from one table to another, which may share blocks."""
-        scope = self.scope
-        blocks = list(range(scope.blocks))
-        length = pick(range(1, min(scope.blocks, 2 if scope.exhaustive else scope.blocks) + 1))
-        source = sample(pick, blocks, length)
-        target = sample(pick, blocks, length)
-        if scope.exhaustive:
-            tokens = pick(range((length - 1) * (scope.block_size + 1), length * scope.block_size + 1))
-        else:
-            tokens = max(
-                0, min(length * scope.block_size, pick(range(length + 1)) * scope.block_size + pick((-1, 0, 0, 1)))
-            )
-        return Op("copy_prefix", source=source, target=target, tokens=tokens)
-
-    @command(3)
-    def swap_out(self, pick: Pick) -> Op:
-        """Blocks are copied to the host."""
-        return Op("swap_out", pairs=self._pairs(pick, self.scope.blocks, self.scope.host_blocks))
-
-    @command(3)
-    def swap_in(self, pick: Pick) -> Op:
-        """Blocks are copied from the host."""
-        return Op("swap_in", pairs=self._pairs(pick, self.scope.host_blocks, self.scope.blocks))
-
-    @command(6)
-    def write(self, pick: Pick) -> Op:
-        """K and V of some tokens are written, in one layer or in all."""
-        scope, slots = self.scope, list(range(self._slots()))
-        if scope.exhaustive:
-            padded = pick(([], [PAD_SLOT]))
-            return Op(
-                "write", layer=None, slots=[*padded, pick(slots)], stamps=[*(2 for _ in padded), pick(scope.stamps)]
-            )
-        chosen = sample(pick, slots, pick((len(slots), 1, scope.block_size, 2, 1, 0)))
-        chosen = [PAD_SLOT if pick((True, *[False] * 7)) else slot for slot in chosen]
-        layer = pick((None, *range(scope.layers)))
-        return Op("write", layer=layer, slots=chosen, stamps=[pick(scope.stamps or STAMPS) for _ in chosen])
-
-    @command(2)
-    def gather(self, pick: Pick) -> Op:
-        """Some slots are read, on the device or on the host."""
-        scope = self.scope
-        side = pick(("gather", "gather", "gather_host")[scope.exhaustive :])
-        slots = range((scope.host_blocks if side == "gather_host" else scope.blocks) * scope.block_size)
-        if scope.exhaustive:
-            return Op(side, layer=scope.layers - 1, slots=[*reversed(slots), slots[0]])
-        count = pick((0, 1, 2, 3, 5)) if slots else 0
-        return Op(side, layer=pick(range(scope.layers)), slots=[pick(slots) for _ in range(count)])
-
-    @command(1)
-    def blocks_within(self, pick: Pick) -> Op:
-        """The blocks that fit in a budget are asked for."""
-        block_bytes = self.scope.block_size * self._shape().token_bytes
-        return Op("blocks_within", budget=max(-1, pick((0, 1, 2, 1000)) * block_bytes + pick((-1, 0, 1))))
-
-    @command(2)
-    def malformed(self, pick: Pick) -> Op:
-        """An argument is out of range, repeated, or of the wrong size."""
-        scope = self.scope
-        slots, blocks, host, layers = self._slots(), scope.blocks, scope.host_blocks, scope.layers
-        if not blocks:
-            raise NotEnabled
-        last = blocks - 1
-        bad = [
-            Op("write", layer=0, slots=[0, slots], stamps=[1, 1]),
-            Op("write", layer=0, slots=[PAD_SLOT - 1], stamps=[1]),
-            Op("write", layer=layers, slots=[0], stamps=[1]),
-            Op("write", layer=-1, slots=[0], stamps=[1]),
-            Op("write", layer=0, slots=[0], stamps=[]),
-            *(Op("write", layer=0, slots=[0], stamps=[stamp]) for stamp in (TOO_WIDE, TOO_SHORT, NEGATIVE)),
-            Op("write", layer=0, slots=[last, last], stamps=[1, 1]),
-            Op("gather", layer=0, slots=[0, slots]),
-            Op("gather", layer=0, slots=[PAD_SLOT]),
-            Op("gather", layer=layers, slots=[0]),
-            Op("gather_host", layer=0, slots=[host * scope.block_size]),
-            Op("copy_prefix", source=[0], target=[last], tokens=scope.block_size + 1),
-            Op("copy_prefix", source=[0], target=[last], tokens=-1),
-            Op("copy_prefix", source=[blocks], target=[last], tokens=1),
-            Op("copy_prefix", source=[0], target=[-1], tokens=1),
-            Op("copy_prefix", source=[0, last], target=[last, last], tokens=2 * scope.block_size),
-            Op("copy_blocks", pairs=[(0, last), (last, last)]),
-            Op("copy_blocks", pairs=[(0, last), (0, blocks)]),
-            Op("copy_blocks", pairs=[(0, last), (-1, 0)]),
-            Op("swap_out", pairs=[(0, host)]),
-            Op("swap_out", pairs=[(-1, 0)] if host else [(blocks, host)]),
-            Op("swap_in", pairs=[(host, 0)]),
-            *(Op("swap_out", pairs=[(0, 0), (last, 0)]) for _ in range(host > 0)),
-            *(Op("swap_in", pairs=[(0, 0), (host - 1, 0)]) for _ in range(host > 0)),
-        ]
-        return pick(bad)
+    def step(self, op: Op) -> Any:
+        require(self._legal(op))
+        return super().step(op)
 
     def perform(self, system: Any, op: Op) -> Any:
         args = op.args
@@ -192,13 +75,13 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
             case "write":
                 layers = range(self.scope.layers) if args["layer"] is None else (args["layer"],)
                 for layer in layers:
-                    k, v = ([row_of(s, layer, plane, self._shape()) for s in args["stamps"]] for plane in (0, 1))
+                    k, v = ([row_of(s, layer, plane, self.shape) for s in args["stamps"]] for plane in (0, 1))
                     system.write(layer, list(args["slots"]), k, v)
                     # A store that keeps the caller's rows instead of their bits shows.
                     for row in (*k, *v):
                         row.clear()
                 return None
-            case "gather" | "gather_host":
+            case "gather" | "gather_host" | "scales" | "scales_host":
                 keys, values = getattr(system, op.name)(args["layer"], list(args["slots"]))
                 return keys, values
             case "copy_prefix":
@@ -211,20 +94,27 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
         scope = self.scope
         slots, host = list(range(self._slots())), list(range(scope.host_blocks * scope.block_size))
         layers = range(scope.layers)
-        return View(
-            [system.gather(layer, slots) for layer in layers],
-            [system.gather_host(layer, host) for layer in layers],
-            system.memory_bytes,
-        )
+        device = [tuple(system.gather(layer, slots)) for layer in layers]
+        hosted = [tuple(system.gather_host(layer, host)) for layer in layers]
+        if self.traits.quantises:
+            device = [(*rows, *system.scales(layer, slots)) for layer, rows in enumerate(device)]
+            hosted = [(*rows, *system.scales_host(layer, host)) for layer, rows in enumerate(hosted)]
+        return View(device, hosted, system.memory_bytes, system.strays() if self.traits.guarded else 0)
 
     def draw(self, view: View) -> Picture:
         return picture(view, self.held)
 
     def nothing_held(self) -> Held:
-        return Held(self.scope.blocks, self.scope.block_size, self.scope.host_blocks, self._shape())
+        return Held(self.scope.blocks, self.scope.block_size, self.scope.host_blocks, self.shape)
 
     def holds_after(self, held: Held, op: Op, outcome: Any) -> Held:
         return held
+
+    def unreachable(self) -> set[str]:
+        return unreachable(self.traits)
+
+    def describe(self) -> dict[str, Any]:
+        return {**named(self.target), "traits": self.traits}
 
     def notice(self, step: Step[View, Held]) -> None:
         notice(self.goals_met, step)
@@ -251,29 +141,15 @@ class KVStoreModel(LockstepModel[KVStoreScope]):
             if all(len(pair) == 2 for pair in simpler.args.get("pairs", ())):
                 yield simpler
 
-    def _shape(self) -> KVShape:
-        scope = self.scope
-        return KVShape(scope.layers, scope.heads, scope.head_dim, scope.dtype)
-
-    def _slots(self) -> int:
-        return self.scope.blocks * self.scope.block_size
-
-    def _pairs(self, pick: Pick, sources: int, targets: int) -> list[tuple[int, int]]:
-        """Pairs with different targets, between blocks of one or of two sides."""
-        if not sources or not targets:
-            raise NotEnabled
-        most = min(sources, targets, MOST_PAIRS)
-        if self.scope.exhaustive:
-            chosen = sample(pick, range(targets), pick(range(1, min(targets, 2) + 1)))
-            return [(pick(range(sources)), target) for target in chosen]
-        kind = pick(PAIR_KINDS)
-        n = pick(range(most, -1 if kind == "any" else 0, -1))
-        if kind == "any":
-            return [(pick(range(sources)), target) for target in sample(pick, range(targets), n)]
-        if kind == "run":
-            first, to = pick(range(sources - n + 1)), pick(range(targets - n + 1))
-            return [(first + i, to + i) for i in range(n)]
-        blocks = sample(pick, range(min(sources, targets)), n)
-        after = [*blocks[1:], blocks[0]]
-        pairs = list(zip(blocks, after, strict=True))
-        return pairs[:-1] if kind == "chain" and n > 1 else pairs
+    def _legal(self, op: Op) -> bool:
+        """Tells whether the traits allow an operation; a simpler one may have other pairs."""
+        if not self.can(op.name):
+            return False
+        args = op.args
+        pairs = (
+            list(zip(args["source"], args["target"], strict=False))
+            if op.name == "copy_prefix"
+            else args.get("pairs", ())
+        )
+        within = self.traits.apart and op.name in ("copy_blocks", "copy_prefix", "copy_rows")
+        return not within or not {s for s, _ in pairs} & {t for _, t in pairs}

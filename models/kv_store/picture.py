@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlockstep.models.core.picture import CACHED, FREE, Cell, Picture, Table, numbers
-from kvlockstep.properties.kv_store import Held, View
+from kvlockstep.properties.kv_store import PLANES, Held, View
 
 
 def picture(view: View, held: Held) -> Picture:
@@ -11,8 +11,11 @@ def picture(view: View, held: Held) -> Picture:
     cells, rows = {}, []
     for where, planes, offset in (("device", view.device, 0), ("host", view.host, held.blocks * held.block_size)):
         for slot in range(len(planes[0][0]) if planes else 0):
-            texts = [f"layer {n}: K {numbers(k[slot])} V {numbers(v[slot])}" for n, (k, v) in enumerate(planes)]
-            blank = not any(any(k[slot]) or any(v[slot]) for k, v in planes)
+            texts = [
+                f"layer {n}: {' '.join(f'{name} {numbers(p[slot])}' for name, p in zip(PLANES, layer, strict=False))}"
+                for n, layer in enumerate(planes)
+            ]
+            blank = not any(any(plane[slot]) for layer in planes for plane in layer)
             label = numbers(planes[0][0][slot])
             content = f"{where} slot {slot}: {'; '.join(texts)}"
             cells[offset + slot] = Cell(FREE, (), 0, content) if blank else Cell(CACHED, (label,), 0, content)

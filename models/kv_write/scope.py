@@ -59,12 +59,13 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
     rest, given = divmod(rest, len(dtypes))
     kept = codes[rest % len(codes)]
     dims = [_power(dim) if traits.power_of_two else dim for dim in (scope.key_dim, scope.value_dim)]
+    size = _power(scope.block_size) if traits.power_of_two else scope.block_size
     own = traits.own_dims and layouts[layout] != "paired"
     return Geometry(
-        blocks=scope.blocks,
-        block_size=_power(scope.block_size) if traits.power_of_two else scope.block_size,
+        blocks=scope.blocks * size if traits.latent else scope.blocks,
+        block_size=1 if traits.latent else size,
         layers=scope.layers,
-        heads=scope.heads,
+        heads=1 if traits.latent else scope.heads,
         key_dim=dims[0],
         value_dim=dims[1] if own else dims[0],
         given=dtypes[given],

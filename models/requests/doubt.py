@@ -29,6 +29,8 @@ def with_blocks(
     elif free_before is not None and free is not None:
         blocks = (blocks | occupancy.blocks_of(free_before)) - occupancy.held - occupancy.blocks_of(free)
     where = _where(sorted(blocks), -(-abs(slots) // occupancy.block_size))
+    if not occupancy.seen and occupancy.counts_blocks(slots):
+        where += "; do both count slots, not blocks?"
     return Divergence(wrong.law, wrong.message + where, wrong.details)
 
 

@@ -51,6 +51,11 @@ class Occupancy:
         """Returns the number of blocks for that many tokens."""
         return -(-tokens // self.block_size)
 
+    def counts_blocks(self, lost: int) -> bool:
+        """Tells whether a manager that holds nothing seems to count blocks where it should count slots."""
+        smaller, larger = sorted((self._total, self._total - lost))
+        return smaller * self.block_size == larger
+
     def blocks_of(self, entries: Iterable[int]) -> set[int]:
         """Returns the blocks that stand in a table, or in part of one."""
         size = self.block_size

@@ -92,7 +92,7 @@ def hit_bounds(cached: object, known: int) -> str | None:
     """A hit has from 0 tokens to one less than the request has, so at least one token is computed."""
     if isinstance(cached, int) and not isinstance(cached, bool) and 0 <= cached < known:
         return None
-    return f"admit returned {cached!r} cached tokens for a request of {counted(known, 'token')}"
+    return f"admit returned {cached!r} for a request of {counted(known, 'token')}"
 
 
 @law("kv_manager", answers=("mini-sglang#52", "vllm#10507", "LMCache#3130", "atlas#373"))
@@ -206,7 +206,8 @@ def admission_honesty(needed: int, room: int, what: str) -> str | None:
     """Rule 5: the manager refuses a request only if it does not fit."""
     if needed > room:
         return None
-    return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {room} are not held"
+    are = "is" if room == 1 else "are"
+    return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {room} {are} held by no live request"
 
 
 @law("kv_manager", answers=("TensorRT-LLM#13320", "sglang#31616"))

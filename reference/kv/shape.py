@@ -10,30 +10,44 @@ from typing import NamedTuple
 from kvlockstep.reference.errors import InvalidArgument
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
+CODES = ("float8_e4m3fn", "int8")
+SCALE_BYTES = 4
 
 
 class KVShape(NamedTuple):
-    """The KV of one token: K and V of `heads` x `head_dim` elements of `dtype` in each of `layers` layers."""
+    """The KV of one token: K and V of `heads` x `head_dim` elements of `dtype` in each of `layers` layers.
+
+    Rows that are `given` in another dtype are kept as codes of `dtype`, with a float32 scale for each head.
+    """
 
     layers: int
     heads: int
     head_dim: int
     dtype: str
+    given: str = ""
 
     def check(self) -> None:
-        """Raises InvalidArgument if a size is not positive or the dtype is none of ITEM_BYTES."""
+        """Raises InvalidArgument if a size is not positive, or a dtype none of ITEM_BYTES or of no use for codes."""
         if min(self.layers, self.heads, self.head_dim) < 1 or self.dtype not in ITEM_BYTES:
             raise InvalidArgument(f"shape={self}: sizes are positive and the dtype one of {', '.join(ITEM_BYTES)}")
+        if self.given and (self.dtype not in CODES or self.given in CODES or self.given not in ITEM_BYTES):
+            raise InvalidArgument(f"shape={self}: codes are {' or '.join(CODES)}, and floats are given")
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element as it is kept."""
         return ITEM_BYTES[self.dtype]
 
     @property
+    def given_bytes(self) -> int:
+        """Bytes of one element as it is given."""
+        return ITEM_BYTES[self.given or self.dtype]
+
+    @property
     def token_bytes(self) -> int:
-        """Bytes of one token's K and V in all layers."""
-        return 2 * self.layers * self.heads * self.head_dim * self.item_bytes
+        """Bytes of one token's K and V in all layers, with their scales."""
+        head = self.head_dim * self.item_bytes + (SCALE_BYTES if self.given else 0)
+        return 2 * self.layers * self.heads * head
 
     def shard(self, ranks: int) -> KVShape:
         """Returns the shape on one of `ranks` tensor-parallel ranks: its share of the heads, or one shared head.

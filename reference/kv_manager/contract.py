@@ -23,9 +23,10 @@ class KVManagerTarget(Protocol):
     """
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
-        """Finds and pins the cached prefix, and takes slots for the next `n` tokens of the prompt, or for what is left
-        of it behind the prefix.
-        Returns the number of cached tokens, less than all of them. Returns None to refuse; then nothing is held.
+        """Finds and pins the cached prefix, and takes slots for the next `n` tokens behind it, or for fewer if the
+        prompt ends before: `n` is chosen before the hit is known.
+        Returns the number of cached tokens, 0 if none are, less than all of them. Returns None to refuse; then nothing
+        is held.
         After `preempt` the same id comes back with all the tokens known so far.
         """
 

@@ -26,8 +26,9 @@ RULES = {
     ),
     5: "The judge checks hits, equal writes and early publishing as in kv_manager: when they are read.",
     6: (
-        "A preempted request holds nothing. It comes back with all its sampled tokens and all accepted "
-        "drafts. That includes those in flight at its preemption, unless `drops_late_tokens`."
+        "A preempted request holds nothing, and is not in the batch that preempts it. It comes back "
+        "with all its sampled tokens and all accepted drafts. That includes those in flight at its "
+        "preemption, unless `drops_late_tokens`."
     ),
     7: (
         "A request that has ended, or was aborted, may hold its slots and stand in a queue until its "

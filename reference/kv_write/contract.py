@@ -67,6 +67,9 @@ class WriteTraits:
     repeats: bool = trait(False, "A slot may come twice in a call. Each of its elements is then one of the writers'.")
     own_strides: bool = trait(False, "V may have other strides than K.")
     own_dims: bool = trait(False, "V may have another head dim than K.")
+    latent: bool = trait(
+        False, "It keeps rows of one head in blocks of one token, as attention with a latent of K and V does."
+    )
     power_of_two: bool = trait(False, "Head dims and block sizes must be powers of two.")
     narrow_rows: bool = trait(True, "Rows may have elements that are all equal, all zero or tiny. Else none is.")
     can_gather: bool = trait(False, "There is `gather(layer, slots)`.", method="gather")

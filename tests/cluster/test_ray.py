@@ -12,6 +12,7 @@ pytest.importorskip("redis", reason="redis is not installed; make cluster instal
 
 from kvlockstep.campaign.ray_workers import ray_workers
 from kvlockstep.campaign.redis_store import RedisStore
+from kvlockstep.core.capture import output_shown
 from kvlockstep.core.errors import UsageError
 from kvlockstep.targets import resolve
 
@@ -37,6 +38,26 @@ def test_the_same_findings_as_here(cluster, here, tmp_path):
     assert there.jobs == 2
     assert traces(tmp_path) == traces(here)
     assert sums(tmp_path) == sums(here)
+
+
+def test_what_a_target_prints_there_is_captured_or_shown(cluster, tmp_path, monkeypatch, capfd):
+    (tmp_path / "loud.py").write_text(
+        "from kvlockstep.reference.slot_pool import SlotPool\n\n"
+        "class Loud(SlotPool):\n"
+        "    def occupy(self, slot):\n"
+        "        print('occupying', slot)\n"
+        "        raise RuntimeError('broken')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    target = resolve("slot_pool", "loud:Loud")
+    done = on_ray(target, tmp_path / "captured", cluster, shards=1)
+    (trace, _), *_ = done.findings.values()
+    assert [line.split()[0] for line in trace.printed] == ["occupying"]
+    assert "occupying" not in capfd.readouterr().out
+    with output_shown():
+        on_ray(target, tmp_path / "shown", cluster, shards=1)
+    assert "occupying" in capfd.readouterr().out
 
 
 def test_a_target_that_kills_its_process_there(cluster, tmp_path, monkeypatch):

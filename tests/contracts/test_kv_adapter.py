@@ -165,6 +165,7 @@ def endless() -> Iterator[int]:
         ("slots", lambda: "abc", "slots returned 'abc', not numbers"),
         ("free_slots", lambda: [(0, 1)], "free_slots returned [(0, 1)], not numbers"),
         ("free_slots", endless, "reading the result of free_slots did not return within the time limit"),
+        ("copies", lambda: None, "copies returned None, not a list of copies"),
         ("copies", lambda: [1, 2], "copies returned [1, 2], not (source, target) pairs"),
         ("fork", lambda: True, "fork returned True, not (source, target) pairs"),
         ("avail", lambda: None, "avail returned None, not a number"),

@@ -13,6 +13,7 @@ from watched import watched
 
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.impl.kv_store.far_apart import FarStore
+from kvlockstep.impl.kv_store.quantised import QuantisedStore
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape
 from kvlockstep.reference.kv_store import LAYOUTS
@@ -25,6 +26,8 @@ from kvlockstep.impl.faulty.kv_store._narrow_offsets import NarrowOffsets
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [pytest.mark.gpu] * (DEVICE == "cuda")
 MASK = (1 << 64) - 1
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+ONE = 0x3F800000
 
 
 OFFSET_BITS = 9 if DEVICE == "cpu" else 32
@@ -166,9 +169,39 @@ def test_more_than_two_to_the_31_elements(layout):
         assert not store.moves.verify(first + 16 * block, stamps).any(), block
 
 
-def walk_far(factory, seed):
+def walk_far(factory, seed, steps=300 if DEVICE == "cpu" else 1000):
     make = partial(factory, least_bytes=FAR_BYTES, device=DEVICE)
-    return watched(random_walk, KVStoreModel, make, limit=120.0, seed=seed, steps=300 if DEVICE == "cpu" else 1000)
+    return watched(random_walk, KVStoreModel, make, limit=120.0, seed=seed, steps=steps)
+
+
+def test_codes_and_scales_agree_with_the_reference():
+    """Bit by bit, also without a card: the kernel rounds on integers."""
+    make = partial(QuantisedStore, device=DEVICE, kernels=True)
+    outcome = watched(random_walk, KVStoreModel, make, seed=3, steps=40 if DEVICE == "cpu" else 3000)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.reach["scales_copied"]
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+def test_ties_and_their_neighbours_are_rounded_to_even(given):
+    """The largest number is that of the codes, so that the scale is 1 and each number its own quotient."""
+    codes = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    ties = (codes[1:] + codes[:-1]) / 2
+    numbers = torch.cat([codes, ties, *(torch.nextafter(ties, ties * f) for f in (0, 2)), -ties]).to(given)
+    store = QuantisedStore(1, 1, 0, KVShape(1, 1, len(numbers), "float8_e4m3fn", NAMES[given]), "slot_major")
+    fast = QuantisedStore(1, 1, 0, store.shape, "slot_major", device=DEVICE, kernels=True)
+    for each in (store, fast):
+        rows = numbers.view(1, 1, -1).to(each.codes.device)
+        each.store(0, torch.zeros(1, dtype=torch.int64, device=rows.device), rows, -rows)
+    assert fast.scales(0, [0]) == ([[ONE]], [[ONE]])
+    assert store.gather(0, [0]) == fast.gather(0, [0])
+    assert fast.gather(0, [0])[0][0][:127] == list(range(127))
+
+
+def test_a_store_that_quantises_agrees_far_apart():
+    outcome = walk_far(partial(FarStore, make=QuantisedStore, kernels=True), 3, steps=30 if DEVICE == "cpu" else 300)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.reach["scales_copied"]
 
 
 def test_far_apart_agrees_with_the_reference():

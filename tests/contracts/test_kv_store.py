@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import partial
 
 import pytest
@@ -12,13 +13,22 @@ from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.impl.faulty import faults_of
+from kvlockstep.impl.kv_store.quantised import QuantisedStore
 from kvlockstep.impl.kv_store.store import DTYPES, KVStore, runs
+from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_store import KVStoreModel
-from kvlockstep.properties.kv_store import SPECIAL_BITS
+from kvlockstep.models.kv_store.commands import QUANTISED
+from kvlockstep.properties.kv_store import SPECIAL_BITS, row_of
+from kvlockstep.properties.kv_write.quantised import code_error, decoded_error, scale_error
+from kvlockstep.properties.kv_write.rows import KINDS, SEEDS
 from kvlockstep.reference.errors import InvalidArgument, UnknownSlot
-from kvlockstep.reference.kv.shape import ITEM_BYTES, KVShape, blocks_within
+from kvlockstep.reference.kv.shape import CODES, ITEM_BYTES, KVShape, blocks_within
 from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, KVStoreTarget
 from kvlockstep.reference.kv_store import KVStore as Reference
+from kvlockstep.reference.kv_store.quantising import LEAST_SCALE, quantised
+from kvlockstep.reference.kv_write.contract import WriteTraits
+from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.numbers import decode, encode
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStore], ids=["reference", "optimised"])
 
@@ -30,7 +40,8 @@ def walk(factory, steps, model_type=KVStoreModel):
 def test_agrees_with_the_reference_and_reaches_everything(device):
     outcome = walk(partial(KVStore, device=device), 15_000 if device == "cpu" else 3_000)
     assert outcome.failure is None, outcome.failure
-    assert not [goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]]
+    missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVStoreModel(KVStoreModel.scopes[0], KVStore).unreachable()
 
 
 @pytest.mark.parametrize("scope", KVStoreModel.small_scopes, ids=str)
@@ -39,6 +50,134 @@ def test_agrees_in_every_state_of_a_small_scope(scope):
     assert outcome.failure is None
     assert outcome.exhausted
     assert outcome.states >= 16
+
+
+class FullReference(Reference):
+    """The reference with all that a target may have."""
+
+    quantises = copies_rows = guarded = True
+
+
+@pytest.mark.parametrize("make", [FullReference, QuantisedStore])
+def test_a_store_that_quantises_agrees_and_reaches_everything(make, device):
+    steps = 2_500 if device == "cpu" else 3_000
+    factory = partial(make, device=device) if make is QuantisedStore else make
+    outcome = walk(factory, steps)
+    assert outcome.failure is None, outcome.failure
+    missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVStoreModel(KVStoreModel.scopes[0], make).unreachable() == {"special_bits", "special_copied"}
+
+
+@pytest.mark.parametrize(("given", "kept"), sorted({*QUANTISED.values()}))
+def test_what_is_quantised_has_its_scale_its_codes_and_is_read_back(given, kept):
+    """By the laws of kv_write, which know nothing of how the reference computes."""
+    geometry = Geometry(1, 1, 1, 1, 6, 6, given, kept, scale="row")
+    traits = WriteTraits(scale="row")
+    for stamp in range(len(KINDS) * SEEDS):
+        row = row_of(stamp, 0, 0, KVShape(1, 1, 6, kept, given))
+        codes, scales = quantised(row, KVShape(1, 1, 6, kept, given))
+        wrong = scale_error(geometry, row, scales), code_error(geometry, traits, row, codes, scales)
+        assert wrong == (None, None)
+        assert decoded_error(geometry, traits, row, codes, scales) is None
+        for element, bits in enumerate(row):
+            number, found = decode(bits, given), decode(codes[element], kept)
+            assert math.copysign(1, number) == math.copysign(1, found) or kept == "int8"
+
+
+@pytest.mark.parametrize("kept", CODES)
+def test_nothing_is_divided_by_zero(kept):
+    shape = KVShape(1, 2, 1, kept, "float32")
+    codes, scales = quantised([0, encode(1e-40, "float32")], shape)
+    assert [decode(bits, "float32") for bits in scales] == [LEAST_SCALE, LEAST_SCALE]
+    assert [decode(code, kept) for code in codes] == [0.0, 0.0]
+
+
+def test_each_head_has_a_scale_that_copies_and_swaps_move(device):
+    store = QuantisedStore(3, 1, 1, KVShape(2, 2, 2, "int8", "float32"), "layer_major", device=device)
+    row = [encode(number, "float32") for number in (127.0, -1.0, 254.0, 2.0)]
+    store.write(1, [0], [row], [row[::-1]])
+    ones, twos = (encode(number, "float32") for number in (1.0, 2.0))
+    kept = ([[127, 255, 127, 1]], [[1, 127, 255, 127]])
+    assert store.gather(1, [0]) == kept
+    store.copy_blocks([(0, 2)])
+    store.swap_out([(2, 0)])
+    store.swap_in([(0, 1)])
+    for slot in range(3):
+        assert store.gather(1, [slot]) == kept
+        assert store.scales(1, [slot]) == ([[ones, twos]], [[twos, ones]])
+        assert store.scales(0, [slot]) == ([[0, 0]], [[0, 0]])
+    assert store.scales_host(1, [0]) == store.scales(1, [0])
+
+
+@pytest.mark.parametrize("make", [Reference, QuantisedStore])
+def test_what_is_not_finite_is_not_quantised(make):
+    store = make(1, 1, 0, KVShape(1, 1, 2, "int8", "bfloat16"), "slot_major")
+    for bits in (0x7F80, 0xFFC1):
+        with pytest.raises(InvalidArgument):
+            store.write(0, [0], [[0, bits]], [[0, 0]])
+    assert store.gather(0, [0]) == ([[0, 0]], [[0, 0]])
+
+
+@pytest.mark.parametrize("shape", [("float16", "float32"), ("int8", "int8"), ("int8", "int4")], ids=str)
+@pytest.mark.parametrize("make", [Reference, QuantisedStore])
+def test_codes_are_of_floats(make, shape):
+    with pytest.raises(InvalidArgument, match="codes are"):
+        make(1, 1, 0, KVShape(1, 1, 2, *shape), "slot_major")
+
+
+def test_a_store_that_does_not_quantise_says_so():
+    with pytest.raises(InvalidArgument, match="QuantisedStore"):
+        KVStore(1, 1, 0, KVShape(1, 1, 2, "int8", "float32"), "slot_major")
+
+
+class Narrow(Reference):
+    """Has block copies only, of blocks that are apart, and rows of multiples of 8 bytes."""
+
+    copies = "copy_blocks"
+    copies_rows = apart = True
+    word = 8
+
+    def __init__(self, blocks, block_size, host_blocks, shape, layout):
+        super().__init__(blocks, block_size, host_blocks, shape, layout)
+        self.shape = shape
+
+    def copy_blocks(self, pairs):
+        super().copy_blocks(pairs)
+        assert not {s for s, _ in pairs} & {t for _, t in pairs}
+
+    def copy_rows(self, pairs):
+        super().copy_rows(pairs)
+        assert not {s for s, _ in pairs} & {t for _, t in pairs}
+
+    def copy_prefix(self, *_):
+        raise AssertionError
+
+    swap_in = swap_out = copy_prefix
+
+
+def test_traits_limit_what_a_target_is_asked_for():
+    outcome = walk(Narrow, 3_000)
+    assert outcome.failure is None, outcome.failure
+    missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVStoreModel(KVStoreModel.scopes[0], Narrow).unreachable()
+    assert {"copy", "run", "row"} & missed == set()
+    assert {"chain", "cycle", "prefix", "swap_in", "rows_chain", "scales_read"} <= missed
+    for scope in KVStoreModel.scopes:
+        shape = KVStoreModel(scope, Narrow).target.shape
+        assert shape.heads * shape.head_dim * shape.item_bytes % 8 == 0
+
+
+def test_a_simpler_operation_that_the_traits_forbid_is_not_played():
+    model = KVStoreModel(KVStoreModel.scopes[0], Narrow)
+    for op in (
+        Op("copy_blocks", pairs=[(0, 1), (1, 2)]),
+        Op("copy_rows", pairs=[(0, 0)]),
+        Op("swap_out", pairs=[(0, 0)]),
+        Op("scales", layer=0, slots=[0]),
+    ):
+        with pytest.raises(NotEnabled):
+            model.step(op)
+    model.step(Op("copy_blocks", pairs=[(0, 1)]))
 
 
 class TestKVStoreMachine(machine_for(KVStoreModel, KVStore).TestCase):

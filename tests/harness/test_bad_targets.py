@@ -165,6 +165,7 @@ def test_what_does_not_return_is_cut_off(bad, monkeypatch, factory, what, where)
             3,
         ),
         ("import json\n\njson.loads('[')", "JSONDecodeError", 3),
+        ("def make(blocks)\n    pass", "SyntaxError: expected ':'", 1),
         ("import nonexistent_engine", "ModuleNotFoundError: No module named 'nonexistent_engine'", 1),
     ],
 )
@@ -190,7 +191,7 @@ def test_what_is_no_name_of_a_target(bad, spec):
 
 
 def test_a_name_without_a_colon(run_cli):
-    _, _, err = run_cli("check", "kv_manager", "--target", "managers.py")
+    _, _, err = run_cli("check", "kv_manager", "--target", "managers")
     assert "give module:factory or file.py:factory" in err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -10,12 +11,18 @@ import sys
 
 import pytest
 from click.shell_completion import ShellComplete
+from rich.console import Console
 
 from kvlockstep.campaign import running
 from kvlockstep.commands import fuzz as fuzzing
 from kvlockstep.commands.cli import cli
+from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.kv_tier.contract import TierTraits
 from kvlockstep.runs.config import Config, load_config
+from kvlockstep.runs.results import CheckResult, TargetResult
 from kvlockstep.show import console
+from kvlockstep.show.console import print_summary
 
 MANAGER = """
 import time
@@ -48,6 +55,9 @@ class Slow(KVManager):
     def slots(self, rid):
         time.sleep(0.002)
         return super().slots(rid)
+
+class Modest(KVManager):
+    can_fork = can_withdraw = can_evict_all = False
 
 class Named(KVManager):
     engine, version = "mine", "1.2"
@@ -88,6 +98,32 @@ def test_what_was_not_checked_is_said_once_for_all_targets(run_cli):
     targets = ("--target", "slots", "--target", "pool")
     _, out, _ = run_cli("check", "kv_manager", *targets, "--driver", "random")
     assert re.search(r"^not checked on every target \(-v says why\): \w+", out, re.MULTILINE)
+
+
+def test_a_check_that_holds_names_the_traits_that_nobody_declared(run_cli, managers):
+    """A manager that could fork and declares nothing holds; the summary must not look as if forks had been tried."""
+    arguments = ("check", "kv_manager", "--target", "managers:Modest", "--driver", "random")
+    _, out, _ = run_cli(*arguments)
+    (line,) = (line for line in out.splitlines() if line.startswith("not checked (-v says why): laws "))
+    named = line.partition("; traits not declared: ")[2].split(", ")
+    assert {"can_fork", "can_withdraw", "groups"} <= set(named)
+    assert not {"chunk", "can_reset", "prefix_cache", "max_length"} & set(named)
+    _, out, _ = run_cli(*arguments, "-v")
+    assert "  not tried: fork, fork_in_block (the target declares no can_fork)\n" in out
+    _, out, _ = run_cli(*arguments, "--json")
+    assert json.loads(out)["not_declared"]["kv_manager managers:Modest"]["can_fork"] == ["fork", "fork_in_block"]
+
+
+def test_traits_of_many_contracts_are_counted():
+    def told(targets):
+        printed = Console(file=io.StringIO(), width=1000)
+        print_summary(printed, CheckResult(targets))
+        return printed.file.getvalue().splitlines()[0]
+
+    traits = {"kv_manager": Traits(1, 1), "kv_scheduler": SchedulerTraits(1, 1), "kv_tier": TierTraits(1)}
+    targets = [TargetResult(contract, "mine", facts={"traits": given}) for contract, given in traits.items()]
+    assert re.fullmatch(r"not checked on every target \(-v says why\): traits not declared: \d\d", told(targets))
+    assert "can_fork, " in told(targets[:2])
 
 
 def test_help_shows_every_verb_whole(run_cli):

@@ -76,6 +76,23 @@ def test_a_fault(run_cli):
         assert "see it: kvlockstep check kv_manager --target fault:kv-fork-no-copy" in out
 
 
+def test_a_contract_explains_its_methods_and_their_types(run_cli):
+    """Who has only the wheel reads nothing else about them."""
+    _, out, _ = run_cli("explain", "kv_scheduler")
+    assert "  schedule() -> Batch\n    Decides the next batch" in out
+    assert "\ntypes\n  Batch(items, preempted, copies): " in out
+    assert "  Item(rid, start, n, slots, tokens, samples, drafts): The part of a request that a batch computes" in out
+    _, out, _ = run_cli("explain", "Item")
+    assert out.startswith("type Item of kv_scheduler\n  Item(rid, start, n,")
+    assert re.search(r"stated in reference/kv_scheduler/batch\.py:\d+$", out, re.MULTILINE)
+
+
+def test_a_name_of_several_words_needs_no_quotes(run_cli):
+    quoted, plain = run_cli("explain", "kv_manager rule 5"), run_cli("explain", "kv_manager", "rule", "5")
+    assert quoted == plain
+    assert plain[1].startswith("rule 5 of kv_manager\n")
+
+
 def test_a_contract_shows_what_a_target_must_offer(run_cli):
     _, out, _ = run_cli("explain", "slot_pool")
     assert "make(slots)" in out
@@ -166,11 +183,14 @@ def test_reports_that_are_cited_are_known():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("acounting", "no contract, law, fault, goal, trait, method or rule 'acounting'; did you mean accounting"),
-        ("zzz", "method or rule 'zzz'; `kvlockstep list` shows them"),
-        ("slot_pool/purity", "method or rule 'slot_pool/purity'"),
-        ("kv_manager.rule 99", "method or rule 'kv_manager.rule 99'"),
-        ("fault:nosuch", "method or rule 'nosuch'"),
+        (
+            "acounting",
+            "no contract, law, fault, goal, trait, method, type or rule 'acounting'; did you mean accounting",
+        ),
+        ("zzz", "method, type or rule 'zzz'; `kvlockstep list` shows them"),
+        ("slot_pool/purity", "method, type or rule 'slot_pool/purity'"),
+        ("kv_manager.rule 99", "method, type or rule 'kv_manager.rule 99'"),
+        ("fault:nosuch", "method, type or rule 'nosuch'"),
     ],
 )
 def test_an_unknown_name(run_cli, name, message):

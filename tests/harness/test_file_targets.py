@@ -95,6 +95,14 @@ def test_a_file_that_is_not_there(run_cli):
     assert not out
 
 
+def test_a_file_without_a_name_in_it(run_cli):
+    code, _, err = run_cli("check", "kv_manager", "--target", "my_kv.py")
+    assert code == 2
+    assert err.strip() == (
+        "kvlockstep: target 'my_kv.py' names no factory: give my_kv.py:NAME, the class or function in that file"
+    )
+
+
 def test_an_at_in_a_path_names_no_device(folder):
     write(folder / "a@b/my_pool.py", POOL)
     assert resolve("slot_pool", "a@b/my_pool.py:broken").name == "a@b/my_pool.py:broken"

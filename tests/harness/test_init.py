@@ -44,6 +44,13 @@ def test_a_repository_is_set_up_and_nothing_is_overwritten(run_cli, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_a_second_contract_is_told_what_check_reads(run_cli):
+    run_cli("init", "my_kv", "--ci", "none")
+    _, out, _ = run_cli("init", "my_batches", "--contract", "kv_scheduler", "--ci", "none")
+    assert "set targets.kv_scheduler = 'my_batches.py:MyBatches' there" in out
+    assert "and have kv_scheduler among its contracts" in out
+
+
 def test_the_configured_adapter_is_what_check_runs(run_cli, tmp_path):
     run_cli("init", "my_kv", "--ci", "none")
     (tmp_path / "my_kv.py").write_text("from kvlockstep.reference.kv_manager import KVManager as MyKv\n")

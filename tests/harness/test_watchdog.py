@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hypothesis import Phase, settings
 from kvlockstep.core import watchdog as watchdogs
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.system import seconds_without_a_core
-from kvlockstep.core.watchdog import TICKS, Watchdog, _in_the_target
+from kvlockstep.core.watchdog import TICKS, Watchdog, _frames_of_the_target
 from kvlockstep.drivers import DRIVERS, Run
 from kvlockstep.drivers.episode import Outcome, play_ops
 from kvlockstep.machines import machine
@@ -69,6 +70,14 @@ def test_a_call_that_takes_too_long_is_cut_off():
         alloc()
 
 
+def test_a_call_that_is_cut_off_says_where():
+    with Watchdog(0.2).watching(), pytest.raises(Divergence) as cut_off:
+        alloc()
+    said = "\n".join(cut_off.value.details)
+    assert said.startswith("cut off in\n")
+    assert re.search(rf'File "{re.escape(__file__)}", line \d+, in alloc\n +time\.sleep', said)
+
+
 def test_a_step_may_take_less_time_in_a_block():
     with Watchdog(1.0).watching() as watchdog:
         with watchdog.at_most(60.0):
@@ -114,8 +123,8 @@ def test_a_machine_in_a_suite_does_not_hang_with_its_target(tmp_path, monkeypatc
 def test_what_takes_the_error_of_a_call_is_not_cut_off():
     taking = SimpleNamespace(f_code=call_target.__code__, f_back=None)
     inside = SimpleNamespace(f_code=SlotPool.alloc.__code__, f_back=SimpleNamespace(f_code=enter_target.__code__))
-    assert not _in_the_target(taking)
-    assert _in_the_target(inside)
+    assert _frames_of_the_target(taking) is None
+    assert _frames_of_the_target(inside) == [inside]
 
 
 def test_time_without_a_core_is_not_the_target_s(monkeypatch):

@@ -31,6 +31,7 @@ COMPONENT_TESTS = (
 TESTS_OF = {
     "impl/kernels.py": "kv_kernels",
     "impl/kv_store/moves.py": "kv_kernels",
+    "impl/kv_store/quantising.py": "kv_kernels",
     "impl/kv_manager/generation.py": "end_to_end",
     "properties/law.py": "score slot_pool",
     "properties/proofs.py": "prove",

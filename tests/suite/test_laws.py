@@ -218,6 +218,14 @@ def test_a_table_is_as_long_as_what_is_read(slots, stop):
     assert bool(kv_scheduler.coverage(slots, stop)) == (slots != stop)
 
 
+def test_a_request_that_goes_back_was_not_named_as_preempted():
+    """An adapter that finds preemptions by comparing queues misses a request that comes back in the same batch."""
+    assert kv_scheduler.continuity(44, 46, 45, 46, False) == (
+        "continues at position 44, but 45 are computed, and no batch has preempted it since"
+    )
+    assert kv_scheduler.continuity(45, 46, 44, 46, False) == "continues at position 45, but 44 are computed"
+
+
 @given(st.booleans(), COUNTS, COUNTS)
 def test_a_token_is_sampled_behind_the_last_known_one(samples, stop, known):
     assert bool(kv_scheduler.sampling(samples, stop, known)) == (samples != (stop == known))

@@ -50,6 +50,17 @@ def test_every_command_runs(my_manager, tmp_path, command):
     assert done.returncode == ("fault:" in command), done.stdout + done.stderr
 
 
+def test_the_steps_for_ci_are_valid_and_check_the_example(run_cli, my_manager, tmp_path):
+    (steps,) = blocks("yaml")
+    workflow = "name: ci\non: push\njobs:\n  check:\n    runs-on: ubuntu-latest\n    steps:\n"
+    (tmp_path / "ci.yml").write_text(workflow + "".join(f"      {line}\n" for line in steps.splitlines()))
+    schema = ["--builtin-schema", "vendor.github-workflows", str(tmp_path / "ci.yml")]
+    subprocess.run([sys.executable, "-m", "check_jsonschema", *schema], check=True, capture_output=True)
+    (command,) = re.findall(r"^- run: kvlockstep (check .*) --profile ci$", steps, re.MULTILINE)
+    code, out, _ = run_cli(*shlex.split(command))
+    assert code == 0, out
+
+
 def test_the_machine_example_passes(my_manager, tmp_path):
     (tmp_path / "test_machine.py").write_text(blocks("python", RUNNING)[0])
     done = subprocess.run(

@@ -2,7 +2,7 @@
 
 The engine keeps the heads of K and of V of a slot together: [slot, 2 x heads, dim]. It has no padding but a spare slot.
 Head dims are powers of two, but for the kernel of Phi-3. Source: lightllm/common/basemodel/triton_kernel/
-destindex_copy_kv.py, models/phi3/triton_kernel/destindex_copy_kv.py and common/mem_manager.py.
+destindex_copy_kv.py, models/{phi3, deepseek2}/triton_kernel/destindex_copy_kv.py and common/mem_manager.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ ENGINE = find("lightllm", "common/basemodel/triton_kernel/destindex_copy_kv.py",
 NAMES = (
     "lightllm.common.basemodel.triton_kernel.destindex_copy_kv",
     "lightllm.models.phi3.triton_kernel.destindex_copy_kv",
+    "lightllm.models.deepseek2.triton_kernel.destindex_copy_kv",
 )
-common, phi3 = Apart(ENGINE, NAMES, {}).load(*NAMES)
+common, phi3, deepseek = Apart(ENGINE, NAMES, {}).load(*NAMES)
 
 
 class CopyWriter(ArenaWriter):
@@ -50,6 +51,21 @@ class Phi3Writer(CopyWriter):
 
     power_of_two = False
     kernels = phi3
+
+
+class LatentWriter(CopyWriter):
+    """The kernel for DeepSeek: a latent and its rotated part, both kept in one row of a slot."""
+
+    layouts = "joint"
+    own_dims = latent = True
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        if slots:
+            where = self.arena.slots(slots, torch.int32)
+            row = self.arena.joint(layer)[:, 0]
+            split = self.arena.geometry.key_dim
+            rows = self.arena.rows(keys, 0), self.arena.rows(values, 1)
+            deepseek.destindex_copy_kv(*rows, where, row[..., :split], row[..., split:])
 
 
 class Int8Writer(CopyWriter):

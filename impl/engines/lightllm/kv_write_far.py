@@ -1,8 +1,8 @@
-"""kv_write on LightLLM's kernel for Phi-3 with more than 2^31 elements in a layer, on a card with 60 GB free."""
+"""kv_write on LightLLM's kernels for Phi-3 and MLA with more than 2^31 elements in a layer, on a card with 60 GB."""
 
 from __future__ import annotations
 
-from kvlockstep.impl.engines.lightllm.kv_write import Phi3Writer
+from kvlockstep.impl.engines.lightllm.kv_write import LatentWriter, Phi3Writer
 from kvlockstep.impl.engines.loading import EngineMissing
 from kvlockstep.impl.interpreted import INTERPRETED
 
@@ -14,6 +14,13 @@ ELEMENTS = (1 << 31) + (1 << 20)
 
 class FarPhi3Writer(Phi3Writer):
     """The kernel for Phi-3 on a cache that is this large."""
+
+    def __init__(self) -> None:
+        super().__init__(least_elements=ELEMENTS)
+
+
+class FarLatentWriter(LatentWriter):
+    """The kernel for DeepSeek on a cache that is this large."""
 
     def __init__(self) -> None:
         super().__init__(least_elements=ELEMENTS)

@@ -6,6 +6,9 @@ TARGETS = {
         "lmdeploy-int8": "kvlockstep.impl.engines.lmdeploy.kv_write:Int8Writer",
         "lmdeploy-int8-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt8Writer",
     },
+    "kv_store": {
+        "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",
+    },
     "kv_manager": {
         "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
     },

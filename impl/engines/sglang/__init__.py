@@ -8,6 +8,20 @@ TARGETS = {
         "sglang-file": "kvlockstep.impl.engines.sglang.file_tier:make",
         "sglang-host": "kvlockstep.impl.engines.sglang.host_tier:SglangHostTier",
     },
+    "decode_graphs": {
+        "sglang-step": "kvlockstep.impl.engines.sglang.decode_graphs:LatentStep",
+    },
+    "kv_write": {
+        "sglang-flash": "kvlockstep.impl.engines.sglang.kv_write:FlashWriter",
+        "sglang-flash-window": "kvlockstep.impl.engines.sglang.kv_write:WindowWriter",
+        "sglang-mla": "kvlockstep.impl.engines.sglang.kv_write:LatentWriter",
+    },
+    "kv_store": {
+        "sglang-rows": "kvlockstep.impl.engines.sglang.kv_store:MovedRows",
+        "sglang-rows-native": "kvlockstep.impl.engines.sglang.kv_store:NativeRows",
+        "sglang-pages": "kvlockstep.impl.engines.sglang.kv_store:Pages",
+        "sglang-states": "kvlockstep.impl.engines.sglang.kv_store:ConvStates",
+    },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.paged_alloc:PagedAllocator",
         "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:SortedAllocator",

@@ -14,9 +14,9 @@ import torch
 
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.loading import find
+from kvlockstep.impl.engines.sglang.get import GET
 from kvlockstep.impl.interpreted import DEVICE, INTERPRETED, triton
 
-GET = "pip download --no-deps sglang, and unzip the wheel"
 ENGINE = find("sglang", "kernels/ops/memory/allocator.py", GET)
 
 

@@ -16,6 +16,15 @@ TARGETS = {
         "vllm-fp8": "kvlockstep.impl.engines.vllm.kv_write_fp8:Float8Writer",
         "vllm-row-scales": "kvlockstep.impl.engines.vllm.kv_write:RowScaleWriter",
     },
+    "decode_graphs": {
+        "vllm-step": "kvlockstep.impl.engines.vllm.decode_graphs:MappedStep",
+    },
+    "kv_store": {
+        "vllm-blocks": "kvlockstep.impl.engines.vllm.copies.blocks:CopiedBlocks",
+        "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.copies.blocks:JointBlocks",
+        "vllm-states": "kvlockstep.impl.engines.vllm.copies.blocks:StateBlocks",
+        "vllm-swap": "kvlockstep.impl.engines.vllm.copies.swaps:SwappedBlocks",
+    },
     "slot_mapping": {
         "vllm-table": "kvlockstep.impl.engines.vllm.slot_mapping:FirstRunner",
         "vllm-tables": "kvlockstep.impl.engines.vllm.slot_mapping:SecondRunner",

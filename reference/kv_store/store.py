@@ -1,42 +1,15 @@
-"""kv_store: the KV itself, in blocks on a device and on the host, as bit patterns. Sources: seeds 000, 001 and 004.
-
-Content is compared and moved as bits, never as floats: NaNs keep their payload and -0.0 its sign.
-"""
+"""kv_store in plain Python: lists of bit patterns, a slot after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from kvlockstep.reference.errors import InvalidArgument, UnknownSlot
 from kvlockstep.reference.kv.shape import KVShape, blocks_within
+from kvlockstep.reference.kv_store.contract import LAYOUTS, PAD_SLOT, Rows
+from kvlockstep.reference.kv_store.quantising import finite, quantised
 
-LAYOUTS = ("layer_major", "slot_major")
-PAD_SLOT = -1
-
-Rows = Sequence[Sequence[int]]
-
-
-@runtime_checkable
-class KVStoreTarget(Protocol):
-    """Factory `make(blocks, block_size, host_blocks, shape, layout)`, `layout` one of LAYOUTS.
-
-    Elements are bit patterns, unsigned numbers as wide as the dtype; a row is one token's `heads` x `head_dim`
-    elements of K or of V in one layer, and slot = block * block_size + offset.
-    """
-
-    @property
-    def memory_bytes(self) -> int: ...
-    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None: ...
-    def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]: ...
-    def gather_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]: ...
-    def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None: ...
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
-    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None: ...
-    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None: ...
-    def blocks_within(self, budget: int) -> int: ...
-
-
+# For each layer the rows of K and of V, and then those of their scales if there are any.
 Slot = list[list[list[int]]]
 
 
@@ -44,7 +17,7 @@ class KVStore:
     """`blocks` device and `host_blocks` host blocks of `block_size` slots with KV of `shape`, all bits 0 at first.
 
     `layout`, one of LAYOUTS, is where an implementation puts it and changes nothing observable. What copies reads all
-    its sources before it writes any target. Raises InvalidArgument.
+    its sources before it writes any target. With a `given` in the shape rows are quantised. Raises InvalidArgument.
     """
 
     def __init__(self, blocks: int, block_size: int, host_blocks: int, shape: KVShape, layout: str) -> None:
@@ -77,18 +50,28 @@ class KVStore:
         self._check_once("write", real)
         for rows in (keys, values):
             if len(rows) != len(slots) or any(not self._fits(row) for row in rows):
-                raise InvalidArgument(f"write: one row of {self._row} {self._shape.dtype} elements for each slot")
+                raise InvalidArgument(
+                    f"write: one row of {self._row} {self._shape.given or self._shape.dtype} elements for each slot"
+                )
         for slot, key, value in zip(slots, keys, values, strict=True):
             if slot != PAD_SLOT:
-                self._device[slot][layer] = [list(key), list(value)]
+                self._device[slot][layer] = self._kept(key, value)
 
     def gather(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The rows of K and of V in these slots. Raises UnknownSlot, InvalidArgument for an unknown layer."""
-        return self._gather("gather", self._device, layer, slots)
+        return self._gather("gather", self._device, layer, slots, 0)
 
     def gather_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """As `gather`, from the host's slots."""
-        return self._gather("gather_host", self._host, layer, slots)
+        return self._gather("gather_host", self._host, layer, slots, 0)
+
+    def scales(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        """The scales of K and of V in these slots, float32 patterns [slot][head]. Raises like `gather`."""
+        return self._gather("scales", self._device, layer, slots, 2)
+
+    def scales_host(self, layer: int, slots: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        """As `scales`, from the host's slots."""
+        return self._gather("scales_host", self._host, layer, slots, 2)
 
     def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
         """Copies the first `tokens` tokens of the table `source`, and no more, into the blocks of the table `target`.
@@ -105,6 +88,13 @@ class KVStore:
         """Copies whole blocks from source to target. Raises UnknownSlot, InvalidArgument if a target comes twice."""
         self._copy("copy_blocks", self._device, self._device, pairs)
 
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies slot to slot in all layers. Raises UnknownSlot, InvalidArgument if a target comes twice."""
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        self._check("copy_rows", [*sources, *targets], len(self._device))
+        self._check_once("copy_rows", targets)
+        self._move(self._device, sources, self._device, targets)
+
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies device blocks to host blocks. Raises UnknownSlot, InvalidArgument if a target comes twice."""
         self._copy("swap_out", self._device, self._host, pairs)
@@ -113,8 +103,19 @@ class KVStore:
         """Copies host blocks to device blocks. Raises UnknownSlot, InvalidArgument if a target comes twice."""
         self._copy("swap_in", self._host, self._device, pairs)
 
+    def strays(self) -> int:
+        """Nothing lies beside the blocks."""
+        return 0
+
     def _blank(self) -> Slot:
-        return [[[0] * self._row, [0] * self._row] for _ in range(self._shape.layers)]
+        widths = (self._row, self._row, self._shape.heads, self._shape.heads)[: 4 if self._shape.given else 2]
+        return [[[0] * width for width in widths] for _ in range(self._shape.layers)]
+
+    def _kept(self, key: Sequence[int], value: Sequence[int]) -> list[list[int]]:
+        if not self._shape.given:
+            return [list(key), list(value)]
+        coded = [quantised(row, self._shape) for row in (key, value)]
+        return [*(codes for codes, _ in coded), *(scales for _, scales in coded)]
 
     def _slots(self, blocks: Sequence[int]) -> list[int]:
         return [block * self._size + offset for block in blocks for offset in range(self._size)]
@@ -130,14 +131,17 @@ class KVStore:
             goal[slot] = content
 
     def _gather(
-        self, operation: str, slots: list[Slot], layer: int, wanted: Sequence[int]
+        self, operation: str, slots: list[Slot], layer: int, wanted: Sequence[int], plane: int
     ) -> tuple[list[list[int]], list[list[int]]]:
         self._check_layer(operation, layer)
         self._check(operation, wanted, len(slots))
-        return [list(slots[s][layer][0]) for s in wanted], [list(slots[s][layer][1]) for s in wanted]
+        keys, values = ([list(slots[s][layer][p]) for s in wanted] for p in (plane, plane + 1))
+        return keys, values
 
     def _fits(self, row: Sequence[int]) -> bool:
-        return len(row) == self._row and all(0 <= bits < 256**self._shape.item_bytes for bits in row)
+        shape = self._shape
+        fits = len(row) == self._row and all(0 <= bits < 256**shape.given_bytes for bits in row)
+        return fits and (not shape.given or finite(row, shape.given))
 
     def _check_layer(self, operation: str, layer: int) -> None:
         if not 0 <= layer < self._shape.layers:

@@ -1,0 +1,1 @@
+"""What vLLM copies KV and states with."""

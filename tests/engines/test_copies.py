@@ -1,0 +1,104 @@
+"""What adapters of kernels that copy share, on copies of our own: guards see what no block holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from driving import random_walk
+from watched import watched
+
+from kvlockstep.impl.engines.cut import cut
+from kvlockstep.impl.engines.loading import Engine, EngineMissing
+from kvlockstep.impl.engines.row_store import GUARD_BYTES, BlockCopies, RowCopies
+from kvlockstep.models.kv_store import KVStoreModel
+from kvlockstep.reference.kv.shape import KVShape
+
+
+class Rows(RowCopies):
+    """Copies by indexing."""
+
+    engine = "none"
+
+    def launch(self, sources, targets):
+        for rows in self.rows():
+            rows[targets] = rows[sources]
+
+
+class Blocks(BlockCopies):
+    page_major = True
+
+    def launch(self, sources, targets):
+        self._planes[:, targets] = self._planes[:, sources]
+
+
+class OneByOne(Rows):
+    """A row that was just written is read."""
+
+    def launch(self, sources, targets):
+        for source, target in zip(sources, targets, strict=True):
+            super().launch(source[None], target[None])
+
+
+class PastTheEnd(Rows):
+    """A row is copied in whole words, and the last one of a plane is no whole word."""
+
+    def launch(self, sources, targets):
+        super().launch(sources, targets)
+        self._raw[self._guards[1][0]] = 0
+
+
+class AnotherPlane(Blocks):
+    def launch(self, sources, targets):
+        self._planes[:, targets] = self._planes[:1, sources]
+
+
+@pytest.mark.parametrize("make", [Rows, Blocks])
+def test_a_right_copy_holds_and_reaches_everything(make):
+    outcome = watched(random_walk, KVStoreModel, make, seed=1, steps=1_500)
+    assert outcome.failure is None, outcome.failure
+    missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
+    assert missed == KVStoreModel(KVStoreModel.scopes[0], make).unreachable()
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [(OneByOne, "content_equality"), (PastTheEnd, "write_isolation"), (AnotherPlane, "content_equality")],
+)
+def test_a_wrong_copy_is_blamed(make, law):
+    failure = watched(random_walk, KVStoreModel, make, seed=1, steps=500).failure
+    assert failure is not None
+    assert failure.law == law
+
+
+@pytest.mark.parametrize("make", [Rows, Blocks])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_all_memory_is_a_block_or_a_guard(make, dtype):
+    store = make(3, 2, 0, KVShape(2, 1, 3, dtype), "layer_major")
+    assert store.strays() == 0
+    store._planes.fill_(1)
+    assert store.strays() == 0
+    everything = store._raw.clone().zero_()
+    room = everything.view(store._word).as_strided(
+        store._planes.shape, store._planes.stride(), GUARD_BYTES // store._planes.element_size()
+    )
+    room.view(torch.uint8).fill_(1)
+    for start, end in store._guards:
+        everything[start:end] += 2
+    assert set(everything.tolist()) == {1, 2}
+    for place in (0, *(start for start, _ in store._guards[1:]), len(store._raw) - 1):
+        store._raw[place] ^= 1
+    assert store.strays() == len(store._guards) + 1
+
+
+def test_functions_are_cut_out_of_a_module(tmp_path):
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    lines = ["import no_such_module", "class A:", "    def add(self, x: Missing) -> None:", "        return x + ONE"]
+    (folder / "part.py").write_text("\n".join([*lines, "def one(): return ONE"]))
+    engine = Engine("engine", tmp_path, "1")
+    found = cut(engine, "engine.part", ("A.add", "one"), {"ONE": 1})
+    assert (found.add(None, 2), found.one()) == (3, 1)
+    with pytest.raises(EngineMissing, match="has no two"):
+        cut(engine, "engine.part", ("two",), {})
+    with pytest.raises(EngineMissing, match="has no subtract"):
+        cut(engine, "engine.part", ("A.subtract",), {})
