@@ -44,7 +44,7 @@ def transfer_isolation(writer: str, block: int, transfer: str) -> str | None:
 
 @law(CONTRACT, needs=("tiers",), answers=("vllm#32255", "sglang#28468"))
 def target_owned(transfer: str, place: str, owner: str) -> str | None:
-    """The target of a transfer belongs to it until its end: it is not free, not cached, and no other one's target."""
+    """The target of a transfer belongs to it until it has landed: not free, not cached, and no other one's target."""
     return f"{transfer} writes {place}, which is {owner}" if owner else None
 
 

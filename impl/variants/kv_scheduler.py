@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
+from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
@@ -148,6 +149,8 @@ VARIANTS = {
     "writes-back": WritesBack,
     "overlaps-with-tier": OverlapsWithTier,
     "resets-in-flight": ResetsInFlight,
+    "lets-overtake": LetsOvertake,
+    "holds-loaded": HoldsLoaded,
     "loads-inside": LoadsInside,
     "counts-written-blocks": CountsWrittenBlocks,
     "ends-on-failure": EndsOnFailure,

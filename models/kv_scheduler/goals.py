@@ -93,7 +93,8 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
     has = {
         **vars(traits),
         "groups": grouped,
-        "aborts_loading": tiers and traits.aborts,
+        # In front of a batch a load of the one before may be over, if that batch has waited for it.
+        "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         "stores_fail": tiers and traits.fails in ("stores", "any"),
         "loads_fail": tiers and traits.fails in ("loads", "any"),
         "own_loads_fail": own_loads and traits.fails in ("loads", "any"),

@@ -21,24 +21,37 @@ def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Tr
         _check_item(session, item, live[item.rid])
     check(laws.batch_limits, sum(item.n for item in items), len(items), *session.limits)
     if session.traits.policy is not None:
-        waiting = [(job.rank, name) for name, job in live.items() if job.fresh and not job.undelivered]
-        # Who is loaded for is overtaken meanwhile, then goes first, for it keeps others from its room, and may be
-        # preempted behind those whom it has overtaken. Among the others the order is as ever.
-        loaded = {rid for transfer in submitted for rid in transfer.rids}
-        if session.transfers:
-            loaded |= session.transfers.ever_loaded
-            waiting = [(rank, name) for rank, name in waiting if name not in loaded]
-        # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
-        for item in items:
-            job = live[item.rid]
-            late = job.fresh and item.rid not in loaded
-            before = [n for rank, n in waiting if rank < job.rank and n not in seen] if late else []
-            check(laws.admission_order, item.rid, before, session.traits.policy)
+        _check_order(session, items, {rid for transfer in submitted for rid in transfer.rids})
     sampling = {item.samples for item in items if item.n == 1 or not item.samples}
     session.goals_met["chunk"] += False in sampling
     session.goals_met["mixed"] += any(item.n > 1 for item in items) and any(
         item.n == 1 and not live[item.rid].fresh for item in items
     )
+
+
+def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) -> None:
+    """Whoever starts goes before all that wait and could start, but for those that he was right to overtake before.
+
+    `loading` are the requests whose load was submitted with this batch. The smallest place goes first.
+    """
+    live = session.live
+    if session.transfers:
+        loading = loading | session.transfers.loading()
+    seen = {item.rid for item in items}
+    waiting = [n for n, job in live.items() if job.fresh and not job.undelivered and n not in seen]
+    holding = session.holding if session.traits.loaded_first else set()
+    # What somebody held may have been taken from him for this batch.
+    holding = {name for name in holding if name in seen or session.tables.entries(name)}
+    # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
+    for item in items:
+        if not live[item.rid].fresh:
+            continue
+        place, rank = (item.rid not in holding, live[item.rid].rank), live[item.rid].rank
+        before = [n for n in waiting if n not in loading and (n not in holding, live[n].rank) < place]
+        # Preemption leaves the overtaken where it is: behind.
+        before = [name for name in before if (item.rid, name) not in session.overtaken]
+        session.overtaken |= {(item.rid, name) for name in waiting if live[name].rank < rank}
+        session.checks.check(laws.admission_order, item.rid, before, session.traits.policy)
 
 
 def _check_item(session: OneTable, item: Item, job: Job) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
+from kvlockstep.models.kv_scheduler.copy_engine import Moving
 from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
 from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
 from kvlockstep.models.kv_scheduler.groups.picture import picture_of_groups
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
-from kvlockstep.models.kv_scheduler.transfers import Moving
 from kvlockstep.models.requests.adapter import as_state, declares_groups, make_adapter, probed, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
@@ -252,7 +252,10 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
             return tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
 
         state = jobs, flights, as_state(queues), judge.contents_of_memory()
-        return state if judge.transfers is None else (*state, as_state(judge.transfers.state))
+        if judge.transfers is None:
+            return state
+        overtaken = sorted((names[a], names[b]) for a, b in judge.overtaken if a in names and b in names)
+        return *state, as_state(judge.transfers.state), tuple(overtaken)
 
     def picture(self) -> Picture:
         judge = self.judge

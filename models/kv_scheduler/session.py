@@ -45,6 +45,8 @@ class SchedulerSession:
         self._aborted: set[str] = set()
         # Requests that have not started and hold what was loaded for them.
         self.holding: set[str] = set()
+        # (first, second): the first one started although the policy puts the second first, and was right to do so.
+        self.overtaken: set[tuple[str, str]] = set()
         self.tables = Tables(adapter, size, per_block=False)
         self.occupancy = Occupancy(
             self.tables,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from kvlockstep.models.core.op import NotEnabled, require
+from kvlockstep.models.kv_scheduler.copy_engine import Moving
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.places import Place
-from kvlockstep.models.kv_scheduler.transfers import Moving, Transfers
+from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.answers import DONE, Answer

@@ -1,153 +1,43 @@
-"""Transfers under a kv_scheduler: the copy engine, which the judge owns, and the laws of what it copies.
-
-The scheduler starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
-the scheduler hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
-"""
+"""Transfers under a kv_scheduler: what it has submitted, what it has heard of, and what must hold in between."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.kv_scheduler.delivery import Delivery
-from kvlockstep.models.kv_scheduler.places import Place, Places
+from kvlockstep.models.kv_scheduler.copy_engine import STEPS_TO_SUBMIT, CopyEngine
+from kvlockstep.models.kv_scheduler.places import Place
 from kvlockstep.models.requests.adapter import answered, number, taken
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
-from kvlockstep.properties.transfers import Source
-from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID
+from kvlockstep.reference.kv.memory import POISON
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 # A transfer that is in flight for so many batches has been starved.
 LONG = 3
-# With `in_steps` nothing is left to submit after so many steps without a batch.
-STEPS_TO_SUBMIT = 2
 
 
-@dataclass
-class Moving:
-    """A transfer whose end the scheduler has not heard of.
-
-    `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the scheduler can hear of its end; after the next poll it has heard. It is `stale` if a reset came
-    since its start. `batches` counts those scheduled since. Only the first `readable` of its sources are there; the
-    next one was lost in its tier.
-    """
-
-    transfer: Transfer
-    sources: list[Place]
-    targets: list[Place]
-    contents: list[list[int]] = field(default_factory=list)
-    landed: bool = False
-    told: bool = False
-    failed: bool = False
-    stale: bool = False
-    batches: int = 0
-    readable: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.transfer.kind} {self.transfer.id}"
-
-    def may_fail(self, fails: str | None) -> bool:
-        """Returns whether the trait lets the machine fail it; what has landed has not failed."""
-        return not self.landed and fails in ("any", f"{self.transfer.kind}s")
-
-
-class Transfers:
+class Transfers(CopyEngine):
     """The transfers of one scheduler, and the memory of its tiers. Methods raise Divergence if a law does not hold."""
 
     def __init__(
         self, adapter: Any, traits: SchedulerTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
     ) -> None:
-        self._adapter, self._traits, self._memory = adapter, traits, memory
-        self._checks, self._goals_met = checks, goals_met
-        self._sizes = traits.tiers or {}
-        self.places = Places(memory, traits.block_size)
-        # A batch or a poll submits what is due; in steps that may have been decided in the one before.
-        self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
-        self._offered: set[Place] = set()
-        self._loads: Counter[str] = Counter()
-        self._loaded: dict[str, int] = {}
-        self._batches: deque[tuple[list[str], set[int], list[Hashable]]] = deque()
-        self._own: list[Hashable] = []
+        super().__init__(adapter, traits, memory, checks, goals_met)
         self._polls = 0
         self._stepped = False
         self._free_in_steps: deque[set[int]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
         self.quiet = True
-        self.has_own = False
-        self.ever_loaded: set[str] = set()
-        self.failed_unheard: list[Hashable] = []
-        self.void_slots: set[int] = set()
-        self.moving: dict[Hashable, Moving] = {}
-
-    @property
-    def unended(self) -> list[Moving]:
-        """Those that the machine can end, the oldest first."""
-        return [moving for moving in self.moving.values() if not moving.told]
 
     def submitted(self) -> list[Transfer]:
         """Asks what the scheduler has submitted since the last time."""
         found = answered(self._adapter.transfers)
         return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
-
-    def start(self, transfers: Iterable[Transfer], live: Collection[str]) -> None:
-        """The copy engine takes them in, in this order."""
-        for transfer in transfers:
-            self._wait_for(transfer.after, "after")
-            self._start(_placed(transfer, self._sizes, self.moving), live)
-
-    def wait(self, lost: int | None = None) -> None:
-        """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end.
-
-        The first of these fails with `lost` blocks written, if that is not None.
-        """
-        self._own = self._wait_for(answered(self._adapter.waits), "waits", lost)
-
-    def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
-        """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
-        own: list[Hashable] = []
-        for id in ids:
-            moving = self.moving.get(id)
-            if moving is None:
-                raise Divergence(ERROR_CONTRACT.id, f"{said} names {id!r}, which is no transfer in flight")
-            self._goals_met["waited"] += not moving.landed
-            if moving.transfer.before and moving.transfer.kind == "load" and not moving.told:
-                self.has_own = True
-                fails = lost is not None and not own and moving.may_fail(self._traits.fails)
-                written = min(lost or 0, moving.readable) if fails else moving.readable
-                if fails or written < len(moving.targets):
-                    self._fail_own(moving, min(written, len(moving.targets) - 1))
-                else:
-                    self.end(moving)
-                own.append(id)
-            else:
-                self._land(moving, moving.readable)
-        return own
-
-    def _fail_own(self, moving: Moving, written: int) -> None:
-        """A load that the batch waits for fails; the scheduler hears of it when the batch is back."""
-        self._goals_met["own_load_fails"] += 1
-        self.void_slots.update(slot for place in moving.targets[written:] for slot in self.places.slots(place))
-        self.failed_unheard.append(moving.transfer.id)
-        self.end(moving, written)
-
-    def check_writes(self, name: str, blocks: Iterable[int]) -> None:
-        """A batch writes these blocks of the pool."""
-        written = set(blocks)
-        block, of = 0, ""
-        for moving in self.unended if written else ():
-            pool = moving.sources if moving.transfer.kind == "store" else moving.targets
-            hit = [] if moving.landed else [place.unit for place in pool if place.unit in written]
-            if hit:
-                block, of = hit[0], str(moving)
-                break
-        self._checks.check(laws.transfer_isolation, name, block, of)
 
     def launched(self, names: list[str], blocks: set[int], starts: Iterable[tuple[str, int]]) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
@@ -182,26 +72,6 @@ class Transfers:
         self._goals_met["abort_loading"] += any(name in moving.transfer.rids for moving in self.moving.values())
         self._loads.clear()
 
-    def end(self, moving: Moving, written: int | None = None) -> None:
-        """A transfer has ended; if it failed, the first `written` of its blocks are there.
-
-        One with a source that was lost fails there.
-        """
-        self._goals_met["reordered"] += not moving.transfer.before and moving is not self.unended[0]
-        if moving.readable < len(moving.targets):
-            written = moving.readable if written is None else min(written, moving.readable)
-        if written is None:
-            self._goals_met[moving.transfer.kind] += 1
-        else:
-            self._goals_met[f"{moving.transfer.kind}_fails"] += 1
-            self._goals_met["torn"] += written > 0
-            # What could not be loaded is loaded again, or computed.
-            self._loads.clear()
-        self._land(moving, len(moving.targets) if written is None else written)
-        moving.told, moving.failed = True, written is not None
-        landed = [len(moving.targets) if written is None else written] if self._traits.partial_loads else []
-        answered(self._adapter.complete, moving.transfer.id, written is None, *landed)
-
     def heard(self) -> None:
         """The scheduler has had the chance to hear of everything that it was told."""
         self._polls += 1
@@ -235,16 +105,18 @@ class Transfers:
             self._free_in_steps.append(set(free))
             self._stepped = False
         free_blocks = {slot // size for slot in free}
-        reserved = {p.unit for m in self.unended for p in m.targets if p.tier is None} - held
+        unlanded = [moving for moving in self.unended if not moving.landed]
+        reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
         limbo = self.limbo(held)
         for name, missing in self.delivery.due():
             self._checks.check(laws.delivery, name, missing, size)
         views = {name: self._view(name) for name in self._sizes}
-        for moving in self.unended:
+        for moving in unlanded:
             for place in moving.targets:
                 # One evaluation for all that are right, below: this runs at every step.
                 if owner := _owner(place, free_blocks, views):
                     self._checks.check(laws.target_owned, str(moving), str(place), owner)
+        for moving in self.unended:
             if moving.transfer.kind == "store":
                 self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
         if self.moving:
@@ -281,9 +153,8 @@ class Transfers:
             if not 0 <= unit < self._sizes.get(self._traits.peer or "", 0):
                 raise Divergence(ERROR_CONTRACT.id, f"offer names {place}, which is not there")
             for other in self.unended:
-                self._checks.check(
-                    laws.target_owned, said, str(place), f"a target of {other}" * (place in other.targets)
-                )
+                owned = place in other.targets and not other.landed
+                self._checks.check(laws.target_owned, said, str(place), f"a target of {other}" * owned)
             if self.places.read(place) != list(stamps):
                 read = next((str(other) for other in self.unended if place in other.sources and not other.landed), "")
                 self._checks.check(laws.source_stable, read, str(place), "an offer overwrites it" * bool(read))
@@ -308,89 +179,6 @@ class Transfers:
         """What the fingerprint of a state has of them."""
         kinds = [(m.transfer.kind, *m.sources, *m.targets, m.landed, m.told, m.stale) for m in self.moving.values()]
         return tuple(kinds), self.places.state(), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
-
-    def _start(self, moving: Moving, live: Collection[str]) -> None:
-        transfer, check = moving.transfer, self._checks.check
-        moving.contents = [self.places.read(place) for place in moving.sources]
-        lost = [i for i, place in enumerate(moving.sources) if place in self.places.lost]
-        moving.readable = lost[0] if lost else len(moving.sources)
-        self._goals_met["lost"] += bool(lost)
-        self._goals_met["offered"] += not self._offered.isdisjoint(moving.sources)
-        for place, stamps in zip(moving.sources, moving.contents, strict=True):
-            if place in self.places.lost:
-                continue
-            if transfer.kind == "store":
-                self.delivery.sent(stamps)
-            source = Source(str(moving), str(place), self._memory.worst(stamps))
-            check(laws.load_before_read, source)
-            check(laws.failure_visible, source)
-            if transfer.kind == "load":
-                check(laws.backed, str(moving), str(place), self._lacking(place, stamps))
-        for place in moving.targets:
-            for other in self.unended:
-                check(laws.target_owned, str(moving), str(place), f"a target of {other}" * (place in other.targets))
-                read = place in other.sources and not other.landed
-                check(laws.source_stable, str(other), str(place), f"{moving} overwrites it" * read)
-            if transfer.kind == "load" and not self._traits.ordered:
-                batch = next((names for names, blocks, _ in self._batches if place.unit in blocks), [])
-                check(laws.stream_order, str(moving), place.unit, batch)
-            self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self.places.stored
-            self._offered.discard(place)
-            self.places.fill(place, IN_FLIGHT)
-        self.ever_loaded.update(transfer.rids)
-        for rid in transfer.rids:
-            self._loads[rid] += 1
-            check(laws.transfer_progress, rid, self._loads[rid], len(live) + 1)
-            self._loaded[rid] = len(transfer.pairs)
-        self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
-        self.moving[transfer.id] = moving
-
-    def _land(self, moving: Moving, written: int) -> None:
-        """The bytes of the first `written` pairs arrive; the others hold garbage from now on."""
-        if moving.landed:
-            return
-        moving.landed = True
-        for n, (place, stamps) in enumerate(zip(moving.sources, moving.contents, strict=True)):
-            changed = "is overwritten" if self.places.read(place) != stamps else ""
-            self._checks.check(laws.source_stable, str(moving), str(place), changed and f"it {changed}")
-            # Of a reset in the meantime nobody may see what was stored before it, not even what was kept for a load.
-            if moving.stale and place.tier is not None and not self._is_read(place):
-                self.places.write(place, [POISON] * len(stamps))
-            arrives = [POISON] * len(stamps) if moving.stale else stamps
-            left = VOID if moving.transfer.id in self.failed_unheard else LOST
-            self.places.write(moving.targets[n], arrives if n < written else [left] * len(stamps))
-
-    def _is_read(self, place: Place) -> bool:
-        return any(place in moving.sources and not moving.landed for moving in self.moving.values())
-
-    def _lacking(self, place: Place, stamps: list[int]) -> str:
-        """What is wrong with a unit as the source of a load."""
-        if place.unit in self._view(place.tier or "").free:
-            return "is free"
-        return "holds nothing of this cache" if stamps[0] in (UNWRITTEN, POISON) else ""
-
-    def _view(self, name: str) -> TierUnits:
-        found = answered(self._adapter.tier, name)
-        return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
-
-
-def _placed(transfer: Transfer, sizes: Mapping[str, int], in_flight: Collection[Hashable]) -> Moving:
-    """The transfer with its places. Raises Divergence for one that the contract does not know."""
-    size = sizes.get(transfer.tier)
-    wrong = "" if size else f"names the tier {transfer.tier!r}"
-    if transfer.id in in_flight:
-        wrong = "has the id of another one in flight"
-    if transfer.kind not in ("store", "load"):
-        wrong = f"is of the kind {transfer.kind!r}"
-    if not transfer.pairs:
-        wrong = "has no pairs"
-    pool = [Place(None, unit) for unit in (p[transfer.kind == "load"] for p in transfer.pairs)]
-    tier = [Place(transfer.tier, unit) for unit in (p[transfer.kind == "store"] for p in transfer.pairs)]
-    if size and not all(0 <= place.unit < size for place in tier):
-        wrong = f"names a unit beyond the {size} of {transfer.tier}"
-    if wrong:
-        raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
-    return Moving(transfer, pool, tier) if transfer.kind == "store" else Moving(transfer, tier, pool)
 
 
 def _owner(place: Place, free_blocks: set[int], views: dict[str, TierUnits]) -> str:

@@ -196,6 +196,11 @@ class SchedulerTraits:
         "What a request has computed in full blocks is stored when it ends by itself: submitted by the next batch or "
         "`poll`, with `in_steps` by the second one.",
     )
+    loaded_first: bool = trait(
+        False,
+        "A request that holds what was loaded for it starts before every one that holds nothing, whatever `policy` "
+        "says. Among those that hold something, and among the others, the policy decides.",
+    )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(
         False,

@@ -117,6 +117,50 @@ def test_what_could_not_be_loaded_is_computed() -> None:
     assert str(run.schedule([6])) == "b[0:3]"
 
 
+def overtaking(name: str) -> SchedulerJudge:
+    """The request b waits for its load, and c, which came later, has started."""
+    run = loading(type("Made", (ForgetsPool, VARIANTS[name]), {}))
+    run.add("c", [2], None, 4, None)
+    assert str(run.schedule([5])) == "c[0:1]"
+    run.update()
+    return run
+
+
+@pytest.mark.parametrize("name", ["lets-overtake", "holds-loaded"])
+def test_who_waits_for_a_load_may_be_overtaken_until_it_has_ended(name: str) -> None:
+    run = overtaking(name)
+    run.complete(0)
+    run.poll()
+    run.add("d", [2, 1], None, 1, None)
+    run.adapter._waiting.sort(key=lambda job: job.rid != "d")
+    run.adapter._comes_later = lambda job: job.rid != "d"
+    run.adapter._most = 2
+    with pytest.raises(Divergence, match="d was admitted, but by fcfs b comes first") as found:
+        run.schedule([5])
+    assert found.value.law == "admission_order"
+
+
+def test_who_has_overtaken_another_stays_in_front_of_it() -> None:
+    run = overtaking("lets-overtake")
+    assert run.overtaken == {("c", "b")}
+    run.complete(0)
+    run.poll()
+    run.adapter._preempt(run.adapter._running[0], [])
+    run._check_preempted(["c"])
+    run.adapter._most = 1
+    assert str(run.schedule([6])).startswith("c[0:2]")
+
+
+def test_what_is_held_goes_first_only_where_the_target_says_so() -> None:
+    assert "sched-loaded-before-older" in FAULTS
+    strict, said = FAULTS["sched-loaded-before-older"].make, VARIANTS["holds-loaded"]
+    assert (strict.loaded_first, said.loaded_first) == (False, True)
+    assert walk(said, 3_000).failure is None
+    failure = walk(strict, 3_000).failure
+    assert failure is not None
+    assert failure.law == "admission_order"
+
+
 def test_the_grammar() -> None:
     run = judge()
     for operation in (lambda: run.complete(0), lambda: run.fail(0), run.complete_all):

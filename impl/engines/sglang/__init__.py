@@ -40,6 +40,10 @@ TARGETS = {
         "sglang": "kvlockstep.impl.engines.sglang.scheduler:make_overlap",
         "sglang-normal": "kvlockstep.impl.engines.sglang.scheduler:make",
         "sglang-priority": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_priority",
+        "sglang-hicache": "kvlockstep.impl.engines.sglang.hierarchy:make_overlap",
+        "sglang-hicache-normal": "kvlockstep.impl.engines.sglang.hierarchy:make",
+        "sglang-hicache-back": "kvlockstep.impl.engines.sglang.hierarchy:make_overlap_back",
+        "sglang-hicache-selective": "kvlockstep.impl.engines.sglang.hierarchy:make_selective",
         "sglang-mixed-repaired": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_mixed_repaired",
     },
 }

@@ -77,6 +77,7 @@ TARGETS = {
         "vllm-connector": "kvlockstep.impl.engines.vllm.connector:make",
         "vllm-connector-fail": "kvlockstep.impl.engines.vllm.connector:make_failing",
         "vllm-connector-async": "kvlockstep.impl.engines.vllm.connector:make_async",
+        "vllm-connector-priority": "kvlockstep.impl.engines.vllm.connector:make_priority",
         "vllm-connector-inside": "kvlockstep.impl.engines.vllm.connector:make_inside",
         "vllm-peer": "kvlockstep.impl.engines.vllm.peer:make",
         "vllm-peer-fail": "kvlockstep.impl.engines.vllm.peer:make_failing",
@@ -85,5 +86,9 @@ TARGETS = {
         "vllm-offloading-arc": "kvlockstep.impl.engines.vllm.offloading:make_arc",
         "vllm-offloading-inside": "kvlockstep.impl.engines.vllm.offloading:make_inside",
         "vllm-offloading-async": "kvlockstep.impl.engines.vllm.offloading:make_async",
+        "vllm-simple": "kvlockstep.impl.engines.vllm.simple_offloading:make",
+        "vllm-simple-async": "kvlockstep.impl.engines.vllm.simple_offloading:make_async",
+        "vllm-simple-lazy": "kvlockstep.impl.engines.vllm.simple_offloading:make_lazy",
+        "vllm-simple-lazy-async": "kvlockstep.impl.engines.vllm.simple_offloading:make_lazy_async",
     },
 }

@@ -26,6 +26,8 @@ class ConnectedScheduler(VllmScheduler):
     """A scheduler with a connector. `policy_on_failure` is `kv_load_failure_policy`, other options are the base's."""
 
     late_release = in_steps = True
+    # `kv_holding_waiting` is emptied before `waiting`.
+    loaded_first = True
 
     def __init__(
         self,
@@ -66,14 +68,15 @@ class ConnectedScheduler(VllmScheduler):
         return [] if request is None or request.is_finished() else super().slots(rid)
 
     def limbo(self) -> int:
-        """Blocks of requests that have ended, kept for a transfer or for a batch in flight."""
+        """Blocks of nobody who is live, kept for a transfer or for a batch in flight."""
         scheduler = self._scheduler
-        kept = {block.block_id for _, blocks in scheduler.deferred_frees for block in blocks}
-        held: set[int] = set()
-        for rid, request in scheduler.requests.items():
-            blocks = scheduler.kv_cache_manager.get_block_ids(rid)[0]
-            (kept if request.is_finished() else held).update(blocks)
-        return len(kept - held - {0}) * self.block_size
+        tables = {rid: scheduler.kv_cache_manager.get_block_ids(rid)[0] for rid in scheduler.requests}
+        held = {block for rid in tables if not scheduler.requests[rid].is_finished() for block in tables[rid]}
+        return len(self._kept().union(*tables.values()) - held - {0}) * self.block_size
+
+    def _kept(self) -> set[int]:
+        """Blocks that are kept beside those in the tables of requests."""
+        return {block.block_id for _, blocks in self._scheduler.deferred_frees for block in blocks}
 
     def _configure(self, config: Any) -> None:
         config.kv_transfer_config = SimpleNamespace(

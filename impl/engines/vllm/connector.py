@@ -243,7 +243,8 @@ class TierScheduler(ConnectedScheduler):
     """A scheduler with a TierConnector, whose tier is as large as the pool.
 
     If `repaired`, blocks that could not be loaded, and what was computed behind them, are evicted whoever had them: see
-    vllm-failed-load-published in known.toml.
+    vllm-failed-load-published in known.toml. Without `loaded_first` no more is promised than the engine's documentation
+    of `policy` says: see vllm-loaded-before-urgent.
     """
 
     fails = "any"
@@ -258,10 +259,11 @@ class TierScheduler(ConnectedScheduler):
         inside: bool = False,
         at_end: bool = False,
         repaired: bool = False,
+        loaded_first: bool = True,
         **options: Any,
     ) -> None:
         self.tiers = {TIER: blocks}
-        self._stand, self._repaired = (inside, at_end), repaired
+        self._stand, self._repaired, self.loaded_first = (inside, at_end), repaired, loaded_first
         super().__init__(blocks, block_size, budget, running, **options)
 
     def connect(self, config: Any) -> TierConnector:
@@ -300,3 +302,4 @@ make_inside = partial(TierScheduler, inside=True, at_end=True, repaired=True)
 make_inside_unrepaired = partial(TierScheduler, inside=True, at_end=True)
 make_inside_async = partial(TierScheduler, inside=True, at_end=True, repaired=True, asynchronous=True)
 make_priority = partial(TierScheduler, policy="priority")
+make_priority_documented = partial(TierScheduler, policy="priority", loaded_first=False)

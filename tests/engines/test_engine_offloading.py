@@ -1,0 +1,88 @@
+"""Host tiers of engines under kv_scheduler: vLLM's SimpleCPUOffloadConnector, SGLang's hierarchical cache."""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+from driving import random_walk
+from engine_targets import target_or_skip
+
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.models.registry import model_of
+
+MODEL = model_of("kv_scheduler")
+MANAGER = "vllm.v1.simple_kv_offload.manager:SimpleCPUOffloadScheduler"
+TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+
+
+def walk(target: str, steps: int) -> Any:
+    factory = target_or_skip("kv_scheduler", target).factory
+    with Watchdog(20.0).watching() as watchdog:
+        return random_walk(MODEL, factory, seed=1, watchdog=watchdog, steps=steps)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "vllm-simple",
+        "vllm-simple-async",
+        "vllm-simple-lazy",
+        "vllm-simple-lazy-async",
+        "vllm-connector-priority",
+        "sglang-hicache",
+        "sglang-hicache-normal",
+        "sglang-hicache-back",
+        "sglang-hicache-selective",
+    ],
+)
+def test_no_false_alarm(target: str) -> None:
+    outcome = walk(target, 2_000)
+    assert outcome.failure is None
+    assert {"store", "load", "tier_eviction"} <= {goal for goal, n in outcome.reach.items() if n}
+
+
+def loads_one_block_less(original: Any, self: Any, output: Any) -> Any:
+    meta = original(self, output)
+    meta.load_cpu_blocks, meta.load_gpu_blocks = meta.load_cpu_blocks[1:], meta.load_gpu_blocks[1:]
+    return meta
+
+
+def keeps_what_was_promised(original: Any, self: Any, pending: Any) -> None:
+    """The pin of a hit that nobody came for."""
+
+
+def stores_without_a_lock(original: Any, self: Any, action: Any, write_back: bool = False) -> Any:
+    return original(self, action, write_back=True)
+
+
+def starts_no_load(original: Any, self: Any) -> int:
+    return -1
+
+
+@pytest.mark.parametrize(
+    ("target", "owner", "method", "broken", "laws"),
+    [
+        ("vllm-simple", MANAGER, "build_connector_meta", loads_one_block_less, {"prefix_soundness", "progress"}),
+        ("vllm-simple", MANAGER, "_free_pending_cpu_hit", keeps_what_was_promised, {"quiescence"}),
+        (
+            "sglang-hicache-normal",
+            TREE,
+            "_execute_and_commit_kv_backup",
+            stores_without_a_lock,
+            {"transfer_isolation", "source_stable"},
+        ),
+        ("sglang-hicache-normal", TREE, "ready_to_load_host_cache", starts_no_load, {"prefix_soundness"}),
+    ],
+)
+def test_a_bug_in_the_engine_is_found(
+    monkeypatch: pytest.MonkeyPatch, target: str, owner: str, method: str, broken: Any, laws: set[str]
+) -> None:
+    target_or_skip("kv_scheduler", target)
+    kind = resolve_name(owner)
+    original = getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda *args, **options: broken(original, *args, **options))
+    outcome = walk(target, 3_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law in laws, outcome.failure.message
