@@ -63,6 +63,12 @@ TARGETS = {
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
         "peered": "kvlockstep.reference.kv_scheduler.peered:PeeredScheduler",
         "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
+        "groups": "kvlockstep.reference.kv_scheduler.grouped:StatePool",
+        "grouped-windows": "kvlockstep.impl.kv_scheduler.grouped:BlockWindows",
+        "grouped-chunked": "kvlockstep.impl.kv_scheduler.grouped:BlockChunks",
+        "grouped-state": "kvlockstep.impl.kv_scheduler.grouped:BlockStates",
+        "grouped-overlap": "kvlockstep.impl.kv_scheduler.grouped:OverlapWindow",
+        "grouped-overlap-state": "kvlockstep.impl.kv_scheduler.flying_states:OverlapStates",
     },
     "kv_index": {
         "chain": "kvlockstep.impl.kv_index.index:KVIndex",

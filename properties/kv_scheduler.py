@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kvlockstep.properties import transfers
+from kvlockstep.properties.kv_manager import groups
 from kvlockstep.properties.kv_manager import laws as kv_manager
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 
@@ -27,6 +28,8 @@ leak_freedom = replace(kv_manager.leak_freedom, contract=CONTRACT)
 conservation = replace(kv_manager.conservation, contract=CONTRACT)
 table_limit = replace(kv_manager.table_limit, contract=CONTRACT)
 reset_complete = replace(kv_manager.reset_complete, contract=CONTRACT)
+state_soundness = replace(groups.state_soundness, contract=CONTRACT)
+one_group = replace(groups.one_group, contract=CONTRACT)
 
 
 @law(CONTRACT, answers=("sglang-jax#1400",))
@@ -67,19 +70,26 @@ def sampling(samples: bool, stop: int, known: int, drafts: int = 0) -> str | Non
 
 
 @law(CONTRACT, answers=("TensorRT-LLM#13320", "sglang#31616"))
-def coverage(slots: int, stop: int) -> str | None:
+def coverage(slots: int, stop: int, where: str = "") -> str | None:
     """An item has exactly one slot for every position that it reads or writes."""
-    return None if slots == stop else f"has {counted(slots, 'slot')} for {counted(stop, 'position')}"
+    return None if slots == stop else f"has {counted(slots, 'slot')} for {counted(stop, 'position')}{where}"
 
 
 @law(CONTRACT, answers=("vllm#46595", "LMCache#1361", "vllm-rbln#676"))
-def held_tables(worker: Sequence[int], held: Sequence[int]) -> str | None:
+def held_tables(worker: Sequence[int | None], held: Sequence[int | None], first: int = 0) -> str | None:
     """The worker uses exactly the slots that the scheduler holds for the request."""
+    # Both from position `first` on.
     if list(worker) == list(held[: len(worker)]):
         return None
     at = next((i for i, pair in enumerate(zip(worker, held, strict=False)) if pair[0] != pair[1]), len(held))
-    own = held[at] if at < len(held) else "none"
-    return f"has position {at} in slot {worker[at]} for the worker, but in {own} by the scheduler's table"
+    own = held[at] if at < len(held) and held[at] is not None else "none"
+    return f"has position {first + at} in slot {worker[at]} for the worker, but in {own} by the scheduler's table"
+
+
+@law(CONTRACT, needs=("frees_window",))
+def window_freed(first: int, block_size: int, table: Mapping[int, int]) -> str | None:
+    """With no batch in flight, a request has given back the blocks before everything that it still reads."""
+    return groups.window_freed(first, block_size, table)
 
 
 @law(CONTRACT)

@@ -109,7 +109,8 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
         ("every_request_ends",), "a request that is only loaded never ends; this one says so without a drain"
     ),
     ("kv_scheduler", "held_tables"): Shadow(
-        ("content_equality",), "KV written through one table is missing in the other; this one says that there are two"
+        ("content_equality", "coverage"),
+        "KV written through one table is missing in the other, or has no slot there; this one says that there are two",
     ),
     ("kv_scheduler", "liveness"): Shadow(
         ("every_request_ends",), "a request without tokens never ends; this one says so earlier and without a drain"

@@ -67,7 +67,7 @@ def explore_command(
     budget = profile_of("quick")
     report: list[DriverResult] = []
     console = stdout()
-    for scope in model_type.small_scopes:
+    for scope in model_type.small_scopes_of(target.factory):
         with progress_bar() as progress:
             outcome = explore_scope(
                 target, scope, budget, steps=steps, seconds=seconds, max_depth=depth, progress=_step_counter(progress)

@@ -247,7 +247,7 @@ class Explore:
             run.budget.explore_steps if self.steps is None else self.steps,
             run.budget.explore_limit if self.seconds is None else self.seconds,
         )
-        scopes = run.model_type.small_scopes if self.scopes is None else self.scopes
+        scopes = run.model_type.small_scopes_of(run.factory) if self.scopes is None else self.scopes
         explorations = [
             Exploration(run.model_type, run.factory, scope, run.watchdog, budget, self.max_depth) for scope in scopes
         ]

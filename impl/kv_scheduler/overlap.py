@@ -107,5 +107,5 @@ class OverlapScheduler(KVScheduler):
         start, known = job.computed + ahead - wrong, len(job.tokens) + coming - wrong
         stop = start + n
         drafts = max(0, stop - known)
-        slots = self._kv.slots(job.rid)[:stop]
+        slots = self._worker_slots(job, stop)
         return Item(job.rid, start, n, slots, job.tokens[start : stop - drafts], stop >= known, drafts)

@@ -8,6 +8,7 @@ from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
+from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
@@ -142,6 +143,7 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
 
 
 VARIANTS = {
+    **GROUP_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,

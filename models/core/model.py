@@ -113,6 +113,11 @@ class Model(ABC, Generic[S]):
         return self.command_table
 
     @classmethod
+    def small_scopes_of(cls, factory: Factory) -> tuple[Scope, ...]:
+        """The scopes to explore of this target; those of the model, and what its traits ask for."""
+        return cls.small_scopes
+
+    @classmethod
     def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
         """The commands of a target, which may lack the traits of some; all of them if nobody says which target."""
         return cls.commands

@@ -19,7 +19,7 @@ from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
-from kvlockstep.models.requests.adapter import make_adapter, read_traits
+from kvlockstep.models.requests.adapter import declares_groups, make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
@@ -32,6 +32,12 @@ from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
 
 GROUP_TRAITS = {"groups", "frees_window"}
+# What windows and states go through in few operations: one word, and prompts longer than a window.
+GROUP_SCOPES = (
+    KVScope(4, 1, 1, 5, tokens=(1,), mode=Mode.EXHAUSTIVE),
+    KVScope(3, 2, 1, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
+    KVScope(3, 2, 2, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
+)
 
 
 class KVManagerModel(RequestModel[KVScope]):
@@ -63,6 +69,10 @@ class KVManagerModel(RequestModel[KVScope]):
         self.forks = Forks(scope, self.judge)
         self._size = self.judge.traits.block_size
         self._resumed: set[str] = set()
+
+    @classmethod
+    def small_scopes_of(cls, factory: Factory) -> tuple[Scope, ...]:
+        return (*(GROUP_SCOPES if declares_groups(factory, cls.contract) else ()), *cls.small_scopes)
 
     def propose(self, command: Command, pick: Pick) -> Op:
         require(self.judge.allows(command.name))

@@ -28,10 +28,7 @@ def forward(
     tables = {item.rid: item.slots for item in items}
     for item in items:
         job, stop = session.live[item.rid], item.start + item.n
-        _start_item(session, job, item)
-        job.request.computed = item.start
-        job.request.drafts = job.guesses(item)
-        job.offered = []
+        start_item(session, job, item)
         if item.rid in void:
             session.memory.put(item.slots[item.start : stop], [VOID] * item.n)
         else:
@@ -50,8 +47,8 @@ def forward(
         session.goals_met["eviction"] += fresh > session.free_before
 
 
-def _start_item(session: SchedulerSession, job: Job, item: Item) -> None:
-    """A request starts, or continues behind what is in flight."""
+def start_item(session: SchedulerSession, job: Job, item: Item) -> None:
+    """A request starts, or continues behind what is in flight, with the drafts of its item."""
     job.restart = None
     if job.fresh:
         goals.notice_start(session.goals_met, job, item)
@@ -60,6 +57,9 @@ def _start_item(session: SchedulerSession, job: Job, item: Item) -> None:
     else:
         session.goals_met["behind_accepted"] += any(flight.accepted.get(item.rid) for flight in session.flights)
         session.goals_met["behind_rejected"] += any(flight.rejected.get(item.rid) for flight in session.flights)
+    job.request.computed = item.start
+    job.request.drafts = job.guesses(item)
+    job.offered = []
 
 
 def sample(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvlockstep.models.core.model import Goal
+from kvlockstep.models.kv_scheduler.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.reference.kv_scheduler.contract import Item, SchedulerTraits
 
@@ -57,6 +58,7 @@ GOALS = (
     Goal(
         "sent_preempted", "a request ends by the last token of a batch behind which it was preempted", "sends_preempted"
     ),
+    *GROUP_GOALS,
 )
 
 # What a goal depends on that only targets with tiers can reach.
@@ -84,12 +86,13 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
         held |= blocks
 
 
-def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool) -> set[str]:
+def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, grouped: bool) -> set[str]:
     """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
     tiers = bool(traits.tiers)
     has = {
         **vars(traits),
+        "groups": grouped,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         "stores_fail": tiers and traits.fails in ("stores", "any"),

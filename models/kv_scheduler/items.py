@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.models.kv_scheduler.job import Job
-from kvlockstep.models.kv_scheduler.session import SchedulerSession
+from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 
-def check_items(session: SchedulerSession, items: Sequence[Item], submitted: Sequence[Transfer] = ()) -> None:
+def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Transfer] = ()) -> None:
     """Checks a batch before it runs, which came with these transfers. Raises Divergence."""
     check, live = session.checks.check, session.live
     seen: set[str] = set()
@@ -29,7 +29,7 @@ def check_items(session: SchedulerSession, items: Sequence[Item], submitted: Seq
     )
 
 
-def _check_order(session: SchedulerSession, items: Sequence[Item], loading: set[str]) -> None:
+def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) -> None:
     """Whoever starts goes before all that wait and could start, but for those that he was right to overtake before.
 
     `loading` are the requests whose load was submitted with this batch. The smallest place goes first.
@@ -54,7 +54,7 @@ def _check_order(session: SchedulerSession, items: Sequence[Item], loading: set[
         session.checks.check(laws.admission_order, item.rid, before, session.traits.policy)
 
 
-def _check_item(session: SchedulerSession, item: Item, job: Job) -> None:
+def _check_item(session: OneTable, item: Item, job: Job) -> None:
     check = session.checks.check
     stop, known = item.start + item.n, len(job.request.tokens)
     known_and_drafts = known + item.drafts
@@ -63,5 +63,4 @@ def _check_item(session: SchedulerSession, item: Item, job: Job) -> None:
     tokens = job.request.tokens + job.guesses(item)
     check(laws.input_tokens, item.tokens, tokens, item.start, name=item.rid)
     check(laws.sampling, item.samples, stop - item.drafts, known, item.drafts, name=item.rid)
-    check(laws.coverage, len(item.slots), stop, name=item.rid)
-    check(laws.held_tables, item.slots, session.tables.entries(item.rid), name=item.rid)
+    session.check_tables(item)

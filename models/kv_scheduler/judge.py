@@ -12,13 +12,11 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
-from kvlockstep.models.kv_scheduler.forward import forward, sample
+from kvlockstep.models.kv_scheduler.forward import sample
 from kvlockstep.models.kv_scheduler.items import check_items
 from kvlockstep.models.kv_scheduler.job import Job
-from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.kv_scheduler.transfer_operations import TransferOperations
 from kvlockstep.models.kv_scheduler.void import void_items
-from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.answers import DONE, Answer, batch_text
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Request
@@ -38,7 +36,8 @@ class SchedulerJudge(TransferOperations):
 
     def __init__(self, adapter: Any, budget: int, running: int, checks: Checks | None = None) -> None:
         super().__init__(adapter, budget, running, checks)
-        settle(self)
+        self.prepare()
+        self.settle()
 
     def add(
         self, name: str, tokens: Sequence[int], extra_key: int | None, max_tokens: int, priority: int | None
@@ -54,14 +53,14 @@ class SchedulerJudge(TransferOperations):
         self.live[name] = Job(Request(name, list(tokens), extra_key), max_tokens, rank, len(tokens))
         self._batches_without_token = 0
         self.goals_met["extra_key"] += extra_key is not None
-        settle(self)
+        self.settle()
         return DONE
 
     def draft(self, name: str, tokens: Sequence[int]) -> Answer:
         """Drafts are offered for the next batch of a request that decodes."""
         require(name in self.draftable() and 0 < len(tokens) <= self.traits.drafts)
         self._offer(name, tokens)
-        settle(self)
+        self.settle()
         return DONE
 
     def schedule(
@@ -78,7 +77,7 @@ class SchedulerJudge(TransferOperations):
         batch = Batch(*self._call(self.adapter.schedule, *device))
         items = [Item(*item) for item in batch.items]
         transfers = self.transfers.submitted() if self.transfers else []
-        self._said = batch_text(items, batch.copies, batch.preempted)
+        self._said = batch_text(items, self.copies_text(batch.copies), batch.preempted)
         self._let_go()
         self._check_preempted(batch.preempted)
         # Who waits for a transfer may schedule nothing, and may lose what he computed for want of room.
@@ -89,9 +88,9 @@ class SchedulerJudge(TransferOperations):
             self.checks.check(laws.progress, len(items), list(self.live))
         check_items(self, items, transfers)
         if self.transfers:
-            self.before_forward(items, transfers, batch.copies, lost)
+            self.before_forward(items, transfers, [int(pair[-1]) for pair in batch.copies], lost)
         void = void_items(self, items)
-        forward(self, items, batch.copies, void)
+        self.launch(items, batch.copies, void)
         if self.transfers:
             self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
         flight = sample(self, items, tokens, accept, void)
@@ -101,7 +100,7 @@ class SchedulerJudge(TransferOperations):
         self.goals_met["overlap"] += len(self.flights) > 1
         self._batches_without_token = 0 if flight.sampled or not items or waits else self._batches_without_token + 1
         self.checks.check(laws.liveness, self._batches_without_token, sum(job.work for job in self.live.values()))
-        settle(self)
+        self.settle()
         return Answer(text=self.so_far)
 
     def update(self) -> Answer:
@@ -130,7 +129,7 @@ class SchedulerJudge(TransferOperations):
         self._let_go()
         lingering = [name for name, gained in flight.gained.items() if gained and self._lingers(name)]
         self.checks.check(laws.ending, [], lingering)
-        settle(self)
+        self.settle()
         return Answer(text=f"ended {','.join(expected)}") if expected else DONE
 
     def abort(self, name: str) -> Answer:
@@ -147,7 +146,7 @@ class SchedulerJudge(TransferOperations):
             self.transfers.gone(name)
         self._call(self.adapter.abort, name)
         self._let_go()
-        settle(self)
+        self.settle()
         return DONE
 
     def reset(self) -> Answer:
@@ -165,16 +164,8 @@ class SchedulerJudge(TransferOperations):
             job.fresh = True
             job.offered = []
         self._batches_without_token = 0
-        avail = number(self.adapter.avail)
-        free = len(self.tables.free()) if self.tables.shows_free else avail
-        limbo = self.transfers.limbo(set()) if self.transfers else 0
-        self.checks.check(laws.reset_complete, avail, free, self.traits.total, limbo)
-        slots = self.occupancy.all_slots()
-        if self.transfers:
-            slots = self.transfers.unpoisoned(slots)
-            self.transfers.reset()
-        self.memory.reset(slots)
-        settle(self)
+        self.check_reset()
+        self.settle()
         return DONE
 
     def drain(self, tokens: Sequence[int]) -> Answer:
@@ -220,7 +211,7 @@ class SchedulerJudge(TransferOperations):
 
     def _check_preempted(self, preempted: Sequence[str]) -> None:
         for name in preempted:
-            slots = self.tables.entries(name) if name in self.live else []
+            slots = self.held_by(name) if name in self.live else []
             self.checks.check(laws.preemption_frees, [name], self.live, slots)
             self.live[name].fresh = self.live[name].preempted = True
             self.live[name].offered = []

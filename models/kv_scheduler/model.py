@@ -8,16 +8,17 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any
 
-from kvlockstep.models.core.calls import call_target
-from kvlockstep.models.core.model import Divergence, Factory, Scope
+from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
 from kvlockstep.models.kv_scheduler.copy_engine import Moving
 from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
+from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+from kvlockstep.models.kv_scheduler.groups.picture import picture_of_groups
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
-from kvlockstep.models.requests.adapter import as_state, make_adapter
+from kvlockstep.models.requests.adapter import as_state, declares_groups, make_adapter, probed, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
@@ -26,8 +27,10 @@ from kvlockstep.models.requests.shrinking import thinned
 from kvlockstep.properties.kv_scheduler import LAWS
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.kv_manager.groups.contract import one_full
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SchedulerTraits
 
+GROUP_TRAITS = {"groups", "frees_window"}
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 
 
@@ -60,6 +63,14 @@ def _scopes() -> Iterable[SchedulerScope]:
         yield replace(narrow, tokens=words, keys=names)
 
 
+# What windows and states go through in few operations: one word, and requests longer than a window.
+GROUP_SCOPES = (
+    SchedulerScope(3, 2, budget=3, running=2, live=2, outputs=2, tokens=(1,), priorities=(0,), exhaustive=True),
+    SchedulerScope(4, 1, budget=4, running=1, live=1, outputs=2, tokens=(1,), priorities=(0,), exhaustive=True),
+    SchedulerScope(2, 2, budget=2, running=1, live=1, outputs=2, tokens=(1,), priorities=(0,), exhaustive=True),
+)
+
+
 class KVSchedulerModel(RequestModel[SchedulerScope]):
     contract = "kv_scheduler"
     laws = LAWS
@@ -77,7 +88,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     def __init__(self, scope: SchedulerScope, factory: Factory) -> None:
         adapter = make_adapter(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
-        super().__init__(scope, factory, SchedulerJudge(adapter, scope.budget, scope.running, Checks(self.laws)))
+        super().__init__(scope, factory, judge_of(adapter, scope, Checks(self.laws)))
         self.history: list[tuple[int, ...]] = []
         self._starved = 0
 
@@ -88,8 +99,12 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
     @classmethod
     def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
         # One instance tells; what is wrong with it shows when the episodes begin.
-        made = factory and call_quietly(factory, *CONTRACTS[cls.contract].probe.values())
+        made = factory and probed(factory, *CONTRACTS[cls.contract].probe.values())
         return tuple(c for c in cls.commands if c.needs is None or factory is None or getattr(made, c.needs, None))
+
+    @classmethod
+    def small_scopes_of(cls, factory: Factory) -> tuple[Scope, ...]:
+        return (*(GROUP_SCOPES if declares_groups(factory, cls.contract) else ()), *cls.small_scopes)
 
     @command(4, when=lambda self, _: len(self.judge.live) < self.scope.live)
     def add(self, pick: Pick) -> Op:
@@ -197,16 +212,20 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     @classmethod
     def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
-        # A target without tiers is spoken of as if there were no transfers.
+        # A target without tiers is spoken of as if there were no transfers, one without groups likewise.
         transfers = any(evaluated.get(law.id) for law in cls.laws if "tiers" in law.needs)
+        groups = any(evaluated.get(law.id) for law in cls.laws if GROUP_TRAITS & set(law.needs))
         laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
+        laws = (law for law in laws if groups or not GROUP_TRAITS & set(law.needs))
         return tuple(law for law in laws if "durable" not in law.needs or evaluated.get(law.id))
 
     def not_checked(self) -> dict[str, str]:
         known = {law.id for law in self.laws if self.judge.transfers is not None or "tiers" not in law.needs}
         if not self.judge.traits.durable:
             known -= {law.id for law in self.laws if "durable" in law.needs}
-        found = {law: why for law, why in super().not_checked().items() if law in known}
+        if not self.judge.grouped:
+            known -= {law.id for law in self.laws if GROUP_TRAITS & set(law.needs)}
+        found = {law: why for law, why in self.judge.lacking().items() if law in known}
         if self.judge.transfers is not None and self.judge.traits.ordered:
             found["stream_order"] = "the target declares ordered"
         return found
@@ -221,7 +240,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         names = {name: i for i, name in enumerate(judge.live)}
         jobs = tuple(
             (tuple(j.request.tokens), j.request.extra_key, j.max_tokens, j.rank[0], j.request.computed, j.delivered,
-             j.fresh, j.preempted, j.aborted, tuple(j.offered), tuple(as_state(judge.tables.entries, name)))
+             j.fresh, j.preempted, j.aborted, tuple(j.offered), judge.table_of(name))
             for name, j in judge.live.items()
         )  # fmt: skip
         flights = tuple(
@@ -232,18 +251,21 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         def queues() -> tuple[tuple[str, tuple[int, ...]], ...]:
             return tuple((q, tuple(names.get(n, -1) for n in rids)) for q, rids in judge.adapter.queues().items())
 
-        state = jobs, flights, as_state(queues), judge.memory.contents()
+        state = jobs, flights, as_state(queues), judge.contents_of_memory()
         if judge.transfers is None:
             return state
         overtaken = sorted((names[a], names[b]) for a, b in judge.overtaken if a in names and b in names)
         return *state, as_state(judge.transfers.state), tuple(overtaken)
 
     def picture(self) -> Picture:
-        return picture(self.judge)
+        judge = self.judge
+        return picture_of_groups(judge) if isinstance(judge, GroupedSchedulerJudge) else picture(judge)
 
     def unreachable(self) -> set[str]:
         own = self.judge.transfers is not None and self.judge.transfers.has_own
-        return unreachable(self.judge.traits, self.judge.saw_evictable and self.judge.tables.shows_free, own)
+        judge = self.judge
+        never = unreachable(judge.traits, judge.saw_evictable and judge.shows_free, own, judge.grouped)
+        return never | judge.unreachable() if isinstance(judge, GroupedSchedulerJudge) else never
 
     @classmethod
     def simpler_scopes(cls, scope: SchedulerScope) -> Iterable[Scope]:
@@ -326,8 +348,9 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
 
     def _length(self, pick: Pick, most: int) -> int:
         """A length from 1 to `most`, near a multiple of the block, more often a short one."""
-        blocks = most // self.scope.block_size
-        return length_near_block(pick, most, self.scope.block_size, (0, 1, 1, 2, 2, 3, blocks // 2, blocks))
+        size = pick(self.judge.sizes) if self.judge.grouped else self.scope.block_size
+        blocks = most // size
+        return length_near_block(pick, most, size, (0, 1, 1, 2, 2, 3, blocks // 2, blocks))
 
 
 def _table(traits: SchedulerTraits) -> tuple[Command, ...]:
@@ -341,9 +364,8 @@ def _table_for(has: frozenset[str]) -> tuple[Command, ...]:
     return tuple(c for c in commands for _ in range(c.weight))
 
 
-def call_quietly(factory: Factory, *sizes: Any) -> Any:
-    """Makes a target to look at its traits; None if that fails."""
-    try:
-        return call_target(factory, *sizes)
-    except Divergence:
-        return None
+def judge_of(adapter: Any, scope: SchedulerScope, checks: Checks) -> SchedulerJudge:
+    """The judge of a target: of one table a request, or of groups. Raises Divergence if its traits cannot be read."""
+    grouped = getattr(adapter, "groups", ()) and not one_full(read_traits(adapter, SchedulerTraits).groups)
+    kind = GroupedSchedulerJudge if grouped else SchedulerJudge
+    return kind(adapter, scope.budget, scope.running, checks)

@@ -55,7 +55,7 @@ class SchedulerSession:
             block_size=size,
             total=total,
             max_length=self.traits.max_length,
-            most_blocks=_blocks_of_longest(self.traits),
+            most_blocks=blocks_of_longest(self.traits, size),
         )
         self.transfers = (
             Transfers(adapter, self.traits, self.memory, checks, self.goals_met) if self.traits.tiers else None
@@ -135,7 +135,7 @@ class SchedulerSession:
         ]
 
 
-def _blocks_of_longest(traits: SchedulerTraits) -> int | None:
+def blocks_of_longest(traits: SchedulerTraits, block_size: int) -> int | None:
     """The blocks of the longest request, and of what is computed beyond its end while nobody has heard of it.
 
     The last token is sampled and not computed. Each batch in flight has one token more, and its drafts.
@@ -143,4 +143,4 @@ def _blocks_of_longest(traits: SchedulerTraits) -> int | None:
     if traits.max_length is None:
         return None
     tokens = traits.max_length - 1 + traits.overlap * (1 + traits.drafts)
-    return -(-tokens // traits.block_size) + traits.lookahead_blocks
+    return -(-tokens // block_size) + traits.lookahead_blocks

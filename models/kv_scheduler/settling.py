@@ -14,12 +14,7 @@ def settle(session: SchedulerSession) -> None:
     """Checks the state between two operations. Raises Divergence."""
     check, occupancy, total = session.checks.check, session.occupancy, session.traits.total
     size, live = session.traits.block_size, session.live
-    # Requests that have ended stay where they are until their last batch has come back.
-    leaving = {name for flight in session.flights for name in flight.names if name not in live}
-    queues = answered(session.adapter.queues)
-    if leaving:
-        queues = {queue: [name for name in names if name not in leaving] for queue, names in queues.items()}
-    check(laws.one_queue, queues, live)
+    leaving = check_queues(session)
     tables = {name: session.tables.entries(name) for name in (*live, *leaving)}
     held_before = occupancy.held
     occupancy.follow(tables)
@@ -56,3 +51,13 @@ def settle(session: SchedulerSession) -> None:
     session.poison(free)
     session.free_before = len(free) if session.tables.shows_free else None
     session.saw_evictable = session.saw_evictable or avail > len(free)
+
+
+def check_queues(session: SchedulerSession) -> set[str]:
+    """Checks where the live requests stand. Returns those that have ended and whose last batch has not come back."""
+    leaving = {name for flight in session.flights for name in flight.names if name not in session.live}
+    queues = answered(session.adapter.queues)
+    if leaving:
+        queues = {queue: [name for name in names if name not in leaving] for queue, names in queues.items()}
+    session.checks.check(laws.one_queue, queues, session.live)
+    return leaving

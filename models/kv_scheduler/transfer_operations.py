@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 
 from kvlockstep.models.core.op import NotEnabled, require
 from kvlockstep.models.kv_scheduler.copy_engine import Moving
+from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.places import Place
-from kvlockstep.models.kv_scheduler.session import SchedulerSession
-from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered, taken
@@ -21,7 +20,7 @@ from kvlockstep.reference.kv_scheduler.transfers import Transfer
 MOST_ROUNDS = 20
 
 
-class TransferOperations(SchedulerSession):
+class TransferOperations(OneTable):
     """The operations of a trace that only a target with tiers has, and what the other ones need of its transfers.
 
     An operation raises Divergence if a law does not hold, and NotEnabled, with nothing changed, if it is not legal now.
@@ -38,7 +37,7 @@ class TransferOperations(SchedulerSession):
         ended = transfers.unended
         for moving in ended:
             transfers.end(moving)
-        settle(self)
+        self.settle()
         ways = {"landed": [m for m in ended if not m.failed], "failed": [m for m in ended if m.failed]}
         said = [f"{', '.join(map(str, moved))} {way}" for way, moved in ways.items() if moved]
         return Answer(text="; ".join(said))
@@ -67,7 +66,7 @@ class TransferOperations(SchedulerSession):
             lambda: _units(found, len(blocks)), found, self.adapter.offer, "a unit or None for each full block"
         )
         transfers.offered(units, blocks)
-        settle(self)
+        self.settle()
         return Answer(text=f"units {','.join('-' if unit is None else str(unit) for unit in units)}")
 
     def lose(self, tier: str, unit: int) -> Answer:
@@ -75,14 +74,14 @@ class TransferOperations(SchedulerSession):
         transfers, place = self._transfers(), Place(tier, unit)
         require(self.allows("lose") and place in transfers.losable())
         transfers.places.lost.add(place)
-        settle(self)
+        self.settle()
         return DONE
 
     def poll(self) -> Answer:
         """The scheduler takes in what has ended, and submits what is due."""
         require(self.allows("poll"))
         self._hear()
-        settle(self)
+        self.settle()
         return DONE
 
     def end_all(self) -> None:
@@ -93,7 +92,7 @@ class TransferOperations(SchedulerSession):
             for moving in self.transfers.unended:
                 self.transfers.end(moving)
             self._hear()
-            settle(self)
+            self.settle()
             if self.transfers.quiet:
                 break
 
@@ -101,14 +100,17 @@ class TransferOperations(SchedulerSession):
         self,
         items: Sequence[Item],
         submitted: Sequence[Transfer],
-        copies: Sequence[tuple[int, int]],
+        copied: Sequence[int],
         lost: int | None,
     ) -> None:
-        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes."""
+        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes.
+
+        `copied` are the slots that are copied into.
+        """
         transfers, size = self._transfers(), self.traits.block_size
         transfers.start((transfer for transfer in submitted if transfer.before), self.live)
         transfers.wait(lost)
-        transfers.check_writes("a copy", dict.fromkeys(target // size for _, target in copies))
+        transfers.check_writes("a copy", dict.fromkeys(target // size for target in copied))
         for item in items:
             transfers.check_writes(item.rid, dict.fromkeys(slot // size for slot in item.slots[item.start :]))
         starts = [(item.rid, item.start) for item in items if self.live[item.rid].fresh]
@@ -151,7 +153,7 @@ class TransferOperations(SchedulerSession):
 
     def _end(self, moving: Moving, written: int | None) -> Answer:
         self._transfers().end(moving, written)
-        settle(self)
+        self.settle()
         return Answer(text=f"{moving} {'failed' if moving.failed else 'landed'}")
 
     def _hear(self) -> None:

@@ -12,6 +12,8 @@ from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.models.requests.traits import as_number, taken_traits
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.kv_manager.groups.contract import Group, one_full
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -26,6 +28,20 @@ def make_adapter(factory: Factory, *sizes: int) -> Any:
     if isinstance(adapter, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"the factory raised {adapter.error}")
     return adapter
+
+
+def probed(factory: Factory, *sizes: Any) -> Any:
+    """Makes a target to look at its traits; None if that fails."""
+    try:
+        return call_target(factory, *sizes)
+    except Divergence:
+        return None
+
+
+def declares_groups(factory: Factory, contract: str) -> bool:
+    """True if the targets of a factory have more than one full group."""
+    groups = getattr(probed(factory, *CONTRACTS[contract].probe.values()), "groups", ())
+    return isinstance(groups, tuple) and all(isinstance(group, Group) for group in groups) and not one_full(groups)
 
 
 def read_traits(adapter: Any, kind: type[T]) -> T:

@@ -39,11 +39,10 @@ DONE = Answer()
 REFUSED = Answer(refused=True)
 
 
-def batch_text(items: Sequence[Item], copies: Sequence[tuple[int, int]], preempted: Iterable[str]) -> str:
-    """A batch: the positions that it computes of each request, its copies, who was preempted for it."""
+def batch_text(items: Sequence[Item], copies: str, preempted: Iterable[str]) -> str:
+    """A batch: the positions that it computes of each request, its copies as text, who was preempted for it."""
     parts = [f"{item.rid}[{item.start}:{item.start + item.n}]" for item in items]
-    copied = [copies_text(copies)] if copies else []
-    return " ".join([*parts, *copied, *(f"preempted {name}" for name in preempted)]) or "nothing"
+    return " ".join([*parts, *([copies] if copies else []), *(f"preempted {name}" for name in preempted)]) or "nothing"
 
 
 def copies_text(pairs: Sequence[tuple[int, int]]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.batch import END_TOKEN, NO_DRAFTS, PAD_DRAFT, Batch, Item
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 from kvlockstep.reference.traits import required, trait
@@ -205,4 +206,19 @@ class SchedulerTraits:
         False,
         "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
         method="limbo",
+    )
+    groups: tuple[Group, ...] = trait(
+        (),
+        "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
+        "kv_scheduler has without this trait. With groups, pools are counted in blocks, and `max_length` says how long "
+        "a request may be that fits alone.",
+    )
+    pools: Mapping[str, int] | None = trait(
+        None,
+        "The blocks of each pool, if the groups have several. None for one pool of `total` slots, in blocks of the "
+        "first group.",
+        least=1,
+    )
+    frees_window: bool = trait(
+        False, "Blocks that no window reaches any more are free when no batch of the request is in flight."
     )

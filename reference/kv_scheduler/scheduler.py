@@ -164,8 +164,12 @@ class KVScheduler:
             job.rid,
             job.computed,
             n,
-            self._kv.slots(job.rid)[:end],
+            self._worker_slots(job, end),
             (job.tokens + job.drafts)[job.computed : end],
             end >= len(job.tokens),
             len(job.drafts),
         )
+
+    def _worker_slots(self, job: Job, end: int) -> list[int]:
+        """The slots of [0, end), as the worker is told."""
+        return self._kv.slots(job.rid)[:end]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import ring_manager
-from driving import random_walk
+from driving import explore, random_walk
 from places import DOCS
 from watched import watched
 
@@ -19,6 +19,7 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.model import GROUP_SCOPES
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed
@@ -194,3 +195,13 @@ def test_the_example_of_the_page_holds_and_is_the_one_that_is_shown() -> None:
     source = Path(ring_manager.__file__).read_text()
     assert len(source.splitlines()) <= 60
     assert f"<!-- ring_manager.py -->\n\n```python\n{source}```\n\n<!-- end -->" in (DOCS / "groups.md").read_text()
+
+
+@pytest.mark.parametrize("scope", GROUP_SCOPES, ids=str)
+@pytest.mark.parametrize("make", [FullAndWindow, TwoPools, FullAndState])
+def test_small_scopes_of_groups_hold(make: type, scope: KVScope) -> None:
+    assert scope in KVManagerModel.small_scopes_of(make)
+    assert scope not in KVManagerModel.small_scopes_of(KVManager)
+    outcome = watched(explore, KVManagerModel, make, scope, steps=3_000)
+    assert outcome.failure is None
+    assert outcome.states > 100

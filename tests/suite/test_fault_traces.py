@@ -12,17 +12,22 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
+from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
+from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS as SCHEDULER_GROUPS
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager.groups.geometries import StatePool
+from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
 
 # The target that is right where a fault is not one over the reference.
-GEOMETRIES = {manager: f"variant:{name}" for name, manager in GROUP_VARIANTS.items()}
-RIGHT = {TieredScheduler: "tiered", OverlapScheduler: "overlap", StatePool: "groups"} | GEOMETRIES
+GEOMETRIES = {made: f"variant:{name}" for name, made in {**GROUP_VARIANTS, **SCHEDULER_GROUPS}.items()}
+OTHERS = {TieredScheduler: "tiered", OverlapScheduler: "overlap", StatePool: "groups", StateScheduler: "groups"}
+RIGHT = {OverlapWindow: "grouped-overlap", OverlapStates: "grouped-overlap-state", **OTHERS, **GEOMETRIES}
 
 
 @pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")

@@ -46,9 +46,7 @@ class VllmHybridManager(VllmKVManager):
         self.prefix_cache = self.can_evict_all = True
         self.event_listener = None
         sizes = [group.block_size for group in groups]
-        specs = [vllm.interface.KVCacheGroupSpec([f"layer {g}"], self.spec(group)) for g, group in enumerate(groups)]
-        config = vllm.interface.KVCacheConfig(total + 1, [], specs)
-        config.prefix_cache_retention_interval = retention
+        config = cache_config(total, [self.spec(group) for group in groups], retention)
         self.hash_size = hash_size or math.gcd(*sizes)
         self._manager = vllm.manager.KVCacheManager(
             config,
@@ -65,20 +63,7 @@ class VllmHybridManager(VllmKVManager):
 
     def spec(self, group: Group) -> Any:
         """The engine's own description of a group."""
-        shape: dict[str, Any] = {
-            "block_size": group.block_size,
-            "num_kv_heads": 1,
-            "head_size": 1,
-            "dtype": torch.float16,
-        }
-        match group.kind:
-            case "full":
-                return vllm.interface.FullAttentionSpec(**shape)
-            case "window":
-                return vllm.interface.SlidingWindowSpec(**shape, sliding_window=group.reach)
-            case "chunked":
-                return vllm.interface.ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group.reach)
-        raise ValueError(f"no attention group: {group}")
+        return attention_spec(group)
 
     def copies(self) -> list[tuple[int, int]]:
         copies, retained = self._manager.take_kv_cache_block_copies()
@@ -101,6 +86,27 @@ class VllmHybridManager(VllmKVManager):
 
     def free_slots(self) -> Iterable[int] | None:
         return self.free_blocks()
+
+
+def attention_spec(group: Group) -> Any:
+    """The engine's own description of a group of attention layers. Raises ValueError for a state."""
+    shape: dict[str, Any] = {"block_size": group.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
+    match group.kind:
+        case "full":
+            return vllm.interface.FullAttentionSpec(**shape)
+        case "window":
+            return vllm.interface.SlidingWindowSpec(**shape, sliding_window=group.reach)
+        case "chunked":
+            return vllm.interface.ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group.reach)
+    raise ValueError(f"no attention group: {group}")
+
+
+def cache_config(blocks: int, specs: list[Any], retention: int | None) -> Any:
+    """A pool of `blocks` for groups of these descriptions, beside the null block."""
+    groups = [vllm.interface.KVCacheGroupSpec([f"layer {g}"], spec) for g, spec in enumerate(specs)]
+    config = vllm.interface.KVCacheConfig(blocks + 1, [], groups)
+    config.prefix_cache_retention_interval = retention
+    return config
 
 
 def make_window(blocks: int, block_size: int) -> VllmHybridManager:

@@ -61,9 +61,10 @@ class VllmScheduler:
         grammar = SimpleNamespace(
             accept_tokens=lambda _request, _tokens: True, validate_tokens=lambda _request, tokens: tokens
         )
-        self._scheduler = kind(config, vllm.cache_config(blocks, block_size), grammar, block_size)
+        caches, steps, hash_size = self._caches(blocks, block_size)
+        self._scheduler = kind(config, caches, grammar, steps, hash_size)
         self._pool = self._scheduler.kv_cache_manager.block_pool
-        self._hasher = vllm.block_hasher(block_size) if caching else None
+        self._hasher = vllm.block_hasher(hash_size) if caching else None
         self._added = 0
         self._tables: dict[str, list[int]] = {}
         self._launched: deque[tuple[Any, dict[str, list[int]]]] = deque()
@@ -85,14 +86,8 @@ class VllmScheduler:
         fed = {new.req_id: new.prefill_token_ids or new.prompt_token_ids for new in output.scheduled_new_reqs}
         items = [self._item(output, rid, fed.get(rid), rejected.get(rid, 0)) for rid in scheduled]
         self._launched.append((output, self._drafts_of(output)))
-        size = self.block_size
-        copies = [
-            (copy.src_block_id * size + i, copy.dst_block_id * size + i)
-            for copy in output.kv_cache_block_copies or ()
-            for i in range(size)
-        ]
         preempted = (output.preempted_req_ids & self._scheduler.requests.keys()) - scheduled.keys()
-        return Batch(items, sorted(preempted), copies)
+        return Batch(items, sorted(preempted), self._block_copies(output))
 
     def draft(self, rid: str, tokens: list[int]) -> None:
         if self.overlap > 1:
@@ -132,6 +127,10 @@ class VllmScheduler:
     def _configure(self, config: Any) -> None:
         """Changes the configuration of the scheduler before there is one."""
 
+    def _caches(self, blocks: int, block_size: int) -> tuple[Any, int, int]:
+        """The description of the KV cache, and how many tokens a block of the scheduler and a hash have."""
+        return vllm.cache_config(blocks, block_size), block_size, block_size
+
     def _decide(self) -> Any:
         return self._scheduler.schedule()
 
@@ -139,6 +138,15 @@ class VllmScheduler:
         """Gives the scheduler what a batch has brought; returns the requests that have ended by it."""
         answers = self._scheduler.update_from_output(output, ran).values()
         return [out.request_id for answer in answers for out in answer.outputs if out.finish_reason is not None]
+
+    def _block_copies(self, output: Any) -> list[tuple[int, int]]:
+        """The copies that the worker makes before the batch."""
+        size = self.block_size
+        return [
+            (copy.src_block_id * size + i, copy.dst_block_id * size + i)
+            for copy in output.kv_cache_block_copies or ()
+            for i in range(size)
+        ]
 
     def _tell_worker(self, output: Any) -> None:
         for rid in output.finished_req_ids | output.preempted_req_ids:
@@ -171,9 +179,13 @@ class VllmScheduler:
         start = request.num_computed_tokens - n - rejected
         end = start + n - len(drafts)
         tokens = list((request.all_token_ids if fed is None else fed)[start:end])
-        slots = self._slots(self._tables[rid])[: start + n]
+        slots = self._worker_slots(rid, start + n)
         named = [] if self.overlap > 1 else drafts
         return Item(rid, start, n, slots, [*tokens, *named], not request.is_prefill_chunk, len(drafts))
+
+    def _worker_slots(self, rid: str, stop: int) -> list[int]:
+        """The slots of [0, stop), as the worker knows them."""
+        return self._slots(self._tables[rid])[:stop]
 
     def _slots(self, blocks: Iterable[int]) -> list[int]:
         return slots_of(blocks, self.block_size)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kvlockstep.impl.engines.vllm import modules as vllm
-from kvlockstep.impl.engines.vllm.hybrid import VllmHybridManager
+from kvlockstep.impl.engines.vllm.hybrid import VllmHybridManager, attention_spec
 from kvlockstep.reference.kv_manager.groups.contract import Admitted, Group, Step
 
 WHOLE_BUDGET = 1 << 20
@@ -59,11 +59,7 @@ class VllmStateManager(VllmHybridManager):
         )
 
     def spec(self, group: Group) -> Any:
-        if group.kind != "state":
-            return super().spec(group)
-        return vllm.interface.MambaSpec(
-            block_size=group.block_size, shapes=((1,),), dtypes=(torch.float16,), mamba_cache_mode="align"
-        )
+        return group_spec(group)
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | Admitted | None:  # type: ignore[override]
         cached = super().admit(rid, tokens, extra_key, n)
@@ -104,6 +100,15 @@ class VllmStateManager(VllmHybridManager):
         split = vllm.scheduler.Scheduler._mamba_block_aligned_split
         n = split(self._splitter, request, n, cached)
         return n > 0 and super()._allocate(request, n, cached, hit, **admission)
+
+
+def group_spec(group: Group) -> Any:
+    """The engine's own description of a group of any kind."""
+    if group.kind != "state":
+        return attention_spec(group)
+    return vllm.interface.MambaSpec(
+        block_size=group.block_size, shapes=((1,),), dtypes=(torch.float16,), mamba_cache_mode="align"
+    )
 
 
 def make_state(blocks: int, block_size: int) -> VllmStateManager:

@@ -7,13 +7,18 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_manager.groups import goals, reading, refusals
-from kvlockstep.models.kv_manager.groups.answers import GroupQuestions
-from kvlockstep.models.kv_manager.groups.memory import GroupMemory, memory_of
-from kvlockstep.models.kv_manager.groups.settling import occupancy, settle
+from kvlockstep.models.kv_manager.groups.answers import ManagerQuestions
+from kvlockstep.models.kv_manager.groups.settling import settle
 from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.requests.adapter import as_state, not_checked
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.groups.answers import copies_text
+from kvlockstep.models.requests.groups.memory import GroupMemory, memory_of
+from kvlockstep.models.requests.groups.occupied import occupancy
+from kvlockstep.models.requests.groups.progress import Progress
+from kvlockstep.models.requests.groups.reading import copy
+from kvlockstep.models.requests.groups.session import of_pool
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
@@ -34,23 +39,15 @@ class GroupedJudge(ManagerJudge):
         super().__init__(adapter, memory_of, ask, checks)
 
     def prepare(self) -> None:
-        self.groups = self.questions = GroupQuestions(self.adapter, self.traits, self.checks, self.ask)
+        self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
         self.kv: GroupMemory = self.memory
         self.listening = None
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
-        self.progress = goals.Progress(self)
+        self.progress = Progress(self.groups.groups, self.goals_met)
 
     @property
     def sizes(self) -> list[int]:
         return sorted({size for group in self.traits.groups for size in (group.block_size, group.reach) if size})
-
-    def named(self, g: int) -> str:
-        """A group in words: group 1 (window of 3, blocks of 2)."""
-        return f"group {g} ({self.groups.groups[g]})"
-
-    def of_pool(self, pool: str) -> str | None:
-        """What a message on a pool begins with: nothing if there is only one."""
-        return f"pool {pool}:" if len(self.groups.pools) > 1 else None
 
     def settle(self) -> None:
         settle(self)
@@ -62,10 +59,11 @@ class GroupedJudge(ManagerJudge):
         return self.groups.copies(method, *args)
 
     def copies_text(self, due: Sequence[Any]) -> str:
-        return "copied " + ", ".join(f"block {source} to {target}" for _, source, target in due)
+        return copies_text(due)
 
     def copy(self, due: Sequence[Any], when: str = "") -> None:
-        reading.copy(self, due)
+        copy(self, due)
+        self.goals_met["copies"] += bool(due)
 
     def write_and_read(self) -> None:
         if self.ask != "late":
@@ -87,13 +85,13 @@ class GroupedJudge(ManagerJudge):
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> Answer:
         answer = super().admit(name, tokens, extra_key, n)
         if not answer.refused:
-            self.progress.hit(self, self.live[name], resumed=False)
+            self.progress.hit(self.live[name], resumed=False)
         return answer
 
     def resume(self, name: str, n: int) -> Answer:
         answer = super().resume(name, n)
         if not answer.refused:
-            self.progress.hit(self, self.live[name], resumed=True)
+            self.progress.hit(self.live[name], resumed=True)
         return answer
 
     def admitted(self, answer: Any, n: int) -> tuple[Any, int]:
@@ -122,15 +120,15 @@ class GroupedJudge(ManagerJudge):
     def check_evicted(self) -> None:
         tables, held, free_now = self.groups.tables(self.live), self.groups.held(self.live), self.groups.free_now()
         for pool, total in self.groups.pools.items():
-            found = occupancy(self, pool, tables, held)
+            found = occupancy(self, self.live, pool, tables, held)
             observed = free_now[pool], len(found.blocks), total, found.unsure + self.limbo()
-            self.checks.check(laws.eviction_complete, *observed, name=self.of_pool(pool))
+            self.checks.check(laws.eviction_complete, *observed, name=of_pool(self, pool))
 
     def check_reset(self) -> None:
         avail, free_now = self.groups.avail(), self.groups.free_now()
         for pool, total in self.groups.pools.items():
             observed = avail[pool], free_now[pool], total, self.limbo()
-            self.checks.check(laws.reset_complete, *observed, name=self.of_pool(pool))
+            self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
         self.kv.reset()
 
     def table_of(self, name: str) -> Any:

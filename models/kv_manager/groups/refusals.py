@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kvlockstep.models.kv_manager.groups.answers import Tables
-from kvlockstep.models.kv_manager.groups.settling import occupancy
+from kvlockstep.models.requests.groups.answers import Tables
+from kvlockstep.models.requests.groups.occupied import occupancy
+from kvlockstep.models.requests.groups.session import named
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import counted
@@ -83,9 +84,9 @@ def _check_tables(judge: GroupedJudge, what: str) -> None:
             now = _slots(tables, name, g, positions)
             if name in judge.unchanged:
                 then = _slots(judge.unchanged, name, g, positions)
-                judge.checks.check(laws.atomicity, then, now, what, f"what {name} reads in {judge.named(g)}")
+                judge.checks.check(laws.atomicity, then, now, what, f"what {name} reads in {named(judge, g)}")
             elif not request.pending:
-                of = f"the slots that {name} reads in {judge.named(g)}"
+                of = f"the slots that {name} reads in {named(judge, g)}"
                 judge.checks.check(laws.atomicity, len(positions), len(positions) - now.count(-1), what, of)
 
 
@@ -109,14 +110,15 @@ def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
 def _room(judge: GroupedJudge, pool: str) -> int:
     """Counts the blocks that a refused request could have had, less those that this step's requests still need."""
     tables = judge.groups.tables(judge.live)
-    held = occupancy(judge, pool, tables, judge.groups.held(judge.live)).most
+    held = occupancy(judge, judge.live, pool, tables, judge.groups.held(judge.live)).most
     owed = 0
     for name, request in judge.live.items():
         end = len(request.tokens) if judge.traits.whole_prompt else request.computed + request.pending
         for g, group in _of_pool(judge, pool):
             missing = blocks_for(end, group.block_size) - blocks_for(len(tables[name].get(g, [])), group.block_size)
             owed += max(0, missing) if request.pending and group.kind != "state" else 0
-    return judge.groups.pools[pool] - held - owed
+    total: int = judge.groups.pools[pool]
+    return total - held - owed
 
 
 def _copy_sources(judge: GroupedJudge) -> Counter[str]:

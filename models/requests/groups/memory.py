@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager.laws import Cell
 from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, Provenance
-from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
 # A block of a pool.
@@ -160,6 +159,6 @@ class GroupMemory:
         return self._histories[stamp]
 
 
-def memory_of(_adapter: Any, traits: Traits, goals_met: Counter[str]) -> Any:
+def memory_of(_adapter: Any, traits: Any, goals_met: Counter[str]) -> Any:
     """The memory of a target with these traits. The judge owns it: the adapter has no KV of its own."""
     return GroupMemory(traits.groups, goals_met)

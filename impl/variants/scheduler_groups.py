@@ -1,0 +1,82 @@
+"""Schedulers with groups that keep the contract in a way of their own. No law may blame them."""
+
+from __future__ import annotations
+
+from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
+from kvlockstep.reference.kv_manager.groups.request import Request
+from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.grouped import Chunked, FullAndWindow, StatePool, TwoPools, TwoWindows
+from kvlockstep.reference.kv_scheduler.scheduler import Job
+
+
+class SlidesAtSchedule(FullAndWindow):
+    """Lets windows slide when the next batch is decided, before it looks for room, and not when one is back."""
+
+    frees_window = False
+
+    class manager(GroupedManager):
+        def _slide(self, g: int, request: Request) -> None:
+            pass
+
+        def reserve(self, rid: str, n: int) -> bool:
+            for g in range(len(self.groups)):
+                super()._slide(g, self._live[rid])
+            return super().reserve(rid, n)
+
+
+class RowsKeepSlid(FullAndWindow):
+    """The worker is told of new blocks only, so that its rows still name what a window has left."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._rows: dict[tuple[str, int], list[int | None]] = {}
+
+    def _preempt(self, job: Job, preempted: list[str]) -> None:
+        super()._preempt(job, preempted)
+        self._forget(job.rid)
+
+    def reset(self) -> None:
+        super().reset()
+        self._rows.clear()
+
+    def _item(self, job: Job, n: int) -> Item:
+        if job.computed == 0:
+            self._forget(job.rid)
+        return super()._item(job, n)
+
+    def _table(self, job: Job, g: int, stop: int) -> list[int | None]:
+        row = self._rows.setdefault((job.rid, g), [])
+        row += self._kv.slots(job.rid, g)[len(row) :]
+        return row[:stop]
+
+    def _forget(self, rid: str) -> None:
+        for g in range(len(self.groups)):
+            self._rows.pop((rid, g), None)
+
+
+class CannotTell(TwoPools):
+    """Names in its tables what it holds, and does not say what it keeps from being taken."""
+
+    def held(self, rid: str, group: int) -> None:  # type: ignore[override]
+        return None
+
+
+class CutsAtTheGrid(StatePool):
+    """Ends each chunk of a prompt where a state is published."""
+
+    def _wanted(self, job: Job) -> int:
+        size = self.groups[2].block_size
+        wanted = super()._wanted(job)
+        return min(wanted, size - job.computed % size) if len(job.tokens) - job.computed > 1 else wanted
+
+
+GROUP_VARIANTS = {
+    "full-and-window": FullAndWindow,
+    "two-windows": TwoWindows,
+    "chunked": Chunked,
+    "two-pools": TwoPools,
+    "slides-at-schedule": SlidesAtSchedule,
+    "rows-keep-slid": RowsKeepSlid,
+    "cannot-tell": CannotTell,
+    "cuts-at-the-grid": CutsAtTheGrid,
+}

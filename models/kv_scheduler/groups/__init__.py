@@ -1,0 +1,1 @@
+"""The judge of a kv_scheduler with groups."""

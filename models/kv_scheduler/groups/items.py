@@ -1,0 +1,50 @@
+"""What an item of a batch names in each group: the slots of an attention group, the step of a state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
+from kvlockstep.models.requests.groups.reading import cover
+from kvlockstep.models.requests.groups.session import named
+from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.kv_manager.groups.contract import Step, needed
+from kvlockstep.reference.kv_scheduler.contract import Item
+
+if TYPE_CHECKING:
+    from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+
+
+def tables_of(judge: GroupedSchedulerJudge, item: Item) -> dict[int, Table]:
+    """The slots of an item in each attention group, as the worker knows them."""
+    return {g: table_of(item.groups[g], judge.adapter.schedule) for g in judge.groups.attention}
+
+
+def steps_of(judge: GroupedSchedulerJudge, item: Item) -> dict[int, Step]:
+    """What an item does with each state."""
+    return {g: step_of(item.groups[g], judge.adapter.schedule) for g in judge.groups.states}
+
+
+def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
+    """Checks the tables of an item: each covers what it reads and writes, with the slots that the scheduler holds."""
+    groups = judge.groups.groups
+    if len(item.groups) != len(groups):
+        said = f"an item of {item.rid} has tables for {len(item.groups)} of {len(groups)} groups"
+        raise Divergence(ERROR_CONTRACT.id, said)
+    held = judge.groups.tables([item.rid])[item.rid]
+    for g, table in tables_of(judge, item).items():
+        positions = needed(groups[g], item.start, item.start + item.n)
+        cover(judge, {g: table}, g, positions, item.rid)
+        # Beside what it reads, the worker may have kept what the scheduler has let slide.
+        theirs = [held[g][p] if p < len(held[g]) else None for p in positions]
+        judge.checks.check(
+            laws.held_tables, [table[p] for p in positions], theirs, positions.start, name=f"{item.rid} in group {g}"
+        )
+    for g, step in steps_of(judge, item).items():
+        saved = {position for position, _ in step.saves}
+        end = item.start + item.n - item.drafts
+        must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
+        where = f" of {named(judge, g)}: no state is saved behind {must[0]} tokens" if must else ""
+        judge.checks.check(laws.coverage, item.drafts + 1 - len(must), item.drafts + 1, where, name=item.rid)

@@ -1,0 +1,152 @@
+"""Judge of a kv_scheduler with groups: the operations of SchedulerJudge over tables by group and pools by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.kv_scheduler.forward import start_item
+from kvlockstep.models.kv_scheduler.groups import goals
+from kvlockstep.models.kv_scheduler.groups.items import check_tables, steps_of, tables_of
+from kvlockstep.models.kv_scheduler.groups.settling import settle
+from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.kv_scheduler.session import blocks_of_longest
+from kvlockstep.models.requests.adapter import as_state, not_checked, number
+from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
+from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.models.requests.groups.progress import Progress
+from kvlockstep.models.requests.groups.reading import copy, read, read_state, save, write
+from kvlockstep.models.requests.groups.session import of_pool
+from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.kv_scheduler.contract import Item
+
+
+class GroupedSchedulerJudge(SchedulerJudge):
+    """`kv` is the KV memory, `groups` asks the scheduler.
+
+    `seen` are the blocks of each pool that were ever held; `progress` keeps what the goals are about.
+    """
+
+    grouped = True
+
+    def prepare(self) -> None:
+        traits = self.traits
+        if traits.tiers:
+            raise Divergence(ERROR_CONTRACT.id, "a target declares groups and tiers, which are not judged together")
+        if traits.max_length is None:
+            raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
+        self.groups = GroupQuestions(self.adapter, traits)
+        self.kv = GroupMemory(traits.groups, self.goals_met)
+        self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
+        self.progress = Progress(self.groups.groups, self.goals_met)
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted({size for group in self.traits.groups for size in (group.block_size, group.reach) if size})
+
+    def most_blocks(self) -> dict[int, int] | None:
+        """The blocks of the longest table in each attention group."""
+        groups = self.groups.groups
+        most = {g: blocks_of_longest(self.traits, groups[g].block_size) for g in self.groups.attention}
+        return {g: blocks for g, blocks in most.items() if blocks is not None}
+
+    def limbo(self) -> int:
+        return number(self.adapter.limbo) if self.traits.late_release else 0
+
+    def settle(self) -> None:
+        settle(self)
+
+    def copies_text(self, due: Sequence[Any]) -> str:
+        return copies_text(self._due(due))
+
+    def check_tables(self, item: Item) -> None:
+        check_tables(self, item)
+
+    def launch(self, items: Sequence[Item], copies: Sequence[Any], void: Collection[str]) -> None:
+        """Makes the copies, reads the states of the items, writes them and saves their states, then reads them."""
+        copy(self, self._due(copies))
+        self.poison()
+        self.kv.begin_forward()
+        # The worker's tables: that the scheduler holds the same slots was checked with the items.
+        tables = {item.rid: tables_of(self, item) for item in items}
+        steps = [(item, g, step) for item in items for g, step in steps_of(self, item).items()]
+        for item in items:
+            job = self.live[item.rid]
+            resumed, fresh = job.preempted, job.fresh
+            start_item(self, job, item)
+            if fresh:
+                self.progress.hit(job.request, resumed)
+        # Before anything is saved: a state is rewritten where it stands.
+        for item, g, step in steps:
+            read_state(self, self.live[item.rid].request, g, step)
+        for item in items:
+            write(self, self.live[item.rid].request, tables[item.rid], item.start + item.n, covered=True)
+        for item, g, step in steps:
+            save(self, self.live[item.rid].request, g, step, item.start + item.n)
+        self.evaluated[laws.write_isolation.id] += len(items) > 1
+        for item in items:
+            read(self, self.live[item.rid].request, tables, item.start + item.n, covered=True)
+        for item in items:
+            self.live[item.rid].request.computed = item.start + item.n - item.drafts
+        self.kv.end_forward()
+        self.checks.subject = None
+
+    def schedule(
+        self, tokens: Sequence[int], accept: int = 0, drafts: Sequence[int] = (), lost: int | None = None
+    ) -> Any:
+        before = self.goals_met["rejected_drafts"]
+        answer = super().schedule(tokens, accept, drafts, lost)
+        self.goals_met["state_behind_draft"] += self.goals_met["rejected_drafts"] > before and bool(self.groups.states)
+        return answer
+
+    def held_by(self, name: str) -> Sequence[int]:
+        """The slots that a request holds in attention groups, and the blocks of its states."""
+        tables, held = self.groups.tables([name])[name], self.groups.held([name])[name]
+        slots = [slot for table in tables.values() for slot in table if slot is not None]
+        return [*slots, *(block for g in self.groups.states for block in held[g] or ())]
+
+    def check_reset(self) -> None:
+        avail, free = self.groups.avail(), self.groups.free()
+        for pool, total in self.groups.pools.items():
+            now = len(free[pool]) if self.groups.shows_free else avail[pool]
+            observed = avail[pool], now, total, self.limbo()
+            self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
+        self.kv.reset()
+
+    def poison(self, free: Any = None) -> None:
+        """Spoils the content of the free blocks of each pool."""
+        for pool, blocks in self.groups.free().items():
+            self.kv.poison(pool, blocks)
+
+    @property
+    def shows_free(self) -> bool:
+        return self.groups.shows_free
+
+    def table_of(self, name: str) -> Any:
+        attention = set(self.groups.attention)
+        return tuple(
+            tuple(as_state(self.adapter.slots if g in attention else self.adapter.held, name, g) or ())
+            for g in range(len(self.groups.groups))
+        )
+
+    def contents_of_memory(self) -> Any:
+        return self.kv.contents()
+
+    def lacking(self) -> dict[str, str]:
+        found = not_checked(laws.LAWS, self.traits, self.groups.shows_free)
+        kinds = {group.kind for group in self.groups.groups}
+        if "state" not in kinds:
+            found[laws.state_soundness.id] = "no group is a state"
+        if not kinds & {"window", "chunked"}:
+            found[laws.window_freed.id] = "no group is a window"
+        if len(self.groups.groups) == len(self.groups.pools):
+            found[laws.one_group.id] = "no two groups share a pool"
+        return found
+
+    def unreachable(self) -> set[str]:
+        return goals.unreachable(self)
+
+    def _due(self, copies: Sequence[Any]) -> list[Copy]:
+        return self.groups.pooled(copies, self.adapter.schedule)

@@ -1,0 +1,63 @@
+"""Settling between the operations of a kv_scheduler with groups: what must hold in each group and in each pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvlockstep.models.kv_scheduler.goals import notice_sharing
+from kvlockstep.models.kv_scheduler.settling import check_queues
+from kvlockstep.models.requests.groups.occupied import (
+    check_free,
+    check_sum,
+    check_tables,
+    check_windows,
+    occupancy,
+)
+from kvlockstep.models.requests.groups.reading import cover, read
+from kvlockstep.reference.kv_manager.groups.contract import needed
+
+if TYPE_CHECKING:
+    from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+
+
+def settle(judge: GroupedSchedulerJudge) -> None:
+    """Checks the state between two operations. Raises Divergence."""
+    questions, live = judge.groups, judge.live
+    judge.checks.subject = None
+    leaving = check_queues(judge)
+    names = [*live, *leaving]
+    tables = questions.tables(names)
+    # Who waits holds nothing; if it does, and its tables do not say so, it is missing in the sums.
+    held = questions.held([n for n in names if n in leaving or not live[n].fresh or any(tables[n].values())])
+    avail, free = questions.avail(), questions.free()
+    judge.avail = sum(avail.values())
+    check_tables(judge, tables, judge.most_blocks())
+    requests = {name: job.request for name, job in live.items()}
+    started = {name: requests[name] for name, job in live.items() if not job.fresh}
+    flying = {name for flight in judge.flights for name in flight.names}
+    for name, request in started.items():
+        if judge.traits.frees_window and name not in flying:
+            check_windows(judge, request, tables[name])
+    occupied = {pool: occupancy(judge, started, pool, tables, held) for pool in questions.pools}
+    blocks = {pool: found.blocks for pool, found in occupied.items()}
+    if len(blocks) == 1:
+        # Of several pools nobody would know which one a number is of.
+        (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
+        judge.occupancy.freed = held_before - judge.occupancy.held
+    for pool, found in occupied.items():
+        check_free(judge, pool, found, tables, free.get(pool, []))
+        check_sum(judge, pool, found, avail[pool], list(started))
+    for name, request in started.items():
+        for g in questions.attention:
+            positions = needed(questions.groups[g], request.computed, request.computed)
+            cover(judge, tables[name], g, positions, name)
+        read(judge, request, tables, request.computed, covered=True)
+    judge.checks.subject = None
+    judge.poison()
+    counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
+    sliding = judge.progress.note(tables, blocks, counts)
+    for g in questions.attention if not judge.goals_met["shared"] else ():
+        held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
+        notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
+    judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
+    judge.saw_evictable = judge.saw_evictable or avail != counts

@@ -1,0 +1,78 @@
+"""What the judge asks, writes, reads and checks where a request has one table; each method is part of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kvlockstep.models.kv_scheduler.forward import forward
+from kvlockstep.models.kv_scheduler.session import SchedulerSession
+from kvlockstep.models.kv_scheduler.settling import settle
+from kvlockstep.models.requests.adapter import as_state, not_checked, number
+from kvlockstep.models.requests.answers import copies_text
+from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.reference.kv_scheduler.contract import Item
+
+
+class OneTable(SchedulerSession):
+    """The parts of a judge that know tables and pools; the judge of groups has its own."""
+
+    grouped = False
+
+    def prepare(self) -> None:
+        """Makes what `settle` needs, once the session is there."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of tokens at whose multiples something begins."""
+        return [self.traits.block_size]
+
+    def settle(self) -> None:
+        """Checks what holds between two operations."""
+        settle(self)
+
+    def copies_text(self, due: Sequence[Any]) -> str:
+        """The copies of a batch as a part of a trace line; nothing if there are none."""
+        return copies_text(due)
+
+    def check_tables(self, item: Item) -> None:
+        """Checks the slots of an item: there are enough, and they are those that the scheduler holds."""
+        self.checks.check(laws.coverage, len(item.slots), item.start + item.n, name=item.rid)
+        self.checks.check(laws.held_tables, item.slots, self.tables.entries(item.rid), name=item.rid)
+
+    def launch(self, items: Sequence[Item], copies: Sequence[Any], void: Collection[str]) -> None:
+        """Runs a batch whose items were checked."""
+        forward(self, items, copies, void)
+
+    def held_by(self, name: str) -> Sequence[int]:
+        """The slots that a request holds."""
+        return self.tables.entries(name)
+
+    def check_reset(self) -> None:
+        """Checks what holds right after `reset`, and forgets what the memory has."""
+        avail = number(self.adapter.avail)
+        free = len(self.tables.free()) if self.tables.shows_free else avail
+        limbo = self.transfers.limbo(set()) if self.transfers else 0
+        self.checks.check(laws.reset_complete, avail, free, self.traits.total, limbo)
+        slots = self.occupancy.all_slots()
+        if self.transfers:
+            slots = self.transfers.unpoisoned(slots)
+            self.transfers.reset()
+        self.memory.reset(slots)
+
+    @property
+    def shows_free(self) -> bool:
+        """True as long as the scheduler says what is free."""
+        return self.tables.shows_free
+
+    def table_of(self, name: str) -> Any:
+        """The tables of a request for the fingerprint of a state."""
+        return tuple(as_state(self.tables.entries, name))
+
+    def contents_of_memory(self) -> Any:
+        """The content of the memory for the fingerprint of a state."""
+        return self.memory.contents()
+
+    def lacking(self) -> dict[str, str]:
+        """The laws that this target does not expose enough for: id to reason."""
+        return not_checked(laws.LAWS, self.traits, self.shows_free)

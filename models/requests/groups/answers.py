@@ -1,0 +1,98 @@
+"""What a target with groups says about itself: tables and held blocks by group, counts and free blocks by pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.adapter import answered, method_name, number, numbers, taken
+from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.kv_manager.groups.contract import Step
+
+# The slot of each position in a group, None where there is none.
+Table = list[int | None]
+# By request, then by group.
+Tables = dict[str, dict[int, Table]]
+# The blocks that each request holds in each group, None if the target cannot tell.
+Held = dict[str, dict[int, set[int] | None]]
+Copy = tuple[str, int, int]
+
+
+class GroupQuestions:
+    """Asks a target with groups, whose traits have `groups`, `pools` and `total`. Raises Divergence."""
+
+    def __init__(self, adapter: Any, traits: Any) -> None:
+        self.groups = traits.groups
+        self.pools = dict(traits.pools or {traits.groups[0].pool: traits.total // traits.groups[0].block_size})
+        if unknown := {group.pool for group in self.groups} - set(self.pools):
+            raise Divergence(ERROR_CONTRACT.id, f"groups name the pools {sorted(unknown)}, which `pools` lacks")
+        self.attention = [g for g, group in enumerate(self.groups) if group.kind != "state"]
+        self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
+        self.shows_free = True
+        self._adapter = adapter
+        self._several = traits.pools is not None
+
+    def by_pool(self, method: Callable[..., Any], name: str) -> Any:
+        """The method bound to a pool."""
+        bound = (lambda: method(name)) if self._several else (lambda: method())  # noqa: PLW0108
+        bound.__name__ = method_name(method)
+        return bound
+
+    def avail(self) -> dict[str, int]:
+        return {name: number(self.by_pool(self._adapter.avail, name)) for name in self.pools}
+
+    def free(self) -> dict[str, list[int]]:
+        """The free blocks of each pool, as far as the target says."""
+        found: dict[str, list[int]] = {}
+        for name in self.pools if self.shows_free else ():
+            blocks = numbers(self.by_pool(self._adapter.free_slots, name))
+            self.shows_free = self.shows_free and blocks is not None
+            found[name] = sorted(blocks or [])
+        return found
+
+    def tables(self, names: Iterable[str]) -> Tables:
+        """The slots of each request in each attention group."""
+        return {name: {g: self._slots(name, g) for g in self.attention} for name in names}
+
+    def held(self, names: Iterable[str]) -> Held:
+        """The blocks that each request holds in each group."""
+        return {name: {g: self._held(name, g) for g in range(len(self.groups))} for name in names}
+
+    def pooled(self, pairs: Iterable[Any], method: Callable[..., Any]) -> list[Copy]:
+        """Copies that a method returned, each with its pool."""
+        if self._several:
+            return taken(
+                lambda: [(str(p), int(s), int(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
+            )
+        pool = next(iter(self.pools))
+        return taken(lambda: [(pool, int(s), int(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
+
+    def _slots(self, name: str, g: int) -> Table:
+        method = self._adapter.slots
+        return table_of(answered(method, name, g), method)
+
+    def _held(self, name: str, g: int) -> set[int] | None:
+        blocks = numbers(self._adapter.held, name, g)
+        return None if blocks is None else set(blocks)
+
+
+def table_of(answer: Any, method: Callable[..., Any]) -> Table:
+    """A table that a method returned. Raises Divergence for anything else."""
+    return taken(lambda: [None if slot is None else int(slot) for slot in answer], answer, method, "numbers and None")
+
+
+def step_of(answer: Any, method: Callable[..., Any]) -> Step:
+    """The step of a state that a method returned. Raises Divergence for anything else."""
+
+    def step() -> Step:
+        source, saves = answer
+        return Step(None if source is None else int(source), [(int(p), int(block)) for p, block in saves])
+
+    return taken(step, answer, method, "(source, [(position, block)])")
+
+
+def copies_text(due: Iterable[Copy]) -> str:
+    """Copies of whole blocks as a part of a trace line; nothing if there are none."""
+    texts = [f"block {source} to {target}" for _, source, target in due]
+    return f"copied {', '.join(texts)}" if texts else ""

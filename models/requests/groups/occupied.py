@@ -1,0 +1,113 @@
+"""What requests hold in each pool, and what must hold of tables, windows and free blocks between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kvlockstep.models.requests.groups.answers import Held, Table, Tables
+from kvlockstep.models.requests.groups.session import GroupSession, named, of_pool
+from kvlockstep.models.requests.request import Request
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.groups import one_group, window_freed
+from kvlockstep.reference.kv_manager.groups.contract import needed
+
+
+class Occupied(NamedTuple):
+    """Blocks of a pool that requests surely hold, by group, and how many they may hold at most."""
+
+    surely: dict[int, set[int]]
+    most: int
+
+    @property
+    def blocks(self) -> set[int]:
+        return set().union(*self.surely.values())
+
+    @property
+    def unsure(self) -> int:
+        return self.most - len(self.blocks)
+
+
+def occupancy(
+    session: GroupSession, requests: Mapping[str, Request], pool: str, tables: Tables, held: Held
+) -> Occupied:
+    """Returns what requests hold in a pool: what they say, else from what they need to what they name."""
+    surely: dict[int, set[int]] = {}
+    possibly: set[int] = set()
+    states = 0
+    for g, group in enumerate(session.groups.groups):
+        if group.pool != pool:
+            continue
+        surely[g] = set()
+        for name, groups in held.items():
+            known = groups[g]
+            if known is not None:
+                surely[g] |= known
+                continue
+            table = tables[name].get(g, [])
+            if group.kind == "state":
+                states += group.units
+            # Who has ended and whose last batch is not back reads nothing any more.
+            computed = requests[name].computed if name in requests else 0
+            positions = needed(group, computed, computed)
+            surely[g] |= _blocks((table[p] for p in positions if p < len(table)), group.block_size)
+            possibly |= _blocks(table, group.block_size)
+    return Occupied(surely, len(possibly.union(*surely.values())) + states)
+
+
+def check_tables(session: GroupSession, tables: Tables, most: Mapping[int, int] | None) -> None:
+    """Each table by itself: its slots, and its length, if there are `most` blocks of each group."""
+    for name, groups in tables.items():
+        session.checks.subject = name
+        for g, table in groups.items():
+            size = session.groups.groups[g].block_size
+            slots = [slot for slot in table if slot is not None]
+            if len(set(slots)) < len(slots):
+                twice = next(slot for slot in slots if slots.count(slot) > 1)
+                positions = [p for p, slot in enumerate(table) if slot == twice]
+                serves = [f"{name} position {p} in {named(session, g)}" for p in positions]
+                session.checks.check(laws.no_aliasing, serves, twice, size)
+            if most is not None:
+                observed = name, -(-len(table) // size), most[g], session.traits.max_length
+                session.checks.check(laws.table_limit, *observed)
+    session.checks.subject = None
+
+
+def check_windows(session: GroupSession, request: Request, tables: Mapping[int, Table]) -> None:
+    """Checks, with `frees_window`, that the request has given back what no window reaches any more."""
+    for g, table in tables.items():
+        group = session.groups.groups[g]
+        if group.kind in ("window", "chunked"):
+            size = group.block_size
+            blocks = {p // size: slot // size for p, slot in enumerate(table) if slot is not None}
+            first = needed(group, request.computed, request.computed).start
+            where = f"{request.name} in {named(session, g)}"
+            session.checks.check(window_freed, first, size, blocks, name=where)
+
+
+def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tables, free: list[int]) -> None:
+    """Checks that no block of a pool serves two groups, and that none that is held is free."""
+    check, of = session.checks.check, of_pool(session, pool)
+    check(one_group, {named(session, g): blocks for g, blocks in occupied.surely.items()}, name=of)
+    if session.groups.shows_free:
+        size = next(group.block_size for group in session.groups.groups if group.pool == pool)
+        check(laws.no_double_free, [block * size for block in free], size, name=of)
+        for g, blocks in occupied.surely.items():
+            size = session.groups.groups[g].block_size
+            serving = {f"{name} in group {g},": table.get(g, []) for name, table in tables.items()}
+            check(laws.eviction_safety, [block * size for block in free], blocks, size, serving, 1, name=of)
+
+
+def check_sum(session: GroupSession, pool: str, occupied: Occupied, avail: int, live: list[str]) -> None:
+    """Checks that what is available in a pool and what is held add up to it."""
+    check, of = session.checks.check, of_pool(session, pool)
+    total, held = session.groups.pools[pool], len(occupied.blocks)
+    limbo = occupied.unsure + (session.limbo() if len(session.groups.pools) == 1 else 0)
+    session.seen[pool] |= occupied.blocks
+    check(laws.conservation, session.seen[pool], total, 1, name=of)
+    check(laws.leak_freedom, avail, held, total, live, limbo, "block", name=of)
+    check(laws.accounting, avail, held, total, limbo, 0, "block", name=of)
+
+
+def _blocks(slots: Iterable[int | None], size: int) -> set[int]:
+    return {slot // size for slot in slots if slot is not None}

@@ -1,0 +1,110 @@
+"""Reads, writes and copies of a target with groups: positions by the function `needed`, states by their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kvlockstep.models.requests.groups.answers import Copy, Table, Tables
+from kvlockstep.models.requests.groups.session import GroupSession, named, of_pool
+from kvlockstep.models.requests.request import Request, require_right
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.groups import state_soundness
+from kvlockstep.reference.kv_manager.groups.contract import Step, needed
+
+CONTENT = laws.prefix_soundness, laws.write_isolation, laws.content_equality
+
+
+def copy(session: GroupSession, due: Sequence[Copy]) -> None:
+    """Makes the copies of whole blocks."""
+    sources: dict[tuple[str, int], int] = {}
+    for pool, source, target in due:
+        if sources.setdefault((pool, target), source) != source:
+            two = [f"a copy from block {s}" for s in (sources[pool, target], source)]
+            size = next(group.block_size for group in session.groups.groups if group.pool == pool)
+            session.checks.check(laws.no_aliasing, two, target * size, size, name=of_pool(session, pool))
+    session.kv.copy(due)
+
+
+def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
+    """Reads what a forward over [computed, stop) reads in every group; `covered` if it was seen that all has slots."""
+    checks = session.checks
+    checks.subject = request.name
+    for g in session.groups.attention:
+        positions = needed(session.groups.groups[g], request.computed, stop)
+        if not covered:
+            cover(session, tables[request.name], g, positions)
+        checks.evaluated[laws.prefix_soundness.id] += positions.start < request.hit
+        checks.evaluated[laws.content_equality.id] += bool(positions)
+        cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
+        if cell is not None:
+            cell = cell._replace(also=_also(request, tables, g, cell.slot))
+            require_right(request, cell, [checks.of(law) for law in CONTENT])
+
+
+def cover(
+    session: GroupSession, tables: Mapping[int, Table], g: int, positions: range, name: str | None = None
+) -> None:
+    """Raises Divergence unless each of the positions has a slot in the group; the message begins with `name`."""
+    table = tables[g]
+    missing = [p for p in positions if p >= len(table) or table[p] is None]
+    where = f" of {named(session, g)}: position {missing[0]} has none" if missing else ""
+    session.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where, name=name)
+
+
+def read_state(session: GroupSession, request: Request, g: int, step: Step) -> None:
+    """Reads the state that a step goes on from."""
+    session.checks.subject = request.name
+    if not request.computed:
+        return
+    wrong = ("nothing", "the state") if step.source is None else session.kv.wrong_state(request, g, step.source)
+    got, want = wrong or ("", "")
+    session.checks.check(state_soundness, request.computed, step.source, got, want, name=request.name)
+    session.goals_met["state_in_place"] += step.source in [block for _, block in step.saves]
+    session.goals_met["state_moves"] += step.source not in [block for _, block in step.saves]
+
+
+def write(
+    session: GroupSession, request: Request, tables: Mapping[int, Table], stop: int, covered: bool = False
+) -> None:
+    """Writes positions [computed, stop) in every attention group."""
+    session.checks.subject = request.name
+    positions = range(request.computed, stop)
+    for g in session.groups.attention:
+        if not covered:
+            cover(session, tables, g, positions)
+        session.checks.evaluated[laws.no_aliasing.id] += 1
+        conflict = session.kv.write(request, g, tables[g], positions)
+        if conflict is not None:
+            slot, other = conflict
+            two = [f"{other} and {request.name} in {named(session, g)}"]
+            session.checks.check(laws.no_aliasing, two, slot, session.groups.groups[g].block_size)
+
+
+def save(session: GroupSession, request: Request, g: int, step: Step, stop: int) -> None:
+    """Saves the states of a step, of which one is behind each token that may turn out to be the last."""
+    session.checks.subject = request.name
+    first = max(request.computed + 1, len(request.tokens))
+    must = range(min(first, stop), stop + 1)
+    saved = {position for position, _ in step.saves}
+    missing = [position for position in must if position not in saved]
+    where = f" of {named(session, g)}: no state is saved behind {missing[0]} tokens" if missing else ""
+    session.checks.check(laws.coverage, len(must) - len(missing), len(must), where)
+    for position, block in step.saves:
+        if not request.computed < position <= stop:
+            continue
+        other = session.kv.save(request, g, position, block)
+        if other is not None:
+            two = [f"the state of {other}", f"that of {request.name} behind {position} tokens"]
+            size = session.groups.groups[g].block_size
+            session.checks.check(laws.no_aliasing, two, block * size, size, name=named(session, g))
+
+
+def _also(request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:
+    """The positions of other requests that the slot serves in the group."""
+    return tuple(
+        f"{name} position {p}"
+        for name, groups in tables.items()
+        if name != request.name
+        for p, other in enumerate(groups[g])
+        if other == slot
+    )

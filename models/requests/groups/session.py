@@ -1,0 +1,34 @@
+"""What a judge of groups has, whichever contract it judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.groups.answers import GroupQuestions
+from kvlockstep.models.requests.groups.memory import GroupMemory
+
+
+class GroupSession(Protocol):
+    """`groups` asks the target, `kv` is the KV memory. `seen` are the blocks of each pool that were ever held."""
+
+    traits: Any
+    checks: Checks
+    kv: GroupMemory
+    seen: dict[str, set[int]]
+    goals_met: Counter[str]
+
+    @property
+    def groups(self) -> GroupQuestions: ...
+    def limbo(self) -> int: ...
+
+
+def named(session: GroupSession, g: int) -> str:
+    """A group in words: group 1 (window of 3, blocks of 2)."""
+    return f"group {g} ({session.groups.groups[g]})"
+
+
+def of_pool(session: GroupSession, pool: str) -> str | None:
+    """What a message on a pool begins with: nothing if there is only one."""
+    return f"pool {pool}:" if len(session.groups.pools) > 1 else None
