@@ -24,7 +24,7 @@ from typing import Any
 
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import modules as vllm
-from kvlockstep.impl.engines.vllm.connected import ConnectedScheduler
+from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector"

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
-from kvlockstep.impl.engines.vllm.connected import ConnectedScheduler
+from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.reference.kv_scheduler.tier import Tier
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
-from kvlockstep.impl.engines.vllm.connector import TIER, TierConnector, TierScheduler
+from kvlockstep.impl.engines.vllm.transfers.connector import TIER, TierConnector, TierScheduler
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.peered import SharedTier
 

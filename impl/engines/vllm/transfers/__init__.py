@@ -1,0 +1,1 @@
+"""vLLM with KV on its way: connectors, offloading, and a peer instance."""
