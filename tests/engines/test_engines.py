@@ -173,7 +173,7 @@ def test_every_factory_of_an_adapter_is_a_target_or_in_a_test():
         named = tests + "".join(
             Path(folder, file).read_text() for file in ("__init__.py", "known.toml") if Path(folder, file).exists()
         )
-        for adapter in folder.glob("*.py"):
+        for adapter in folder.rglob("*.py"):
             made = re.findall(r"^(?:def )?(make\w*)(?: = |\(blocks)", adapter.read_text(), re.MULTILINE)
             assert [make for make in made if not re.search(rf"\b{make}\b", named)] == [], adapter
 

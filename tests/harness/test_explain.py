@@ -81,7 +81,7 @@ def test_a_contract_explains_its_methods_and_their_types(run_cli):
     _, out, _ = run_cli("explain", "kv_scheduler")
     assert "  schedule() -> Batch\n    Decides the next batch" in out
     assert "\ntypes\n  Batch(items, preempted, copies): " in out
-    assert "  Item(rid, start, n, slots, tokens, samples, drafts): The part of a request that a batch computes" in out
+    assert "  Item(rid, start, n, slots, tokens, samples, drafts, groups): The part of a request that a" in out
     _, out, _ = run_cli("explain", "Item")
     assert out.startswith("type Item of kv_scheduler\n  Item(rid, start, n,")
     assert re.search(r"stated in reference/kv_scheduler/batch\.py:\d+$", out, re.MULTILINE)

@@ -258,7 +258,6 @@ class HierarchicalScheduler(sglang.SGLangScheduler):
 
 make = HierarchicalScheduler
 make_overlap = partial(HierarchicalScheduler, overlap=True)
-make_back = partial(HierarchicalScheduler, write_policy="write_back")
 make_overlap_back = partial(HierarchicalScheduler, write_policy="write_back", overlap=True)
 make_selective = partial(HierarchicalScheduler, write_policy="write_through_selective", overlap=True)
 make_undrained = partial(HierarchicalScheduler, kind=sglang.Scheduler)

@@ -20,6 +20,6 @@ class LoadedGoesLast(CachesInTier, LetsOvertake):
 
 @fault("sched-loaded-before-older", law="admission_order", seen=("mutant",))
 class LoadedBeforeOlder(HoldsLoaded):
-    """A request that holds what was loaded for it starts before older ones, though the older ones come first."""
+    """A request that holds loaded KV starts before older ones, though the older ones come first."""
 
     loaded_first = False
