@@ -15,7 +15,7 @@ test: $(READY) lint tests cluster wheel gate
 
 # Every fault is caught, with three seeds, and nothing that is right is blamed. `make score` looks longer for blame.
 gate: $(READY)
-	$(BIN)/kvlockstep score --clean-times 0.1
+	$(BIN)/kvlockstep score --clean-times 0.05
 
 lint: $(READY)
 	$(BIN)/ruff check .
