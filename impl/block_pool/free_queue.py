@@ -125,17 +125,18 @@ class FreeQueue:
 
     def _unlink(self, n: int) -> list[int]:
         """Takes the first `n` blocks off the list, which has as many."""
-        entry = self._end.following
+        end = self._end
+        entry = end.following
         taken = []
-        for _ in range(n):
+        while n > len(taken):
             assert entry is not None
             taken.append(entry.block)
             following = entry.following
             entry.following = None
             entry = following
         assert entry is not None
-        self._end.following = entry
-        entry.preceding = self._end
+        end.following = entry
+        entry.preceding = end
         self._linked -= n
         if self._gone:
             self._link(self._arrived(n))
