@@ -278,7 +278,7 @@ def matches_without_a_reference(original: Any, trie: Any, seq: Any) -> None:
             f"{LIGHT}:TreeNode",
             "split_node",
             splits_without_its_references,
-            "accounting error_contract eviction_safety",
+            "accounting error_contract eviction_safety leak_freedom",
         ),
         ("lightllm", f"{LIGHT}:RadixCache", "insert", finds_nothing_there, "error_contract leak_freedom accounting"),
         (
@@ -288,7 +288,7 @@ def matches_without_a_reference(original: Any, trie: Any, seq: Any) -> None:
             keeps_replaced_blocks,
             "leak_freedom accounting",
         ),
-        ("lmdeploy", f"{TRIE}.trie:BlockTrie", "match", matches_without_a_reference, "accounting"),
+        ("lmdeploy", f"{TRIE}.trie:BlockTrie", "match", matches_without_a_reference, "accounting atomicity"),
     ],
 )
 def test_a_broken_engine_is_caught(

@@ -30,9 +30,11 @@ from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector"
 BARE = ("vllm.v1.simple_kv_offload",)
 STUBS = (
-    f"{CONNECTOR}.utils",
     f"{CONNECTOR}.v1.metrics",
+    "vllm._custom_ops",
+    "vllm.distributed.parallel_state",
     "vllm.forward_context",
+    "vllm.model_executor",
     "vllm.v1.simple_kv_offload.copy_backend",
     "vllm.v1.simple_kv_offload.cuda_mem_ops",
     "vllm.v1.simple_kv_offload.disk_backend",
@@ -44,20 +46,7 @@ BLOCK_BYTES = 16
 with without_the_rest(vllm.ENGINE, BARE, STUBS):
     product: Any = importlib.import_module(f"{CONNECTOR}.v1.simple_cpu_offload_connector")
     worker: Any = importlib.import_module("vllm.v1.simple_kv_offload.worker")
-    manager: Any = importlib.import_module("vllm.v1.simple_kv_offload.manager")
 
-
-def requests_of(output: Any) -> Any:
-    """Each request of a step with its new blocks, and whether these are its whole table: `yield_req_data`."""
-    for new in output.scheduled_new_reqs:
-        yield new.req_id, new.block_ids, True
-    cached = output.scheduled_cached_reqs
-    for rid, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
-        yield rid, blocks, rid in cached.resumed_req_ids
-
-
-# The module that it comes from imports attention backends.
-manager.yield_req_data = requests_of
 # Stores wait for the forward on the device; that they are submitted behind it says the same.
 worker.torch = SimpleNamespace(
     Event=lambda: SimpleNamespace(record=lambda stream: None), cuda=SimpleNamespace(current_stream=lambda: None)
