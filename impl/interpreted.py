@@ -8,6 +8,7 @@ subnormals, and one to bfloat16 truncates. `numbers_are_right` says whether cast
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -15,7 +16,12 @@ import torch
 INTERPRETED = not torch.cuda.is_available()
 DEVICE = "cpu" if INTERPRETED else "cuda"
 if INTERPRETED:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is declared, Triton's own included
+    # Triton reads it where a kernel is declared, its own included, so it is of no use once Triton is imported.
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ImportError(
+            "Triton was imported before its interpreter was chosen; set TRITON_INTERPRET=1 for this process"
+        )
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402

@@ -6,12 +6,13 @@ imported. What those import and a KV manager does not need is a stub, whose attr
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -88,6 +89,9 @@ def without_the_rest(engine: Engine, bare: Sequence[str], stubs: Sequence[str]) 
     A stub of another project's package is used only where that package is missing, and only inside the block.
     Modules below a stub are stubs as well.
     """
+    with suppress(ImportError):
+        # Many modules of engines import Triton, which has to run its kernels in the interpreter where there is no card.
+        importlib.import_module("kvlockstep.impl.interpreted")
     below = _BelowStubs()
     sys.meta_path.append(below)
     sys.path.insert(0, str(engine.root))
