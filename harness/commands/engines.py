@@ -27,12 +27,12 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.runs.check import FAILURES, check_target
 from kvlockstep.runs.play_trace import replay_trace
 from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetResult, worst
-from kvlockstep.show.console import progress_bar, stdout, traits_text
+from kvlockstep.show.console import NowAndThen, progress_bar, stdout, traits_text
 from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_divergences, resolve
 
 SKIPPED, KNOWN = "skipped", "known"
 MISUSE = "misuse"
-SLOWER = 100
+SLOWER = 10
 HEADINGS = ("target", "contract", "engine", "version", "verdict", "law", "steps", "traits")
 INTRODUCTION = """# Engines under the contracts
 
@@ -80,7 +80,7 @@ def check_engines(
 
 
 def _interpreted(profile: Profile) -> Profile:
-    """A budget for kernels that Triton's interpreter runs, which takes a hundred times as long as a card."""
+    """A tenth of the budget, for kernels that Triton's interpreter runs: it takes a hundred times as long as a card."""
     return replace(
         profile,
         explore_steps=profile.explore_steps // SLOWER,
@@ -187,12 +187,7 @@ def engines_command(
     """
     budget = profile_of(profile or "quick")
     with progress_bar() as bar:
-        task = bar.add_task("starting")
-        rows = list(
-            check_engines(
-                budget, seed or 0, Path(directory or FAILURES), lambda text: bar.update(task, description=text)
-            )
-        )
+        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar)))
     known = list(replay_known(budget, misuse))
     if output:
         try:
