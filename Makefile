@@ -37,7 +37,7 @@ cluster: $(READY)
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[cluster,cluster-test]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/cluster
 
-# A wheel, and what a new user does with it in a fresh environment without torch: two minutes, most of it installing.
+# A wheel, and what a new user does with it in a fresh environment without torch: half a minute, most of it installing.
 wheel: $(READY)
 	rm -rf build/lib build/bdist.* build/wheel
 	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir build/wheel .
@@ -54,7 +54,7 @@ gpu:
 	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_report
 	PYTHONPATH=build/gpu $(PYTHON) -m kvlockstep.bench.gpu_kernels build/kernels.md
 
-# Known-good targets at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes about five and a half minutes.
+# Known-good targets at ten times the budget: about an hour on 2 cores. `kvlockstep score` alone takes eight minutes.
 score: $(READY)
 	$(BIN)/kvlockstep score --thorough --clean-times 10
 
