@@ -58,7 +58,9 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
     rest, layout = divmod(scope.variant, len(layouts))
     rest, given = divmod(rest, len(dtypes))
     kept = codes[rest % len(codes)]
-    dims = [_power(dim) if traits.power_of_two else dim for dim in (scope.key_dim, scope.value_dim)]
+    # The elements of a row of one are all equal.
+    least = 1 if traits.narrow_rows or traits.scale == "none" else 2
+    dims = [max(least, _power(dim) if traits.power_of_two else dim) for dim in (scope.key_dim, scope.value_dim)]
     size = _power(scope.block_size) if traits.power_of_two else scope.block_size
     own = traits.own_dims and layouts[layout] != "paired"
     return Geometry(

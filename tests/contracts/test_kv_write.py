@@ -17,11 +17,11 @@ from kvlockstep.impl.kv_write.writer import QuantisedWriter, Writer
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_write import KVWriteModel
-from kvlockstep.models.kv_write.scope import KVWriteScope
+from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
 from kvlockstep.properties.kv_write import laws, rows
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_write import writer as reference
-from kvlockstep.reference.kv_write.contract import KVWriteTarget
+from kvlockstep.reference.kv_write.contract import KVWriteTarget, WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, LAYOUTS, Geometry, layout_of, places_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, decode, encode
 
@@ -234,3 +234,9 @@ def test_a_code_on_a_tie_may_go_either_way_and_no_further():
     row = [encode(127.0, "float32"), encode(2.5, "float32")]
     legal = [code for code in range(256) if laws.code_error(geometry, traits, row, [127, code], stored) is None]
     assert legal == [2, 3]
+
+
+@pytest.mark.parametrize(("narrow", "dim"), [(True, 1), (False, 2)])
+def test_a_target_without_narrow_rows_gets_no_rows_of_one_element(narrow, dim):
+    geometry = geometry_of(KVWriteModel.small_scopes[1], WriteTraits(scale="zero", narrow_rows=narrow))
+    assert geometry.key_dim == geometry.value_dim == dim
