@@ -127,7 +127,7 @@ class FreeQueue:
         """Takes the first `n` blocks off the list, which has as many."""
         end = self._end
         entry = end.following
-        taken = []
+        taken: list[int] = []
         while n > len(taken):
             assert entry is not None
             taken.append(entry.block)

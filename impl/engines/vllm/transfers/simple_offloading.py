@@ -123,6 +123,8 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
         self._lazy = lazy
         self._reports: deque[Any] = deque()
         super().__init__(blocks, block_size, budget, running, **options)
+        # A load is heard of behind those in front of it, so nobody outside knows which requests are ready.
+        self.policy = None  # type: ignore[assignment]
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
@@ -205,4 +207,3 @@ make = SimpleOffloadingScheduler
 make_lazy = partial(SimpleOffloadingScheduler, lazy=True)
 make_async = partial(SimpleOffloadingScheduler, asynchronous=True)
 make_lazy_async = partial(SimpleOffloadingScheduler, lazy=True, asynchronous=True)
-make_priority = partial(SimpleOffloadingScheduler, policy="priority")
