@@ -128,7 +128,7 @@ class FreeQueue:
         end = self._end
         entry = end.following
         taken: list[int] = []
-        while n > len(taken):
+        for _ in range(n):
             assert entry is not None
             taken.append(entry.block)
             following = entry.following
