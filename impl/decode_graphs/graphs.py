@@ -243,10 +243,14 @@ def on_device(rows: int, width: int, blocks: int, block_size: int) -> DecodeGrap
     return DecodeGraphs(rows, width, blocks, block_size, "cuda")
 
 
+def slots_of(memory: Memory, tokens: Tokens, size: int) -> torch.Tensor:
+    """The slot of each token, int64 [lane], in blocks of `size` slots; where no token is, the scrap: the last slot."""
+    return torch.where(tokens.grows, tokens.blocks * size + tokens.positions % size, len(memory.slots) - 1)
+
+
 def _put(size: int, memory: Memory, tokens: Tokens) -> None:
-    """Writes by indexing, into the scrap where no token is."""
-    slots = tokens.blocks * size + tokens.positions % size
-    slots = torch.where(tokens.grows, slots, len(memory.slots) - 1)
+    """Writes by indexing."""
+    slots = slots_of(memory, tokens, size)
     memory.slots.index_put_((slots,), memory.stamps[: len(slots)])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kvlockstep.impl.decode_graphs.graphs import Memory, Put, Tokens
+from kvlockstep.impl.decode_graphs.graphs import Memory, Put, Tokens, slots_of
 from kvlockstep.impl.engines.graph_step import EngineStep
 from kvlockstep.impl.engines.lightllm.kv_write import ENGINE, common
 
@@ -22,8 +22,7 @@ class CopyStep(EngineStep):
         size = self._size
 
         def put(memory: Memory, tokens: Tokens) -> None:
-            spare = len(memory.slots) - 1
-            slots = torch.where(tokens.grows, tokens.blocks * size + tokens.positions % size, spare)
+            slots = slots_of(memory, tokens, size)
             rows, cache = (m.view(torch.float16).view(-1, 2, 2) for m in (memory.stamps[:lanes], memory.slots))
             common.destindex_copy_kv(rows, slots.to(torch.int32), cache)
 

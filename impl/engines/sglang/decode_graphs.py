@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kvlockstep.impl.decode_graphs.graphs import Memory, Put, Tokens
+from kvlockstep.impl.decode_graphs.graphs import Memory, Put, Tokens, slots_of
 from kvlockstep.impl.engines.graph_step import EngineStep
 from kvlockstep.impl.engines.sglang.kv_write import APART, ENGINE, latent
 
@@ -23,8 +23,7 @@ class LatentStep(EngineStep):
         size = self._size
 
         def put(memory: Memory, tokens: Tokens) -> None:
-            pad = len(memory.slots) - 1
-            slots = torch.where(tokens.grows, tokens.blocks * size + tokens.positions % size, pad)
+            pad, slots = len(memory.slots) - 1, slots_of(memory, tokens, size)
             cache = memory.slots.view(torch.bfloat16).view(-1, 1, 4)
             stamps = memory.stamps[:lanes].view(torch.bfloat16).view(lanes, 1, 4)
             with APART.inside():
