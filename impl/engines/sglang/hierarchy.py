@@ -23,14 +23,15 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
 
+from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.sglang import scheduler as sglang
-from kvlockstep.impl.engines.sglang.host_tier import Pool
+from kvlockstep.impl.engines.sglang.host_tier import host_pool
 from kvlockstep.impl.engines.sglang.manager import ENGINE
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
@@ -45,33 +46,12 @@ with without_the_rest(ENGINE, BARE, sglang.STUBS):
     FULL: Any = importlib.import_module(f"{PACKAGE}.unified_cache.component_type").ComponentType.FULL
 
 
-class Event:
-    """Says when a transfer is done. Whoever waits for it goes on when it is."""
-
-    def __init__(self, id: Hashable = None, fence: list[Hashable] | None = None, done: bool = False) -> None:
-        self.done = done
-        self._id, self._fence = id, fence
-
-    def record(self, *_: Any) -> None:
-        """What is recorded is known by whom it is for."""
-
-    def query(self) -> bool:
-        return self.done
-
-    def synchronize(self) -> None:
-        if not self.done and self._fence is not None:
-            self._fence.append(self._id)
-        self.done = True
-
-
-class CopyEngine:
-    """Takes what the controller submits. `fence` are those that the scheduler has waited for, `needed` the batch's."""
+class CopyEngine(Copies):
+    """Takes what the controller submits. `needed` are the transfers that the batch waits for."""
 
     def __init__(self, page: int) -> None:
-        self.fence: list[Hashable] = []
+        super().__init__()
         self.needed: list[Hashable] = []
-        self.submitted: list[Transfer] = []
-        self.events: dict[Hashable, Event] = {}
         self.device_to_host_stream = self.host_to_device_stream = sglang.Silent()
         self._page = page
         self._ids = itertools.count()
@@ -84,7 +64,7 @@ class CopyEngine:
         self.needed.append(self.submitted[-1].id)
         return done
 
-    def _submit(self, kind: str, transfers: Sequence[Any]) -> Any:
+    def _submit(self, kind: Literal["store", "load"], transfers: Sequence[Any]) -> Any:
         host = [unit for transfer in transfers for unit in self._pages(transfer.host_indices)]
         device = [block for transfer in transfers for block in self._pages(transfer.device_indices)]
         id = next(self._ids)
@@ -92,9 +72,8 @@ class CopyEngine:
         pairs = list(zip(*places, strict=True))
         # What was waited for gives its page or its unit to this one.
         after = tuple(self.fence)
-        self.submitted.append(Transfer(id, "load" if kind == "load" else "store", HOST, pairs, (), False, after))
-        event = self.events[id] = Event(id, self.fence)
-        return SimpleNamespace(start_event=Event(done=True), finish_event=event, timing_enabled=False)
+        self.submitted.append(Transfer(id, kind, HOST, pairs, (), False, after))
+        return SimpleNamespace(start_event=Event(done=True), finish_event=self.event(id), timing_enabled=False)
 
     def _pages(self, slots: Any) -> list[int]:
         return [slot // self._page for slot in slots.tolist()[:: self._page]]
@@ -130,21 +109,7 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
 
 def host_pools(pages: int, page: int) -> Any:
     """A host pool of so many pages, without memory, in the group that the controller wants."""
-    pool = Pool(
-        dtype=torch.float16,
-        device_capacity_tokens=0,
-        size_per_token=1,
-        start_layer=0,
-        end_layer=1,
-        host_to_device_ratio=1.0,
-        host_size=0,
-        page_size=page,
-        layout="layer_first",
-        pin_memory=False,
-        device="cpu",
-        is_dummy=True,
-        host_token_capacity=pages * page,
-    )
+    pool = host_pool(pages, page)
     entry = controllers.PoolEntry(controllers.PoolName.KV, pool, None, lambda layer: layer, True)
     return controllers.HostPoolGroup([entry])
 
@@ -215,9 +180,7 @@ class HierarchicalScheduler(sglang.SGLangScheduler):
         self._tree.check_hicache_events()
 
     def transfers(self) -> Sequence[Transfer]:
-        submitted = list(self._copies.submitted)
-        self._copies.submitted.clear()
-        return submitted
+        return self._copies.take()
 
     def waits(self) -> Collection[Hashable]:
         return [*self._copies.fence, *self._copies.needed]

@@ -33,25 +33,30 @@ class Pool(base.HostKVCache):  # type: ignore[misc, name-defined]
 Pool.__abstractmethods__ = frozenset()
 
 
+def host_pool(pages: int, page: int) -> Any:
+    """A host pool of `pages` pages of `page` slots."""
+    return Pool(
+        dtype=torch.float16,
+        device_capacity_tokens=0,
+        size_per_token=1,
+        start_layer=0,
+        end_layer=1,
+        host_to_device_ratio=1.0,
+        host_size=0,
+        page_size=page,
+        layout="layer_first",
+        pin_memory=False,
+        device="cpu",
+        is_dummy=True,
+        host_token_capacity=pages * page,
+    )
+
+
 class Pages:
     """The free pages of a pool, as the list that the index keeps them in."""
 
     def __init__(self, pages: int) -> None:
-        self.pool: Any = Pool(
-            dtype=torch.float16,
-            device_capacity_tokens=0,
-            size_per_token=1,
-            start_layer=0,
-            end_layer=1,
-            host_to_device_ratio=1.0,
-            host_size=0,
-            page_size=PAGE,
-            layout="layer_first",
-            pin_memory=False,
-            device="cpu",
-            is_dummy=True,
-            host_token_capacity=pages * PAGE,
-        )
+        self.pool = host_pool(pages, PAGE)
 
     def __len__(self) -> int:
         return int(self.pool.available_size()) // PAGE

@@ -48,7 +48,7 @@ class VllmScheduler:
     ) -> None:
         self.block_size = block_size
         self.total = blocks * block_size
-        self.policy = policy
+        self.policy: str | None = policy
         self.overlap = 2 if asynchronous else 1
         self.prefix_cache = caching
         threshold = block_size + 1 if long_prefill else 0

@@ -18,6 +18,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from kvlockstep.impl.engines.copy_engine import Copies
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.tier import cpu
@@ -41,13 +42,12 @@ with without_the_rest(vllm.ENGINE, BARE, STUBS):
     product: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector")
 
 
-class CopyEngine(offload.OffloadingWorker):  # type: ignore[misc]
+class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
     """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.before = True
-        self.fence: list[Hashable] = []
-        self.submitted: list[Transfer] = []
         self.finished: list[Any] = []
         self.rids: dict[Hashable, str] = {}
 
@@ -88,7 +88,7 @@ class OffloadingScheduler(ConnectedScheduler):
         self.tiers = {CPU: blocks}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
         super().__init__(blocks, block_size, budget, running, **options)
-        self.policy = None  # type: ignore[assignment]
+        self.policy = None
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
@@ -129,8 +129,7 @@ class OffloadingScheduler(ConnectedScheduler):
         return output
 
     def transfers(self) -> Sequence[Transfer]:
-        submitted, self._copies.submitted = self._copies.submitted, []
-        return submitted
+        return self._copies.take()
 
     def waits(self) -> Collection[Hashable]:
         return self._copies.fence

@@ -20,8 +20,9 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
+from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
@@ -53,32 +54,11 @@ worker.torch = SimpleNamespace(
 )
 
 
-class Event:
-    """Says when a copy is done. Whoever waits for it goes on when it is.
-
-    The worker looks at them in the order of their stream: what ends earlier than what is in front of it is heard later.
-    """
-
-    def __init__(self, id: Hashable, fence: list[Hashable]) -> None:
-        self.done = False
-        self._id, self._fence = id, fence
-
-    def query(self) -> bool:
-        return self.done
-
-    def synchronize(self) -> None:
-        if not self.done:
-            self._fence.append(self._id)
-        self.done = True
-
-
-class CopyBackend:
-    """Takes what the worker launches. `events` are those of the transfers that have not been told to be done."""
+class CopyBackend(Copies):
+    """Takes what the worker launches."""
 
     def __init__(self) -> None:
-        self.fence: list[Hashable] = []
-        self.submitted: list[Transfer] = []
-        self.events: dict[Hashable, Event] = {}
+        super().__init__()
         self.rids: dict[int, Sequence[str]] = {}
 
     def launch_copy(
@@ -90,16 +70,15 @@ class CopyBackend:
         events_list: list[tuple[int, Event]],
         wait_event: Any = None,
     ) -> None:
-        kind = "store" if is_store else "load"
+        kind: Literal["store", "load"] = "store" if is_store else "load"
         id = (kind, event_idx)
         # Block 0 of the tier's pool is a null block, as that of the engine's.
         pool, tier = (src_blocks, dst_blocks) if is_store else (dst_blocks, src_blocks)
         places = [(block, unit - 1) for block, unit in zip(pool, tier, strict=True)]
         pairs = places if is_store else [(unit, block) for block, unit in places]
         rids = () if is_store else list(self.rids[event_idx])
-        self.submitted.append(Transfer(id, "store" if is_store else "load", CPU, pairs, rids))
-        event = self.events[id] = Event(id, self.fence)
-        events_list.append((event_idx, event))
+        self.submitted.append(Transfer(id, kind, CPU, pairs, rids))
+        events_list.append((event_idx, self.event(id)))
 
 
 class Connector(product.SimpleCPUOffloadConnector):  # type: ignore[misc]
@@ -124,7 +103,7 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
         self._reports: deque[Any] = deque()
         super().__init__(blocks, block_size, budget, running, **options)
         # A load is heard of behind those in front of it, so nobody outside knows which requests are ready.
-        self.policy = None  # type: ignore[assignment]
+        self.policy = None
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
@@ -157,8 +136,7 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
             raise RuntimeError("the engine has refused to reset its caches")
 
     def transfers(self) -> Sequence[Transfer]:
-        submitted, self._copies.submitted = self._copies.submitted, []
-        return submitted
+        return self._copies.take()
 
     def waits(self) -> Collection[Hashable]:
         return self._copies.fence
