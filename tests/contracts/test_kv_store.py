@@ -184,11 +184,6 @@ class TestKVStoreMachine(machine_for(KVStoreModel, KVStore).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", faults_of("kv_store"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    assert walk(fault.make, 60_000).failure is not None
-
-
 def test_every_law_names_a_fault():
     assert {law.id for law in KVStoreModel.own_laws} <= {fault.law for fault in faults_of("kv_store")}
 

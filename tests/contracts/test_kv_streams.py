@@ -36,11 +36,6 @@ class TestKVStreamsMachine(machine_for(KVStreamsModel, KVStreams).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", faults_of("kv_streams"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    assert walk(fault.make, 60_000).failure is not None
-
-
 def test_every_law_names_a_fault():
     assert {law.id for law in KVStreamsModel.own_laws} <= {fault.law for fault in faults_of("kv_streams")}
 

@@ -86,11 +86,6 @@ class TestKVWriteMachine(machine_for(KVWriteModel, Writer).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", faults_of("kv_write"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    assert walk(fault.make, 20_000).failure is not None
-
-
 def test_every_law_names_a_fault():
     assert {law.id for law in KVWriteModel.own_laws} <= {fault.law for fault in faults_of("kv_write")}
 

@@ -70,12 +70,6 @@ class TestPagedCacheMachine(machine_for(PagedCacheModel, PagedCache).TestCase):
     pass
 
 
-@pytest.mark.parametrize("fault", faults_of("paged_cache"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    outcome = walk(PagedCacheModel, fault.make, 60_000)
-    assert outcome.failure is not None
-
-
 def test_every_law_names_a_fault():
     assert {law.id for law in PagedCacheModel.own_laws} <= {fault.law for fault in faults_of("paged_cache")}
 

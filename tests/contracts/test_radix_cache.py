@@ -61,7 +61,7 @@ def test_the_nodes_are_in_order_at_every_step():
 
 def test_agrees_in_the_states_that_many_steps_reach():
     for scope in RadixCacheModel.small_scopes:
-        outcome = watched(explore, RadixCacheModel, RadixCache, scope, steps=40_000)
+        outcome = watched(explore, RadixCacheModel, RadixCache, scope, steps=15_000)
         assert outcome.failure is None, failure_page(outcome.failure)
         assert outcome.states > 20
 

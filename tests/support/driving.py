@@ -10,8 +10,8 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import Run
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import Explore
-from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
 from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.stateful import HypothesisMachines
 from kvlockstep.models.core.model import Factory, Model, Scope
 
 
