@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from driving import explore
+from driving import FEW, explore
 from places import DOCS
 from watched import watched
 
@@ -60,7 +60,7 @@ def test_small_scopes_are_exhausted(factory, scope):
 
 
 class TestKVIndexMachine(machine_for(KVIndexModel, KVIndex).TestCase):
-    pass
+    settings = FEW
 
 
 def test_every_law_names_a_fault():

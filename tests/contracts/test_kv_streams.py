@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from driving import random_walk
+from driving import FEW, random_walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -33,7 +33,7 @@ def test_agrees_with_the_reference_and_reaches_everything(device):
 
 
 class TestKVStreamsMachine(machine_for(KVStreamsModel, KVStreams).TestCase):
-    pass
+    settings = FEW
 
 
 def test_every_law_names_a_fault():

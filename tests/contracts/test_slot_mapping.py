@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import FEW, explore, random_walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -40,7 +40,7 @@ def test_agrees_in_every_state_of_a_small_scope(scope):
 
 
 class TestSlotMappingMachine(machine_for(SlotMappingModel, SlotMapping).TestCase):
-    pass
+    settings = FEW
 
 
 def test_a_target_without_traits_is_asked_for_nothing_else():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hypothesis import settings
+
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import Run
@@ -13,6 +15,9 @@ from kvlockstep.drivers.explore import Explore
 from kvlockstep.drivers.random_walk import RandomWalk
 from kvlockstep.drivers.stateful import HypothesisMachines
 from kvlockstep.models.core.model import Factory, Model, Scope
+
+# For the machines of pytest, which are to show that they run: `score` counts what Hypothesis finds.
+FEW = settings(max_examples=30, deadline=None)
 
 
 def random_walk(
