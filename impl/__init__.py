@@ -52,6 +52,8 @@ TARGETS = {
         "radix": "kvlockstep.impl.kv_manager.radix:RadixManager",
         "pool": "kvlockstep.impl.kv_manager.pool:PoolManager",
         "paged": "kvlockstep.impl.kv_manager.paged:PagedManager",
+        "tiered": "kvlockstep.reference.kv_manager.tiered:TieredManager",
+        "fenced": "kvlockstep.impl.kv_manager.fenced:FencedManager",
         "groups": "kvlockstep.reference.kv_manager.groups.geometries:StatePool",
         "grouped-window": "kvlockstep.impl.kv_manager.grouped.geometries:make_window",
         "grouped-windows": "kvlockstep.impl.kv_manager.grouped.geometries:make_windows",

@@ -59,4 +59,12 @@ RULES = {
         "group at a time, and a state fills its block. Refusals are judged pool by pool: one is right if one "
         "pool is too small. It lowers no count; a refused reservation may raise one, since windows slide first."
     ),
+    16: (
+        "With `tiers`, a request whose admission was answered with `Loading` holds its slots, and is neither scheduled "
+        "nor read before `ready` has returned a number; it may be aborted or preempted. Then it goes on by `reserve`: "
+        "with a chunk, or with all the rest where `chunk` is not declared. A transfer may end at any time, within a "
+        "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What was submitted before "
+        "`launch` has returned runs in front of the step; who was admitted with a number reads what is loaded in that "
+        "step, if `waits` names the load, which does not fail then."
+    ),
 }

@@ -6,9 +6,9 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.batch import END_TOKEN, NO_DRAFTS, PAD_DRAFT, Batch, Item
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 from kvlockstep.reference.traits import required, trait
 
 __all__ = [

@@ -23,10 +23,10 @@ from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.properties import transfers as laws
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 RIGHT = {"tiered": TieredScheduler, "peered": PeeredScheduler, "fenced": FencedScheduler, **VARIANTS}
 # One block is stored, and loaded again, in every order of completion.

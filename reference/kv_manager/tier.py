@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits
 
 
 class Tier:

@@ -1,0 +1,214 @@
+"""A kv_manager that loads inside admission: right ones pass in any order of completion, and wrong ones are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import explore, random_walk
+
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.impl.faulty.kv_manager.loading import CachesInTier
+from kvlockstep.impl.kv_manager.fenced import FencedManager
+from kvlockstep.impl.variants.loading import LOADING_VARIANTS
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import NotEnabled
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.model import TIER_SCOPES
+from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.properties.kv_manager import loading as laws
+from kvlockstep.reference.kv.transfers import Loading
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.tiered import TieredManager
+from kvlockstep.runs.record import record
+from kvlockstep.runs.request_player import play
+
+RIGHT = {"tiered": TieredManager, "fenced": FencedManager, **LOADING_VARIANTS}
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:
+    with Watchdog(5.0).watching() as watchdog:
+        return random_walk(KVManagerModel, factory, seed=seed, watchdog=watchdog, steps=steps)
+
+
+def judge(make: Callable[..., Any] = CachesInTier, blocks: int = 8) -> ManagerJudge:
+    return ManagerJudge(make(blocks, 2), SlotMemory)
+
+
+def stored(make: Callable[..., Any] = CachesInTier, blocks: int = 8) -> ManagerJudge:
+    """A request has come and gone, and its two blocks are in the tier only."""
+    run = judge(make, blocks)
+    run.admit("a", PROMPT, None, 5)
+    run.forward(None, [], None)
+    run.finish("a")
+    run.complete_all()
+    run.poll()
+    return run
+
+
+def loading(make: Callable[..., Any] = CachesInTier) -> ManagerJudge:
+    """The same prompt comes again, and waits for its load."""
+    run = stored(make)
+    assert str(run.admit("b", PROMPT, None, 5)) == "loading 4"
+    return run
+
+
+@pytest.mark.parametrize("manager", RIGHT.values(), ids=RIGHT)
+def test_no_false_alarm(manager: Callable[..., Any]) -> None:
+    outcome = walk(manager, 8_000)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    rare = {"torn", "load_fails", "abort_loading", "part_loaded", "preempt_loading", "load_beside", "ready_less"}
+    missed = {g.id for g in KVManagerModel.goals if not outcome.reach[g.id]} - (outcome.unreachable or set())
+    assert missed <= rare
+
+
+@pytest.mark.parametrize("manager", [TieredManager, FencedManager, LOADING_VARIANTS["loads-in-step"]])
+def test_every_order_of_completion_in_a_small_scope(manager: Callable[..., Any]) -> None:
+    assert KVManagerModel.small_scopes_of(manager)[0] in TIER_SCOPES
+    with Watchdog(5.0).watching() as watchdog:
+        outcome = explore(KVManagerModel, manager, *TIER_SCOPES, watchdog=watchdog, steps=6_000)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["load"] > 0
+
+
+def test_who_loads_goes_on_behind_what_was_loaded() -> None:
+    run = loading()
+    assert str(run.ready("b")) == "still loading"
+    assert str(run.complete(0)) == "load 2 landed"
+    assert str(run.ready("b")) == "still loading", "nothing was polled"
+    run.poll()
+    assert str(run.ready("b")) == "cached 4"
+    run.chunk("b", 1)
+    run.forward(None, [], None)
+    assert run.live["b"].computed == 5
+
+
+def test_who_loads_is_neither_scheduled_nor_finished() -> None:
+    run = loading()
+    for operation in (
+        lambda: run.chunk("b", 1),
+        lambda: run.decode("b", 1, []),
+        lambda: run.finish("b"),
+        lambda: run.fork("b", "c"),
+        run.reset,
+        lambda: run.ready("a"),
+        lambda: run.withdraw("b"),
+    ):
+        with pytest.raises(NotEnabled):
+            operation()
+    assert list(run.loading) == ["b"]
+
+
+def test_what_could_not_be_loaded_is_computed() -> None:
+    run = loading()
+    run.tear(0, 1)
+    run.poll()
+    assert str(run.ready("b")) == "cached 0"
+    run.chunk("b", 5)
+    run.forward(None, [], None)
+    assert run.live["b"].computed == 5
+
+
+def test_a_request_without_chunks_takes_the_rest_at_once() -> None:
+    run = loading(type("Whole", (CachesInTier,), {"chunk": False}))
+    run.complete(0)
+    run.poll()
+    assert not run.allows("chunk")
+    run.ready("b")
+    assert run.allows("chunk")
+    run.chunk("b", 1)
+    assert not run.allows("chunk")
+
+
+@pytest.mark.parametrize("way", ["abort", "preempt"])
+def test_the_target_of_a_load_stays_its_own_when_its_request_is_gone(way: str) -> None:
+    run = loading()
+    getattr(run, way)("b")
+    assert (run.adapter.limbo(), run.avail) == (4, 12)
+    run.complete(0)
+    assert run.avail == 12
+    run.poll()
+    assert (run.adapter.limbo(), run.avail) == (0, 16)
+
+
+def test_a_request_that_was_preempted_does_not_go_on_by_its_earlier_load() -> None:
+    run = loading()
+    run.preempt("b")
+    run.complete(0)
+    assert str(run.resume("b", 5)) == "loading 4"
+    run.poll()
+    assert str(run.ready("b")) == "still loading"
+
+
+def test_transfers_end_within_a_step_and_are_heard_of_between_steps() -> None:
+    run = loading()
+    run.admit("c", [9], None, 1)
+    run.complete(0)
+    for operation in (run.poll, lambda: run.ready("b"), lambda: run.abort("b")):
+        with pytest.raises(NotEnabled):
+            operation()
+    run.forward(None, [], None)
+    run.poll()
+    assert str(run.ready("b")) == "cached 4"
+    assert run.goals_met["load_beside"] == 1
+
+
+def test_what_a_plain_answer_counts_on_does_not_fail() -> None:
+    run = stored(type("Made", (LOADING_VARIANTS["loads-in-step"], CachesInTier), {"fails": "any"}))
+    assert str(run.admit("b", PROMPT, None, 5)) == "cached 4"
+    with pytest.raises(NotEnabled):
+        run.fail(0)
+    run.forward(None, [], None)
+    assert run.live["b"].computed == 5
+
+
+def test_a_manager_without_tiers_cannot_answer_so() -> None:
+    class Early(KVManager):
+        def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Any:
+            cached = super().admit(rid, tokens, extra_key, n)
+            return None if cached is None else Loading(cached)
+
+    with pytest.raises(Divergence, match="admit returned Loading") as found:
+        judge(Early).admit("a", [1], None, 1)
+    assert found.value.law == "hit_bounds"
+
+
+def test_commands_and_laws_of_transfers_are_for_managers_with_tiers() -> None:
+    extra = {"complete", "fail", "tear", "poll", "ready", "abort_loading", "preempt_loading"}
+    plain = KVManagerModel(KVManagerModel.scopes[0], KVManager)
+    tiered = KVManagerModel(KVManagerModel.scopes[0], TieredManager)
+    assert plain.table == plain.command_table
+    assert {c.name for c in tiered.table} - {c.name for c in plain.table} == extra
+    assert {c.name for c in KVManagerModel.commands_for(KVManager)} == {c.name for c in plain.table}
+    assert laws.load_ends not in KVManagerModel.laws_in_play({"accounting": 3})
+    assert laws.load_ends in KVManagerModel.laws_in_play({"target_owned": 1})
+    assert not {"backed", "load_ends"} & plain.not_checked().keys()
+
+
+def test_laws_say_what_is_wrong() -> None:
+    assert laws.load_ends("r1", ["load 0"]) is None
+    assert "no transfer is in flight" in str(laws.load_ends("r1", []))
+    assert laws.promise_kept("r1", 2, 4, True) is None
+    assert laws.promise_kept("r1", 4, 4, False) is None
+    assert "promised 4 tokens and is ready with 2" in str(laws.promise_kept("r1", 2, 4, False))
+
+
+def test_what_plays_a_manager_without_waiting_says_so(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="has tiers"):
+        play([], TieredManager(4, 2))
+    with pytest.raises(UsageError, match="tiers"):
+        record(TieredManager(4, 2), tmp_path / "trace.jsonl")
+
+
+@pytest.mark.parametrize(
+    "command", [("diff", "--target", "tiered", "--target", "blocks"), ("quality", "--target", "fenced")]
+)
+def test_commands_that_call_a_manager_themselves_say_so(run_cli: Any, command: tuple[str, ...]) -> None:
+    code, _, err = run_cli(*command)
+    assert code == 2
+    assert "has tiers" in err
