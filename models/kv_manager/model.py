@@ -40,7 +40,7 @@ GROUP_SCOPES = (
     KVScope(3, 2, 2, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
 )
 # One block is stored, evicted and loaded again, in every order in which transfers can end.
-TIER_SCOPES = (KVScope(3, 1, 2, 2, tokens=(1,), mode=Mode.EXHAUSTIVE),)
+TIER_SCOPES = (KVScope(2, 1, 1, 2, tokens=(1,), mode=Mode.EXHAUSTIVE),)
 
 
 class KVManagerModel(RequestModel[KVScope], TransferCommands):

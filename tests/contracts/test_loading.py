@@ -11,7 +11,7 @@ from driving import explore, random_walk
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.impl.faulty.kv_manager.loading import CachesInTier
+from kvlockstep.impl.faulty.kv_manager.loading import ForgetsPool
 from kvlockstep.impl.kv_manager.fenced import FencedManager
 from kvlockstep.impl.variants.loading import LOADING_VARIANTS
 from kvlockstep.models.core.model import Divergence
@@ -36,11 +36,11 @@ def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:
         return random_walk(KVManagerModel, factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
-def judge(make: Callable[..., Any] = CachesInTier, blocks: int = 8) -> ManagerJudge:
+def judge(make: Callable[..., Any] = ForgetsPool, blocks: int = 8) -> ManagerJudge:
     return ManagerJudge(make(blocks, 2), SlotMemory)
 
 
-def stored(make: Callable[..., Any] = CachesInTier, blocks: int = 8) -> ManagerJudge:
+def stored(make: Callable[..., Any] = ForgetsPool, blocks: int = 8) -> ManagerJudge:
     """A request has come and gone, and its two blocks are in the tier only."""
     run = judge(make, blocks)
     run.admit("a", PROMPT, None, 5)
@@ -51,7 +51,7 @@ def stored(make: Callable[..., Any] = CachesInTier, blocks: int = 8) -> ManagerJ
     return run
 
 
-def loading(make: Callable[..., Any] = CachesInTier) -> ManagerJudge:
+def loading(make: Callable[..., Any] = ForgetsPool) -> ManagerJudge:
     """The same prompt comes again, and waits for its load."""
     run = stored(make)
     assert str(run.admit("b", PROMPT, None, 5)) == "loading 4"
@@ -71,7 +71,7 @@ def test_no_false_alarm(manager: Callable[..., Any]) -> None:
 def test_every_order_of_completion_in_a_small_scope(manager: Callable[..., Any]) -> None:
     assert KVManagerModel.small_scopes_of(manager)[0] in TIER_SCOPES
     with Watchdog(5.0).watching() as watchdog:
-        outcome = explore(KVManagerModel, manager, *TIER_SCOPES, watchdog=watchdog, steps=6_000)
+        outcome = explore(KVManagerModel, manager, *TIER_SCOPES, watchdog=watchdog, max_depth=8)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["load"] > 0
 
@@ -115,7 +115,7 @@ def test_what_could_not_be_loaded_is_computed() -> None:
 
 
 def test_a_request_without_chunks_takes_the_rest_at_once() -> None:
-    run = loading(type("Whole", (CachesInTier,), {"chunk": False}))
+    run = loading(type("Whole", (ForgetsPool,), {"chunk": False}))
     run.complete(0)
     run.poll()
     assert not run.allows("chunk")
@@ -159,7 +159,7 @@ def test_transfers_end_within_a_step_and_are_heard_of_between_steps() -> None:
 
 
 def test_what_a_plain_answer_counts_on_does_not_fail() -> None:
-    run = stored(type("Made", (LOADING_VARIANTS["loads-in-step"], CachesInTier), {"fails": "any"}))
+    run = stored(type("Made", (LOADING_VARIANTS["loads-in-step"], ForgetsPool), {"fails": "any"}))
     assert str(run.admit("b", PROMPT, None, 5)) == "cached 4"
     with pytest.raises(NotEnabled):
         run.fail(0)

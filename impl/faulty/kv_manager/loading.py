@@ -20,7 +20,7 @@ class OneUnit(TieredManager):
         return 1
 
 
-class CachesInTier(TieredManager):
+class ForgetsPool(TieredManager):
     """The pool keeps nothing that no request holds, so that what is hit comes from the tier."""
 
     def finish(self, rid: str) -> None:
@@ -30,6 +30,14 @@ class CachesInTier(TieredManager):
     def poll(self) -> None:
         super().poll()
         self.evict_all()
+
+
+class CachesInTier(ForgetsPool):
+    """Hears of the end of a transfer at once, which makes traces short."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        super().complete(id, ok)
+        self.poll()
 
 
 @fault("kv-load-abort-frees-target", law="target_owned", seen=("vllm#32255",))
@@ -50,7 +58,7 @@ class AbortFreesTarget(CachesInTier):
 
 
 @fault("kv-load-abort-misses-end", law="quiescence", seen=("vllm#32255",))
-class AbortMissesEnd(CachesInTier):
+class AbortMissesEnd(ForgetsPool):
     """An abort waits for the end of a load that has already ended, and its blocks are never released."""
 
     def abort(self, rid: str) -> None:
@@ -114,7 +122,7 @@ class LoadNeverDone(CachesInTier):
 
 
 @fault("kv-load-below-hit", law="load_before_read", seen=("LMCache#2206",))
-class LoadBelowHit(TieredManager):
+class LoadBelowHit(CachesInTier):
     """A load begins at the start of the prompt and overwrites the blocks that were hit in the pool."""
 
     def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
@@ -171,7 +179,7 @@ class HitBeforeLoad(AnswersAtOnce):
 
 
 @fault("kv-load-negative-need", law="error_contract", seen=("vllm-ascend#14283",))
-class NegativeNeed(TieredManager):
+class NegativeNeed(CachesInTier):
     """Blocks that are cached already are taken off twice on the load path, and the need becomes negative."""
 
     def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
@@ -202,7 +210,7 @@ class PromotesAgain(CachesInTier):
 
 
 @fault("kv-load-ready-less", law="promise_kept", seen=("shape: off by one",))
-class ReadyWithLess(TieredManager):
+class ReadyWithLess(CachesInTier):
     """The last block of a load of several is not counted when the load has ended."""
 
     def _end_load(self, load: Load, ok: bool) -> None:
@@ -240,7 +248,7 @@ class LoadsByName(CachesInTier):
 
 
 @fault("kv-load-reset-keeps-tier", law="backed", seen=("vllm#57727", "sglang#26792"))
-class ResetKeepsTier(TieredManager):
+class ResetKeepsTier(CachesInTier):
     """A reset clears the pool and leaves the index of the tier."""
 
     def __init__(self, blocks: int, block_size: int) -> None:

@@ -16,7 +16,7 @@ from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import POISON
-from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import Transfer
 
 # A transfer that is in flight for so many batches has been starved.
 LONG = 3
