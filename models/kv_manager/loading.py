@@ -39,8 +39,10 @@ class LoadingOperations(OneTable, EndsTransfers):
         request, transfers = self.loading[name], self.tiered()
         answer = answered(self.adapter.ready, name)
         self.follow_transfers()
+        self.checks.check(
+            loading.load_ends, name, answer is None, [str(moving) for moving in transfers.moving.values()]
+        )
         if answer is None:
-            self.checks.check(loading.load_ends, name, [str(moving) for moving in transfers.moving.values()])
             self.settle()
             return Answer(text="still loading")
         cached = self.hit_of(request, answer, "ready")

@@ -28,11 +28,14 @@ from kvlockstep.models.requests.shrinking import less_room, without_forks
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.transfers.commands import TransferCommands
 from kvlockstep.properties.kv_manager.laws import LAWS
+from kvlockstep.properties.kv_manager.loading import load_ends, promise_kept
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
 
 GROUP_TRAITS = {"groups", "frees_window"}
+# What is asked of a request that waits for its load.
+OF_WAITING = {load_ends.id, promise_kept.id}
 # What windows and states go through in few operations: one word, and prompts longer than a window.
 GROUP_SCOPES = (
     KVScope(4, 1, 1, 5, tokens=(1,), mode=Mode.EXHAUSTIVE),
@@ -303,6 +306,8 @@ class KVManagerModel(RequestModel[KVScope], TransferCommands):
         groups = any(evaluated.get(law.id) for law in of_groups)
         transfers = any(evaluated.get(law.id) for law in cls.laws if "tiers" in law.needs)
         laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
+        # A manager that loads in the step of its admission never makes anybody wait.
+        laws = (law for law in laws if law.id not in OF_WAITING or evaluated.get(law.id))
         return tuple(law for law in laws if groups or law not in of_groups)
 
     @classmethod

@@ -22,9 +22,9 @@ quiescence = replace(transfers.quiescence, contract=CONTRACT)
 
 
 @law(CONTRACT, needs=("tiers",), answers=("dynamo#3730", "vllm#32255"))
-def load_ends(rid: str, unheard: Sequence[str]) -> str | None:
+def load_ends(rid: str, waits: bool, unheard: Sequence[str]) -> str | None:
     """A request that loads is ready at the latest when the manager has heard of the end of every transfer."""
-    return None if unheard else f"{rid} still waits for its load, and no transfer is in flight"
+    return f"{rid} still waits for its load, and no transfer is in flight" if waits and not unheard else None
 
 
 @law(CONTRACT, needs=("tiers",), answers=("LMCache#5151",))

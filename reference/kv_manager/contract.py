@@ -92,9 +92,6 @@ class KVManagerOptional(Protocol):
         be counted in `avail` or not. Changes nothing.
         """
 
-    def events(self) -> Iterable[Event]:
-        """Returns the changes to what can be hit since the last call, in order."""
-
     def ready(self, rid: str) -> int | None:
         """Returns how many tokens of a request are computed whose admission loads: what was promised, or less if
         something has failed. None while it waits.
@@ -114,6 +111,9 @@ class KVManagerOptional(Protocol):
 
     def tier(self, name: str) -> TierUnits:
         """What became of each unit of a tier. Changes nothing."""
+
+    def events(self) -> Iterable[Event]:
+        """Returns the changes to what can be hit since the last call, in order."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from driving import explore, random_walk
+from places import DOCS
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
@@ -21,6 +24,7 @@ from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.model import TIER_SCOPES
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager import loading as laws
+from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.tiered import TieredManager
@@ -186,16 +190,55 @@ def test_commands_and_laws_of_transfers_are_for_managers_with_tiers() -> None:
     assert {c.name for c in tiered.table} - {c.name for c in plain.table} == extra
     assert {c.name for c in KVManagerModel.commands_for(KVManager)} == {c.name for c in plain.table}
     assert laws.load_ends not in KVManagerModel.laws_in_play({"accounting": 3})
-    assert laws.load_ends in KVManagerModel.laws_in_play({"target_owned": 1})
+    assert laws.backed in KVManagerModel.laws_in_play({"target_owned": 1})
+    assert laws.load_ends not in KVManagerModel.laws_in_play({"target_owned": 1}), "nobody has waited"
+    assert laws.load_ends in KVManagerModel.laws_in_play({"target_owned": 1, "load_ends": 1})
     assert not {"backed", "load_ends"} & plain.not_checked().keys()
 
 
 def test_laws_say_what_is_wrong() -> None:
-    assert laws.load_ends("r1", ["load 0"]) is None
-    assert "no transfer is in flight" in str(laws.load_ends("r1", []))
+    assert laws.load_ends("r1", True, ["load 0"]) is None
+    assert laws.load_ends("r1", False, []) is None
+    assert "no transfer is in flight" in str(laws.load_ends("r1", True, []))
     assert laws.promise_kept("r1", 2, 4, True) is None
     assert laws.promise_kept("r1", 4, 4, False) is None
     assert "promised 4 tokens and is ready with 2" in str(laws.promise_kept("r1", 2, 4, False))
+
+
+def test_the_methods_of_the_page_hold() -> None:
+    """docs/transfers.md has two methods over an engine with invented names."""
+    _, source = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
+    namespace: dict[str, Any] = {"Loading": Loading}
+    exec(f"class Page:\n{source}", namespace)
+
+    class Engine(TieredManager):
+        def admit(self, rid: str, tokens: list[int], n: int) -> Any:  # type: ignore[override]
+            said = super().admit(rid, tokens, None, n)
+            if said is None:
+                return None
+            loads = isinstance(said, Loading)
+            return SimpleNamespace(loads=loads, promised=said.cached if loads else 0, computed=said)
+
+        @property
+        def requests(self) -> Any:
+            ready = {rid: self.ready(rid) for rid in self._live}
+            return {rid: SimpleNamespace(loads=cached is None, computed=cached) for rid, cached in ready.items()}
+
+    class Adapter(namespace["Page"]):  # type: ignore[misc]
+        fails, late_release, chunk = "any", True, True
+
+        def __init__(self, blocks: int, block_size: int) -> None:
+            self.engine = Engine(blocks, block_size)
+            self.block_size, self.total, self.tiers = block_size, self.engine.total, self.engine.tiers
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in CONTRACTS["kv_manager"].methods:
+                raise AttributeError(name)
+            return getattr(self.engine, name)
+
+    outcome = walk(Adapter, 3_000)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["load_beside"] > 0
 
 
 def test_what_plays_a_manager_without_waiting_says_so(tmp_path: Any) -> None:

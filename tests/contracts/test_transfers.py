@@ -291,7 +291,7 @@ class Engine(TieredScheduler):
 
 
 def test_the_adapter_of_the_page_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
+    source, _ = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
     assert len(source.splitlines()) <= 80
     module = ModuleType("my_engine")
     module.__dict__.update(Scheduler=Engine, CopyEngine=object)
