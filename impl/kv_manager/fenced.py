@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tiered import Store, TieredManager
+from kvlockstep.reference.kv_manager.tier import Store
+from kvlockstep.reference.kv_manager.tiered import TieredManager
 
 
 class FencedManager(TieredManager):

@@ -14,6 +14,7 @@ from kvlockstep.models.kv_manager.goals import GOALS, unreachable
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
 from kvlockstep.models.kv_manager.groups.picture import picture_of_groups
 from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.loading_commands import LoadingCommands
 from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
@@ -26,7 +27,6 @@ from kvlockstep.models.requests.model import RequestModel
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.shrinking import less_room, without_forks
 from kvlockstep.models.requests.slot_memory import SlotMemory
-from kvlockstep.models.requests.transfers.commands import TransferCommands
 from kvlockstep.properties.kv_manager.laws import LAWS
 from kvlockstep.properties.kv_manager.loading import load_ends, promise_kept
 from kvlockstep.properties.law import Law
@@ -46,7 +46,7 @@ GROUP_SCOPES = (
 TIER_SCOPES = (KVScope(2, 1, 1, 2, tokens=(1,), mode=Mode.EXHAUSTIVE),)
 
 
-class KVManagerModel(RequestModel[KVScope], TransferCommands):
+class KVManagerModel(RequestModel[KVScope], LoadingCommands):
     """`memory_type` makes the KV memory: with one stamp per slot, or BlockMemory with one per block."""
 
     contract = "kv_manager"
@@ -105,8 +105,7 @@ class KVManagerModel(RequestModel[KVScope], TransferCommands):
     @command(2)
     def chunk(self, pick: Pick) -> Op:
         """The next part of a prompt is scheduled."""
-        chunk = self.judge.traits.chunk
-        idle = [r for r in self._idle() if r.remaining > 0 and (r.loaded or (chunk and r.computed > 0))]
+        idle = [r for r in self._idle() if r.remaining and (r.loaded or (self.judge.traits.chunk and r.computed))]
         request = pick([*idle, *self.forks.urgent(idle)])
         return Op("chunk", request=request.name, n=self._chunk_of(pick, request.remaining))
 
@@ -165,8 +164,7 @@ class KVManagerModel(RequestModel[KVScope], TransferCommands):
     @command(1)
     def abort(self, pick: Pick) -> Op:
         """A request is aborted in whatever phase it is."""
-        names = self.judge.holding() if self.scope.exhaustive else list(self.judge.live)
-        return Op("abort", request=pick(names))
+        return Op("abort", request=pick(self.judge.holding() if self.scope.exhaustive else list(self.judge.live)))
 
     @command(3, when=lambda self, _: self.has_room and self.scope.mode is not Mode.MANY)
     def fork(self, pick: Pick) -> Op:
@@ -193,25 +191,9 @@ class KVManagerModel(RequestModel[KVScope], TransferCommands):
         require(self.scope.mode not in (Mode.MANY, Mode.LONG) and self.sometimes(4, pick))
         return Op("reset")
 
-    complete, fail, tear = TransferCommands.complete, TransferCommands.fail, TransferCommands.tear
-    poll = TransferCommands.poll
-
-    @command(5, needs="tiers")
-    def ready(self, pick: Pick) -> Op:
-        """A request that loads is asked for."""
-        return Op("ready", request=pick(list(self.judge.loading)))
-
-    @command(1, when=lambda self, _: not self.scope.exhaustive, needs="tiers")
-    def abort_loading(self, pick: Pick) -> Op:
-        """A request is aborted that waits for a load."""
-        require(self.judge.allows("abort"))
-        return Op("abort", request=pick(list(self.judge.loading)))
-
-    @command(1, needs="tiers")
-    def preempt_loading(self, pick: Pick) -> Op:
-        """A request is preempted that waits for a load."""
-        require(not self.judge.admitting and not (self.scope.exhaustive and self.judge.preempted))
-        return Op("preempt", request=pick(list(self.judge.loading)))
+    complete, fail, tear = LoadingCommands.complete, LoadingCommands.fail, LoadingCommands.tear
+    poll, ready = LoadingCommands.poll, LoadingCommands.ready
+    abort_loading, preempt_loading = LoadingCommands.abort_loading, LoadingCommands.preempt_loading
 
     @property
     def has_room(self) -> bool:
@@ -266,9 +248,7 @@ class KVManagerModel(RequestModel[KVScope], TransferCommands):
         state = requests, scheduled, preempted, step, judge.memory.contents(), tuple(judge.occupancy.idle)
         if judge.transfers is None:
             return state
-        loading = ((tuple(r.tokens), r.extra_key, r.hit, judge.table_of(name)) for name, r in judge.loading.items())
-        loaded = tuple(r.loaded for r in judge.live.values())
-        return *state, tuple(loading), loaded, as_state(judge.transfers.state)
+        return *state, *self.loading_state(judge.table_of), as_state(judge.transfers.state)
 
     def sketch(self) -> Any:
         judge = self.judge
@@ -278,8 +258,7 @@ class KVManagerModel(RequestModel[KVScope], TransferCommands):
         state = requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
         if judge.transfers is None:
             return state
-        loading = tuple((tuple(r.tokens), r.extra_key, r.hit) for r in judge.loading.values())
-        return *state, loading, len(judge.transfers.unended)
+        return *state, *self.loading_state(), len(judge.transfers.unended)
 
     def spare(self, every: int) -> bool:
         return self.judge.transfers is None and self.judge.spare(every)

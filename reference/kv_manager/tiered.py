@@ -12,16 +12,7 @@ from typing import NamedTuple
 
 from kvlockstep.reference.kv.transfers import Loading, TierUnits, Transfer
 from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
-from kvlockstep.reference.kv_manager.tier import Tier
-
-HOST = "host"
-
-
-class Store(NamedTuple):
-    """A store in flight: the block that it reads."""
-
-    key: Key
-    block: int
+from kvlockstep.reference.kv_manager.tier import HOST, Store, Tier
 
 
 class Load(NamedTuple):
@@ -133,9 +124,8 @@ class TieredManager(KVManager):
 
     def _end_load(self, load: Load, ok: bool) -> None:
         """Publishes the blocks of a load, unless it failed or somebody has computed them meanwhile."""
-        for key, unit in zip(load.keys, load.units, strict=True):
+        for key, unit, block in zip(load.keys, load.units, load.blocks, strict=True):
             self._tier.end_load(key, unit, ok)
-        for key, block in zip(load.keys, load.blocks, strict=True):
             if ok and key not in self._cached:
                 self._cached[key] = block
                 self._key_of[block] = key

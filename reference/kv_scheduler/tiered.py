@@ -12,18 +12,9 @@ from typing import NamedTuple
 
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tier import Tier
+from kvlockstep.reference.kv_manager.tier import HOST, Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-
-HOST = "host"
-
-
-class Store(NamedTuple):
-    """A store in flight: the block that it reads."""
-
-    key: Key
-    block: int
 
 
 class Load(NamedTuple):

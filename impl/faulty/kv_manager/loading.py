@@ -9,8 +9,8 @@ from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_manager.fenced import FencedManager
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tier import Tier
-from kvlockstep.reference.kv_manager.tiered import Load, Store, TieredManager
+from kvlockstep.reference.kv_manager.tier import Store, Tier
+from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
 
 
 class OneUnit(TieredManager):
