@@ -64,6 +64,7 @@ TARGETS = {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
         "peered": "kvlockstep.reference.kv_scheduler.peered:PeeredScheduler",
+        "announcing": "kvlockstep.reference.kv_scheduler.announcing:AnnouncingScheduler",
         "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
         "groups": "kvlockstep.reference.kv_scheduler.grouped:StatePool",
         "grouped-windows": "kvlockstep.impl.kv_scheduler.grouped:BlockWindows",

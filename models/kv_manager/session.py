@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from kvlockstep.models.core.op import NotEnabled, require
-from kvlockstep.models.kv_manager.listening import Listening
 from kvlockstep.models.kv_manager.questions import Questions
 from kvlockstep.models.requests.adapter import number, read_traits
 from kvlockstep.models.requests.checks import Checks, Contents
+from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.request import Memory, Request
 from kvlockstep.models.requests.slot_memory import SlotMemory

@@ -49,6 +49,9 @@ GOALS = (
     Goal(
         "sent_preempted", "a request ends by the last token of a batch behind which it was preempted", "sends_preempted"
     ),
+    Goal("announced_hit", "a request hits blocks that events have announced", "event_listener"),
+    Goal("announced_removal", "an event announces that a block is gone", "event_listener"),
+    Goal("announced_tier", "an event says what a tier has", "events_of_tiers"),
     *GROUP_GOALS,
 )
 
@@ -84,6 +87,8 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
     has = {
         **vars(traits),
         "groups": grouped,
+        "event_listener": traits.event_listener and not grouped,
+        "events_of_tiers": tiers and traits.event_listener,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         **reachable(traits),

@@ -29,6 +29,8 @@ from kvlockstep.reference.kv_manager.groups.contract import one_full
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SchedulerTraits
 
 GROUP_TRAITS = {"groups", "frees_window"}
+# Nothing is said of their laws to a target without.
+BY_TRAIT = {"durable", "event_listener"}
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 
 
@@ -180,12 +182,12 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         groups = any(evaluated.get(law.id) for law in cls.laws if GROUP_TRAITS & set(law.needs))
         laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
         laws = (law for law in laws if groups or not GROUP_TRAITS & set(law.needs))
-        return tuple(law for law in laws if "durable" not in law.needs or evaluated.get(law.id))
+        return tuple(law for law in laws if not BY_TRAIT & set(law.needs) or evaluated.get(law.id))
 
     def not_checked(self) -> dict[str, str]:
         known = {law.id for law in self.laws if self.judge.transfers is not None or "tiers" not in law.needs}
-        if not self.judge.traits.durable:
-            known -= {law.id for law in self.laws if "durable" in law.needs}
+        lacks = {trait for trait in BY_TRAIT if not getattr(self.judge.traits, trait)}
+        known -= {law.id for law in self.laws if lacks & set(law.needs)}
         if not self.judge.grouped:
             known -= {law.id for law in self.laws if GROUP_TRAITS & set(law.needs)}
         found = {law: why for law, why in self.judge.lacking().items() if law in known}

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kvlockstep.properties.kv_manager import groups, loading
 from kvlockstep.properties.kv_manager.cell import Cell
-from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
+from kvlockstep.properties.kv_manager.listener import Fact, Listener
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
-from kvlockstep.reference.kv_manager.contract import Event
 
 # The longest table that a message shows from its beginning.
 WHOLE_TABLE = 12
@@ -212,7 +211,7 @@ def purity(first: object, second: object, what: str) -> str | None:
     needs=("event_listener",),
     answers=("sglang#14934", "sglang#24568", "vllm#55092", "tokenspeed#87"),
 )
-def event_consistency(listener: Listener, fact: Event | Hit | Room) -> str | None:
+def event_consistency(listener: Listener, fact: Fact) -> str | None:
     """A listener that follows the events can predict every hit exactly."""
     return listener.contradiction(fact)
 

@@ -78,6 +78,8 @@ class CopyEngine:
         self.failed_unheard: list[Hashable] = []
         self.void_slots: set[int] = set()
         self.moving: dict[Hashable, Moving] = {}
+        self._fresh_loads: list[Moving] = []
+        self._ended_loads: list[Moving] = []
 
     @property
     def unended(self) -> list[Moving]:
@@ -148,6 +150,7 @@ class CopyEngine:
             written = moving.readable if written is None else min(written, moving.readable)
         if written is None:
             self._goals_met[moving.transfer.kind] += 1
+            self._ended_loads += [moving] if moving.transfer.kind == "load" else []
         else:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
             self._goals_met["torn"] += written > 0
@@ -194,6 +197,7 @@ class CopyEngine:
             self._loaded[rid] = len(transfer.pairs)
         self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
         self.moving[transfer.id] = moving
+        self._fresh_loads += [moving] if transfer.kind == "load" else []
 
     def _land(self, moving: Moving, written: int) -> None:
         """The bytes of the first `written` pairs arrive; the others hold garbage from now on."""

@@ -10,12 +10,13 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import answered, number, taken
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.slot_memory import SlotMemory
-from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine
+from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine, Moving
 from kvlockstep.models.requests.transfers.places import Place
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
+from kvlockstep.properties.kv_manager.listener import Fetched
 from kvlockstep.properties.law import ERROR_CONTRACT
-from kvlockstep.reference.kv.memory import POISON
+from kvlockstep.reference.kv.memory import POISON, UNWRITTEN
 from kvlockstep.reference.kv.transfers import Transfer
 
 # A transfer that is in flight for so many batches has been starved.
@@ -83,6 +84,8 @@ class Transfers(CopyEngine):
         self.delivery.step()
         self._stepped = self._traits.in_steps
         self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
+        self._fresh_loads.clear()
+        self._ended_loads.clear()
 
     def loading(self) -> set[str]:
         """Returns the requests that wait for a load."""
@@ -145,6 +148,25 @@ class Transfers(CopyEngine):
             return number(self._adapter.limbo)
         unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
         return len(unheard - held) * self._traits.block_size
+
+    def came_back(self) -> list[list[tuple[int | None, Sequence[int]]]]:
+        """Returns the loads that have ended well since the last poll, each with the prefixes of its blocks."""
+        return [self._prefixes(moving) for moving in self._ended_loads]
+
+    def fetched(self) -> list[Fetched]:
+        """Returns what the loads read that have started since the last time, but for what others have filled."""
+        fresh, self._fresh_loads = self._fresh_loads, []
+        loads = [moving for moving in fresh if moving.transfer.tier != self._traits.peer]
+        return [Fetched(tokens, key, m.transfer.tier) for m in loads for key, tokens in self._prefixes(m)]
+
+    def cached(self) -> dict[str, int]:
+        """Returns for each tier how many units a hit may find."""
+        return {name: len(self._view(name).cached) for name in self._sizes}
+
+    def _prefixes(self, moving: Moving) -> list[tuple[int | None, Sequence[int]]]:
+        """The extra key and all tokens up to the end of each block that is KV."""
+        last = (stamps[-1] for stamps in moving.contents)
+        return [self._memory.history(stamp) for stamp in last if stamp > UNWRITTEN]
 
     def losable(self) -> list[Place]:
         """Returns the units that a hit may find, and that nothing reads: their tier may lose them."""
