@@ -7,7 +7,10 @@ from typing import Any
 
 from kvlockstep.impl.kv_manager.fenced import FencedManager
 from kvlockstep.reference.kv.transfers import Loading, TierUnits
+from kvlockstep.reference.kv_manager.announcer import Announcer
+from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
+from kvlockstep.reference.kv_manager.tier import HOST
 from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
 
 
@@ -113,6 +116,43 @@ class ResetsInFlight(TieredManager):
         return {unit for _, units in self._forgotten.values() for unit in units}
 
 
+class AnnouncesTiers(TieredManager):
+    """Sends events of the pool and of the tier."""
+
+    event_listener = "set"
+    announcer_type = Announcer
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self._announcer = self.announcer_type(block_size)
+        super().__init__(blocks, block_size)
+
+    def reset(self) -> None:
+        super().reset()
+        self._events: list[Event] = []
+        self._announcer.clear()
+
+    def poll(self) -> None:
+        self._notice()
+        super().poll()
+
+    def events(self) -> list[Event]:
+        self._notice()
+        events, self._events = self._events, []
+        return events
+
+    def _evict(self, block: int) -> None:
+        self._notice()
+        super()._evict(block)
+
+    def _store(self, key: Key, block: int) -> None:
+        self._notice()
+        super()._store(key, block)
+
+    def _notice(self) -> None:
+        """Before something goes, what has come: else a child could stand behind a parent that nobody heard of."""
+        self._events += self._announcer.changes({None: self._cached, HOST: self._tier._cached})
+
+
 LOADING_VARIANTS: dict[str, Any] = {
     "hears-at-once": HearsAtOnce,
     "loads-in-step": LoadsInStep,
@@ -120,4 +160,5 @@ LOADING_VARIANTS: dict[str, Any] = {
     "drops-stores": DropsEveryThirdStore,
     "says-nothing-of-limbo": SaysNothingOfLimbo,
     "resets-in-flight": ResetsInFlight,
+    "announces-tiers": AnnouncesTiers,
 }

@@ -43,6 +43,7 @@ GOALS = (
     Goal("long_request", "a prompt has nine blocks or more"),
     Goal("decode_at_block_start", "a decode writes the first slot of a block"),
     *GROUP_GOALS,
+    Goal("announced_tier", "an event says what a tier has", "events_of_tiers"),
     *STORED,
     Goal("preempt_loading", "a request is preempted while it waits for a load", "aborts_loading"),
     Goal("load_beside", "a step runs while a request waits for a load", "aborts_loading"),
@@ -79,6 +80,7 @@ def unreachable(session: OneTable) -> set[str]:
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
         **reachable(traits),
+        "events_of_tiers": session.transfers is not None and session.listening is not None,
         # One that loads within the step of its admission never answers so.
         "aborts_loading": session.saw_loading,
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,

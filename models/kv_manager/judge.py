@@ -249,7 +249,7 @@ class ManagerJudge(LoadingOperations):
         # Before anything counts with the number, which may be of any type.
         cached = self.hit_of(request, cached, "admit")
         if self.listening is not None:
-            self.listening.compare(Hit(request.tokens, request.extra_key, cached))
+            self.listening.compare(Hit(request.tokens, request.extra_key, cached, self.loads_for(request.name)))
         request.computed = request.hit = cached
         request.pending = min(n, len(request.tokens) - cached)
         request.admitted = True

@@ -15,6 +15,7 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.copy_engine import Moving
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
 from kvlockstep.properties.kv_manager import laws, loading
+from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.reference.kv.transfers import Loading
 
 
@@ -59,6 +60,8 @@ class LoadingOperations(OneTable, EndsTransfers):
     def wait_for_loads(self, request: Request, said: Loading) -> Answer:
         """An admission is granted whose request waits for what is loaded."""
         request.hit = self.hit_of(request, said.cached, "admit")
+        if self.listening is not None:
+            self.listening.compare(Hit(request.tokens, request.extra_key, request.hit, loads=True))
         self.loading[request.name] = request
         self.saw_loading = True
         self.doubtful.discard(request.name)

@@ -75,7 +75,7 @@ class Session:
         self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size, reading)
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
         self.listening: Listening | None = None
-        if traits.event_listener and not per_block and not traits.tiers:
+        if traits.event_listener and not per_block:
             listener = Listener(size, traits.event_listener == "counting")
             self.listening = Listening(adapter, listener, self.checks, self.goals_met)
         # The tables at the beginning of a step. Empty once an operation of the step was accepted: from then on nobody

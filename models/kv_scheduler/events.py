@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.properties.kv_manager.listener import Hit, Room
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Item
-from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 
 def compare_starts(session: SchedulerSession, items: Sequence[Item], submitted: Sequence[Transfer]) -> None:
@@ -26,19 +26,10 @@ def compare_starts(session: SchedulerSession, items: Sequence[Item], submitted: 
 
 def listen(session: SchedulerSession, free: Sequence[int]) -> None:
     """Takes in what was announced since the last time; `free` are the slots that the scheduler says are free."""
-    listening, transfers = session.listening, session.transfers
-    if listening is None:
+    if session.listening is None:
         return
     rooms = []
     if session.tables.shows_free:
         rooms.append(Room(session.occupancy.blocks_for(session.traits.total - len(free)), "free_slots"))
-    fetched = []
-    if transfers is not None:
-        listening.loaded(transfers.came_back())
-        fetched = transfers.fetched()
-        rooms += [Room(n, f"tier({name!r})", name) for name, n in transfers.cached().items()]
-    listening.moments(fetched)
-    listening.check(rooms)
-    if transfers is not None and not transfers.came_back():
-        listening.loaded([])
-    listening.raise_unannounced()
+    session.listening.between(session.transfers, *rooms)
+    session.listening.raise_unannounced()

@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import events
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Room
 from kvlockstep.properties.law import verdict
@@ -22,12 +23,10 @@ class Listening:
         self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
         self._unannounced: str | None = None
 
-    def listen(self, room: Room | None = None) -> None:
-        """Takes in the events since the last time, each checked against those before it, then all against `room`."""
+    def listen(self) -> None:
+        """Takes in the events since the last time, each checked against those before it."""
         for event in events(self._adapter.events):
             self._take(event)
-        if room is not None:
-            self._checks.check(laws.event_consistency, self._listener, room)
 
     def moments(self, facts: Sequence[Hit | Fetched]) -> None:
         """Takes in the events since the last time. Each fact must be right at some moment among them.
@@ -44,17 +43,20 @@ class Listening:
         # Its content is read in the forward: if that is wrong as well, the content is the better finding.
         self._unannounced = self._unannounced or next((wrong for _, wrong in left), None)
 
-    def check(self, rooms: Sequence[Room]) -> None:
-        """Checks how much is stored by the events."""
+    def between(self, transfers: Transfers | None, *rooms: Room) -> None:
+        """Takes in the events since the last time, and compares them with `rooms` and with what was loaded."""
+        if transfers is None:
+            self.moments(())
+        else:
+            back = transfers.came_back()
+            for blocks in back:
+                self._listener.come_back(blocks)
+            self.moments(transfers.fetched())
+            if not back:
+                self._listener.forget_back()
+            rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in transfers.cached().items()))
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
-
-    def loaded(self, loads: Sequence[Sequence[tuple[int | None, Sequence[int]]]]) -> None:
-        """Loads have ended well, each with its blocks; of earlier ones nothing more is announced if there are none."""
-        if not loads:
-            self._listener.forget_back()
-        for blocks in loads:
-            self._listener.come_back(blocks)
 
     def compare(self, hit: Hit) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`."""

@@ -1,7 +1,7 @@
 """Laws of kv_manager. The numbered rules are those of the contract, in reference/kv_manager/rules.py.
 
 Each law looks at plain values. models/kv_manager calls it at the point that its statement names: settling.py between
-steps, forward.py for writes and reads, refusals.py, listening.py, judge.py for what one operation returns.
+steps, forward.py for writes and reads, refusals.py, judge.py for what one operation returns.
 Those of transfers are in loading.py.
 """
 

@@ -48,7 +48,8 @@ RULES = {
         "left to compute. A block is announced when it can be hit, not earlier, and a parent before "
         "its children. A key stands for one prefix with its extra key. Several blocks may be announced "
         "in one event or in several. A parent may be removed before its children, and even before "
-        "they are stored."
+        "they are stored. With `tiers` an event names the tier of its blocks as `medium`, and blocks "
+        "that one load brings back are announced behind their parents."
     ),
     15: (
         "With `groups`, a forward over [start, stop) reads, in a full group, all positions below stop; in a "

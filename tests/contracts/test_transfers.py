@@ -25,10 +25,17 @@ from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.properties import transfers as laws
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.reference.kv_scheduler.announcing import AnnouncingScheduler
 from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
-RIGHT = {"tiered": TieredScheduler, "peered": PeeredScheduler, "fenced": FencedScheduler, **VARIANTS}
+RIGHT = {
+    "tiered": TieredScheduler,
+    "peered": PeeredScheduler,
+    "fenced": FencedScheduler,
+    "announcing": AnnouncingScheduler,
+    **VARIANTS,
+}
 # One block is stored, and loaded again, in every order of completion.
 SMALL = (
     SchedulerScope(3, 1, budget=2, running=2, live=2, outputs=1, tokens=(1,), priorities=(0,), exhaustive=True),

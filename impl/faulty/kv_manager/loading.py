@@ -7,10 +7,25 @@ from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_manager.fenced import FencedManager
+from kvlockstep.impl.variants.loading import AnnouncesTiers
 from kvlockstep.reference.kv.transfers import Loading
+from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.manager import Key
 from kvlockstep.reference.kv_manager.tier import Store, Tier
 from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
+
+
+class ChildrenFirst(Announcer):
+    """Announces what comes back in the wrong order."""
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
+        self._ever: set[Key] = set()
+
+    def in_order(self, keys: list[Key]) -> list[Key]:
+        back = [key for key in keys if key in self._ever]
+        self._ever.update(keys)
+        return [*reversed(super().in_order(back)), *super().in_order([key for key in keys if key not in back])]
 
 
 class OneUnit(TieredManager):
@@ -308,3 +323,10 @@ class LoadOverStore(FencedManager):
 
     def _submit(self, kind: str, pairs: list[tuple[int, int]], *rids: str) -> Hashable:
         return TieredManager._submit(self, kind, pairs, *rids)
+
+
+@fault("kv-load-events-child-first", law="event_consistency", seen=("tokenspeed#87",))
+class AnnouncesChildFirst(CachesInTier, AnnouncesTiers):
+    """Pages that come back from the tier are announced child first."""
+
+    announcer_type = ChildrenFirst

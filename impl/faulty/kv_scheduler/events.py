@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.impl.faulty.kv_manager.loading import ChildrenFirst
+from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.events import BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.manager import Key
+from kvlockstep.reference.kv_manager.tier import HOST
 from kvlockstep.reference.kv_scheduler.announcing import AnnouncingScheduler
 
 
@@ -26,24 +29,17 @@ class ForgetsPool(AnnouncingScheduler):
 class ChildFirst(ForgetsPool):
     """Pages that come back from the tier are announced child first."""
 
-    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
-        super().__init__(blocks, block_size, budget, running)
-        self._ever: set[Key] = set()
-
-    def _in_order(self, keys: list[Key]) -> list[Key]:
-        back = [key for key in keys if key in self._ever]
-        self._ever.update(keys)
-        return [*reversed(super()._in_order(back)), *super()._in_order([key for key in keys if key not in back])]
+    announcer_type = ChildrenFirst
 
 
 @fault("sched-events-load-silent", law="event_consistency", seen=("shape: no event",))
 class LoadSilent(ForgetsPool):
     """Pages that come back from the tier are not announced."""
 
-    def _notice(self, medium: str | None, keys: Collection[Key]) -> None:
-        if medium is None:
-            keys = [key for key in keys if key in self._announced[None] or key not in self._tier._cached]
-        super()._notice(medium, keys)
+    def _hits(self) -> dict[str | None, Collection[Key]]:
+        hits = super()._hits()
+        told = self._announcer._announced.get(None, ())
+        return {**hits, None: [key for key in hits[None] if key in told or key not in hits[HOST]]}
 
 
 @fault("sched-events-tier-kept", law="event_consistency", seen=("shape: no event",))
@@ -61,5 +57,6 @@ class TierKept(AnnouncingScheduler):
 class WrongMedium(AnnouncingScheduler):
     """A block that is stored to the tier is announced as one of the pool."""
 
-    def _stored(self, key: Key, medium: str | None) -> BlockStored:
-        return super()._stored(key, None)
+    class announcer_type(Announcer):
+        def stored(self, key: Key, medium: str | None) -> BlockStored:
+            return super().stored(key, None)
