@@ -59,7 +59,7 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"),
-        *("peer", "loses", "durable", "sends_preempted"),
+        *("peer", "loses", "durable", "sends_preempted", "events_of_tiers"),
     )
 )
 
