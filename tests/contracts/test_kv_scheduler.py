@@ -33,17 +33,10 @@ def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2
     return SchedulerJudge(make(*sizes, 8, 4), 8, 4)
 
 
-# Goals of schedulers with tiers, with groups and with events, see test_transfers.py and test_scheduler_groups.py beside this file.
+# Goals of schedulers with tiers, groups or events, see test_transfers.py and test_scheduler_groups.py beside this file.
 OTHERS = {goal.id for goal in KVSchedulerModel.goals if goal.when in {*TIER_GOALS, "groups", "event_listener"}}
 BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
 # Those of the module `memory` are faults of the manager beneath, which are tried on kv_manager.
-
-
-@BOTH
-def test_the_reference_passes_and_reaches_every_goal(make: Callable[..., Any]) -> None:
-    outcome = walk(make, 25_000)
-    assert outcome.failure is None
-    assert {g.id for g in KVSchedulerModel.goals} - outcome.reach.keys() <= (outcome.unreachable or set())
 
 
 def test_with_drafts_in_flight_every_goal_can_be_reached() -> None:

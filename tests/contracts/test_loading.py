@@ -1,4 +1,4 @@
-"""A kv_manager that loads inside admission: right ones pass in any order of completion, and wrong ones are named."""
+"""A kv_manager that loads inside admission: who waits, what may happen meanwhile, and who goes on with what."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from kvlockstep.reference.kv_manager.tiered import TieredManager
 from kvlockstep.runs.record import record
 from kvlockstep.runs.request_player import play
 
-RIGHT = {"tiered": TieredManager, "fenced": FencedManager, **LOADING_VARIANTS}
 PROMPT = [1, 2, 3, 4, 5]
 
 
@@ -60,15 +59,6 @@ def loading(make: Callable[..., Any] = ForgetsPool) -> ManagerJudge:
     run = stored(make)
     assert str(run.admit("b", PROMPT, None, 5)) == "loading 4"
     return run
-
-
-@pytest.mark.parametrize("manager", RIGHT.values(), ids=RIGHT)
-def test_no_false_alarm(manager: Callable[..., Any]) -> None:
-    outcome = walk(manager, 8_000)
-    assert outcome.failure is None, failure_page(outcome.failure)
-    rare = {"torn", "load_fails", "abort_loading", "part_loaded", "preempt_loading", "load_beside", "ready_less"}
-    missed = {g.id for g in KVManagerModel.goals if not outcome.reach[g.id]} - (outcome.unreachable or set())
-    assert missed <= rare
 
 
 @pytest.mark.parametrize("manager", [TieredManager, FencedManager, LOADING_VARIANTS["loads-in-step"]])
