@@ -222,7 +222,7 @@ BLOCK_FAULTS: dict[str, Callable[..., Any]] = {
 
 def missed(reach: Any) -> set[str]:
     """The goals of a manager without groups that a run did not meet."""
-    apart = {"groups", *(goal.when for goal in (*STORED, *FAILED, RESET))}
+    apart = {"groups", "events_of_tiers", *(goal.when for goal in (*STORED, *FAILED, RESET))}
     return {goal.id for goal in KVManagerModel.goals if not reach[goal.id] and goal.when not in apart}
 
 
