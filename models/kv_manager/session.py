@@ -133,7 +133,9 @@ class Session:
     def follow_transfers(self) -> None:
         """Takes in what the manager has submitted since the last time."""
         if self.transfers is not None:
-            self.transfers.start(self.transfers.submitted(), self.holding())
+            # `before` is for batches that are decided before they are launched.
+            submitted = (transfer._replace(before=False) for transfer in self.transfers.submitted())
+            self.transfers.start(submitted, self.holding())
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the state of the step allow an operation, whatever its arguments are."""

@@ -159,6 +159,21 @@ def test_what_a_plain_answer_counts_on_does_not_fail() -> None:
         run.fail(0)
     run.forward(None, [], None)
     assert run.live["b"].computed == 5
+    assert [moving.landed for moving in run.tiered().moving.values()][:1] == [True]
+    with pytest.raises(NotEnabled):
+        run.fail(0)
+    run.complete(0)
+
+
+def test_a_load_in_front_of_its_step_is_not_heard_of_in_it() -> None:
+    class Before(LOADING_VARIANTS["loads-in-step"], ForgetsPool):  # type: ignore[misc]
+        def transfers(self) -> Any:
+            return [transfer._replace(before=True) for transfer in super().transfers()]
+
+    run = stored(Before)
+    run.admit("b", PROMPT, None, 5)
+    run.forward(None, [], None)
+    assert len(run.tiered().unended) == 1, "it has landed, and nobody was told"
 
 
 def test_a_manager_without_tiers_cannot_answer_so() -> None:
