@@ -14,6 +14,7 @@ from places import DOCS
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.faulty.kv_manager.loading import ForgetsPool
 from kvlockstep.impl.kv_manager.fenced import FencedManager
 from kvlockstep.impl.variants.loading import LOADING_VARIANTS
@@ -174,6 +175,28 @@ def test_a_load_in_front_of_its_step_is_not_heard_of_in_it() -> None:
     run.admit("b", PROMPT, None, 5)
     run.forward(None, [], None)
     assert len(run.tiered().unended) == 1, "it has landed, and nobody was told"
+
+
+def test_what_is_held_for_a_load_is_not_room_for_others() -> None:
+    run = stored(blocks=3)
+    assert str(run.admit("b", PROMPT, None, 5)) == "loading 4"
+    assert str(run.admit("c", [9], None, 1)) == "refused"
+    run.preempt("b")
+    assert str(run.admit("d", [9, 9, 9], None, 3)) == "refused", "the load still writes two of three blocks"
+
+
+@pytest.mark.parametrize("make", [FencedManager, FAULTS["kv-load-store-unfenced"].make])
+def test_a_step_waits_for_the_stores_of_what_it_writes(make: Callable[..., Any]) -> None:
+    run = judge(make, blocks=2)
+    for name, tokens in (("a", [1, 2, 3]), ("b", [7, 8, 9])):
+        run.admit(name, tokens, None, 3)
+        if (name, make) == ("b", FAULTS["kv-load-store-unfenced"].make):
+            with pytest.raises(Divergence, match="b writes block 0 in the batch, and store 0 has not landed"):
+                run.forward(None, [], None)
+            return
+        run.forward(None, [], None)
+        run.finish(name)
+    assert run.goals_met["waited"] == 1
 
 
 def test_a_manager_without_tiers_cannot_answer_so() -> None:
