@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from kvlockstep.reference.kv_manager.manager import Key
+from kvlockstep.reference.kv_manager.tier import Store
 from kvlockstep.reference.kv_scheduler.contract import Batch
-from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 
 class FencedScheduler(TieredScheduler):

@@ -9,10 +9,11 @@ from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFa
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
+from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
+from kvlockstep.reference.kv_manager.tier import Store
 from kvlockstep.reference.kv_scheduler.contract import Batch
-from kvlockstep.reference.kv_scheduler.tiered import Store, TieredScheduler
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 
 class DropsEveryThirdStore(TieredScheduler):

@@ -10,20 +10,11 @@ import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager.manager import Key
+from kvlockstep.reference.kv_manager.tier import HOST, Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler.tier import Tier
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
-
-HOST = "host"
-
-
-class Store(NamedTuple):
-    """A store in flight: the block that it reads."""
-
-    key: Key
-    block: int
 
 
 class Load(NamedTuple):

@@ -37,6 +37,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
             raise Divergence(ERROR_CONTRACT.id, "a target declares groups and tiers, which are not judged together")
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
+        self.listening = None
         self.groups = GroupQuestions(self.adapter, traits)
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}

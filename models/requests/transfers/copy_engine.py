@@ -1,7 +1,7 @@
-"""The copy engine under a kv_scheduler, which the judge owns: what is in flight, and the laws of what it copies.
+"""The copy engine under a target, which the judge owns: what is in flight, and the laws of what it copies.
 
-The scheduler starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
-the scheduler hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
+The target starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
+the target hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.kv_scheduler.delivery import Delivery
-from kvlockstep.models.kv_scheduler.places import Place, Places
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.models.requests.transfers.delivery import Delivery
+from kvlockstep.models.requests.transfers.places import Place, Places
+from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.properties.transfers import Source
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 # With `in_steps` nothing is left to submit after so many steps without a batch.
 STEPS_TO_SUBMIT = 2
@@ -30,10 +30,10 @@ STEPS_TO_SUBMIT = 2
 
 @dataclass
 class Moving:
-    """A transfer whose end the scheduler has not heard of.
+    """A transfer whose end the target has not heard of.
 
     `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the scheduler can hear of its end; after the next poll it has heard. It is `stale` if a reset came
+    when the target can hear of its end; after the next poll it has heard. It is `stale` if a reset came
     since its start. `batches` counts those scheduled since. Only the first `readable` of its sources are there; the
     next one was lost in its tier.
     """
@@ -58,14 +58,14 @@ class Moving:
 
 
 class CopyEngine:
-    """The transfers of one scheduler that are in flight. Methods raise Divergence if a law does not hold."""
+    """The transfers of one target that are in flight. Methods raise Divergence if a law does not hold."""
 
     def __init__(
-        self, adapter: Any, traits: SchedulerTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
+        self, adapter: Any, traits: TransferTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
     ) -> None:
         self._adapter, self._traits, self._memory = adapter, traits, memory
         self._checks, self._goals_met = checks, goals_met
-        self._sizes = traits.tiers or {}
+        self._sizes = traits.tiers
         self.places = Places(memory, traits.block_size)
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
@@ -78,6 +78,8 @@ class CopyEngine:
         self.failed_unheard: list[Hashable] = []
         self.void_slots: set[int] = set()
         self.moving: dict[Hashable, Moving] = {}
+        self._fresh_loads: list[Moving] = []
+        self._ended_loads: list[Moving] = []
 
     @property
     def unended(self) -> list[Moving]:
@@ -91,7 +93,7 @@ class CopyEngine:
             self._start(_placed(transfer, self._sizes, self.moving), live)
 
     def wait(self, lost: int | None = None) -> None:
-        """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end.
+        """The worker waits for what the target names. By that the target hears nothing; its own loads end.
 
         The first of these fails with `lost` blocks written, if that is not None.
         """
@@ -119,7 +121,7 @@ class CopyEngine:
         return own
 
     def _fail_own(self, moving: Moving, written: int) -> None:
-        """A load that the batch waits for fails; the scheduler hears of it when the batch is back."""
+        """A load that the batch waits for fails; the target hears of it when the batch is back."""
         self._goals_met["own_load_fails"] += 1
         self.void_slots.update(slot for place in moving.targets[written:] for slot in self.places.slots(place))
         self.failed_unheard.append(moving.transfer.id)
@@ -148,6 +150,7 @@ class CopyEngine:
             written = moving.readable if written is None else min(written, moving.readable)
         if written is None:
             self._goals_met[moving.transfer.kind] += 1
+            self._ended_loads += [moving] if moving.transfer.kind == "load" else []
         else:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
             self._goals_met["torn"] += written > 0
@@ -175,12 +178,13 @@ class CopyEngine:
             check(laws.failure_visible, source)
             if transfer.kind == "load":
                 check(laws.backed, str(moving), str(place), self._lacking(place, stamps))
+        others = [other for other in self.unended if not other.landed]
         for place in moving.targets:
-            for other in self.unended:
-                owned = place in other.targets and not other.landed
-                check(laws.target_owned, str(moving), str(place), f"a target of {other}" * owned)
-                read = place in other.sources and not other.landed
-                check(laws.source_stable, str(other), str(place), f"{moving} overwrites it" * read)
+            # One evaluation where nothing is wrong: many transfers may be in flight.
+            owner = next((f"a target of {other}" for other in others if place in other.targets), "")
+            check(laws.target_owned, str(moving), str(place), owner)
+            read = next((str(other) for other in others if place in other.sources), "")
+            check(laws.source_stable, read, str(place), f"{moving} overwrites it" * bool(read))
             if transfer.kind == "load" and not self._traits.ordered:
                 batch = next((names for names, blocks, _ in self._batches if place.unit in blocks), [])
                 check(laws.stream_order, str(moving), place.unit, batch)
@@ -193,6 +197,7 @@ class CopyEngine:
             self._loaded[rid] = len(transfer.pairs)
         self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
         self.moving[transfer.id] = moving
+        self._fresh_loads += [moving] if transfer.kind == "load" else []
 
     def _land(self, moving: Moving, written: int) -> None:
         """The bytes of the first `written` pairs arrive; the others hold garbage from now on."""

@@ -1,4 +1,4 @@
-"""Places of KV under a kv_scheduler with tiers, and what stands in each: blocks of the pool, units of a tier."""
+"""Places of KV under a target with tiers, and what stands in each: blocks of the pool, units of a tier."""
 
 from __future__ import annotations
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
+from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits
+
+HOST = "host"
+
+
+class Store(NamedTuple):
+    """A store in flight: the block that it reads."""
+
+    key: Key
+    block: int
 
 
 class Tier:
