@@ -1,7 +1,7 @@
 """`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
 Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
-Shrinking ends at a trace of MEDIAN_LENGTH operations. A `thorough` score also runs Hypothesis on faults that the others
+Shrinking ends at a trace of LONGEST operations. A `thorough` score also runs Hypothesis on faults that the others
 caught, with a third of its examples, and shrinks as far as a check does. Known-good targets run under the random
 driver, longer while goals are missing.
 """
@@ -244,7 +244,7 @@ def _score_fault(
         explore_steps=round(profile.explore_steps * EXPLORE_SHARE),
         step_seconds=STEP_SECONDS,
         shrink_steps=SHRINK_STEPS,
-        short_enough=profile.short_enough if thorough else MEDIAN_LENGTH,
+        short_enough=profile.short_enough if thorough else LONGEST,
         simplify=thorough,
     )
     started = time.perf_counter()
