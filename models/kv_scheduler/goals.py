@@ -65,7 +65,7 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"),
-        *("peer", "loses", "durable", "sends_preempted"),
+        *("peer", "loses", "durable", "sends_preempted", "groups_and_tiers"),
     )
 )
 
@@ -93,6 +93,7 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
     has = {
         **vars(traits),
         "groups": grouped,
+        "groups_and_tiers": grouped and tiers,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         "stores_fail": tiers and traits.fails in ("stores", "any"),

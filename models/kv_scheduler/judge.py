@@ -88,7 +88,7 @@ class SchedulerJudge(TransferOperations):
             self.checks.check(laws.progress, len(items), list(self.live))
         check_items(self, items, transfers)
         if self.transfers:
-            self.before_forward(items, transfers, [int(pair[-1]) for pair in batch.copies], lost)
+            self.before_forward(items, transfers, batch.copies, lost)
         void = void_items(self, items)
         self.launch(items, batch.copies, void)
         if self.transfers:

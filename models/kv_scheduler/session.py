@@ -16,6 +16,7 @@ from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.tables import Tables
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
+from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 
@@ -57,11 +58,12 @@ class SchedulerSession:
             max_length=self.traits.max_length,
             most_blocks=blocks_of_longest(self.traits, size),
         )
-        self.transfers = (
-            Transfers(adapter, self.traits, self.memory, checks, self.goals_met) if self.traits.tiers else None
+        self.transfers: Transfers | None = None
+        # The laws of transfers on what requests read.
+        self.reading: tuple[Law[[Any]], ...] = (
+            (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.traits.tiers else ()
         )
-        reading = (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.transfers else ()
-        self.contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, reading)
+        self.contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, self.reading)
         self.saw_evictable = False
         self.avail: int | None = None
         self._said = ""

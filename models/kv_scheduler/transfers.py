@@ -8,10 +8,9 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler.copy_engine import STEPS_TO_SUBMIT, CopyEngine
-from kvlockstep.models.kv_scheduler.places import Place
-from kvlockstep.models.requests.adapter import answered, number, taken
+from kvlockstep.models.kv_scheduler.places import Block, Place, Places
+from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
-from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import POISON
@@ -26,12 +25,12 @@ class Transfers(CopyEngine):
     """The transfers of one scheduler, and the memory of its tiers. Methods raise Divergence if a law does not hold."""
 
     def __init__(
-        self, adapter: Any, traits: SchedulerTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
+        self, adapter: Any, traits: SchedulerTraits, places: Places, checks: Checks, goals_met: Counter[str]
     ) -> None:
-        super().__init__(adapter, traits, memory, checks, goals_met)
+        super().__init__(adapter, traits, places, checks, goals_met)
         self._polls = 0
         self._stepped = False
-        self._free_in_steps: deque[set[int]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
+        self._free_in_steps: deque[set[Any]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
         self.quiet = True
 
     def submitted(self) -> list[Transfer]:
@@ -39,18 +38,20 @@ class Transfers(CopyEngine):
         found = answered(self._adapter.transfers)
         return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
 
-    def launched(self, names: list[str], blocks: set[int], starts: Iterable[tuple[str, int]]) -> None:
-        """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
+    def launched(self, names: list[str], blocks: set[Block]) -> None:
+        """A batch is in flight that reads and writes `blocks`."""
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self._traits.in_steps
         self.delivery.step()
         for moving in self.moving.values():
             moving.batches += 1
             self._goals_met["starved"] += moving.batches == LONG
-        for name, hit in starts:
-            self._goals_met["part_loaded"] += 0 < self._loaded.pop(name, 0) < hit // self._traits.block_size
         if names:
             self._loads.clear()
+
+    def loaded_for(self, name: str) -> set[Block]:
+        """Returns the blocks that were loaded for a request that starts now, and forgets them."""
+        return self._loaded.pop(name, set())
 
     def returned(self) -> bool:
         """The oldest batch is back, and with it the ends of its own loads. Returns whether one of them had failed."""
@@ -79,12 +80,8 @@ class Transfers(CopyEngine):
         self._stepped = self._traits.in_steps
         self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
 
-    def loading(self) -> set[str]:
-        """Returns the requests that wait for a load."""
-        return {rid for moving in self.moving.values() for rid in moving.transfer.rids}
-
-    def unpoisoned(self, free: list[int]) -> list[int]:
-        """Returns the free slots without those that a transfer still reads: a scheduler may fence what it has freed.
+    def unpoisoned(self, free: list[Any]) -> list[Any]:
+        """Returns the free list without what a transfer still reads: a scheduler may fence what it has freed.
 
         With `in_steps` it may even submit a store of what it has freed in the step before.
         """
@@ -93,23 +90,27 @@ class Transfers(CopyEngine):
         read = {
             place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier
         }
-        return [slot for slot in free if slot // self._traits.block_size not in read] if read else free
+        return self.places.without(free, read) if read else free
 
-    def settle(self, free: Sequence[int], held: set[int], idle: bool) -> tuple[int, int]:
+    def under_store(self) -> set[Block]:
+        """Returns the blocks that a store still reads."""
+        stores = [m for m in self.unended if m.transfer.kind == "store" and not m.landed]
+        return {place.unit for moving in stores for place in moving.sources}
+
+    def settle(self, free: Sequence[Any], held: set[Block], limbo: int, idle: bool) -> set[Block]:
         """Checks what holds between the operations; `idle` if nothing is live or in flight.
 
-        Returns the most slots that may be lost to everybody, and the least.
+        `limbo` counts what nobody holds and is not available yet. Returns the blocks of it that surely are not: those
+        that transfers still write.
         """
-        size = self._traits.block_size
         if self._stepped:
             self._free_in_steps.append(set(free))
             self._stepped = False
-        free_blocks = {slot // size for slot in free}
+        free_blocks = self.places.blocks_of(free)
         unlanded = [moving for moving in self.unended if not moving.landed]
         reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
-        limbo = self.limbo(held)
         for name, missing in self.delivery.due():
-            self._checks.check(laws.delivery, name, missing, size)
+            self._checks.check(laws.delivery, name, missing, self._traits.block_size)
         views = {name: self._view(name) for name in self._sizes}
         for moving in unlanded:
             for place in moving.targets:
@@ -129,14 +130,11 @@ class Transfers(CopyEngine):
         if idle and self.quiet:
             pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
             self._checks.check(laws.quiescence, pinned, limbo)
-        return limbo, len(reserved) * size
+        return reserved
 
-    def limbo(self, held: set[int]) -> int:
-        """Returns how many slots nobody holds that are not available yet: as the scheduler says, or at most so many."""
-        if self._traits.late_release:
-            return number(self._adapter.limbo)
-        unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
-        return len(unheard - held) * self._traits.block_size
+    def unheard(self, held: set[Block]) -> set[Block]:
+        """Returns the blocks that nobody holds and that need not be available before the end of a transfer is heard."""
+        return {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None} - held
 
     def losable(self) -> list[Place]:
         """Returns the units that a hit may find, and that nothing reads: their tier may lose them."""
@@ -181,7 +179,7 @@ class Transfers(CopyEngine):
         return tuple(kinds), self.places.state(), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
 
 
-def _owner(place: Place, free_blocks: set[int], views: dict[str, TierUnits]) -> str:
+def _owner(place: Place, free_blocks: set[Block], views: dict[str, TierUnits]) -> str:
     """Whose a target is, if it is not its transfer's."""
     if place.tier is None:
         return "free" if place.unit in free_blocks else ""

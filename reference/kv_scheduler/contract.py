@@ -155,7 +155,7 @@ class SchedulerTraits:
     tiers: Mapping[str, int] | None = trait(
         None,
         "{name: units} of the tiers that KV is stored to and loaded from. None without transfers. A unit holds one "
-        "block.",
+        "block, of any group.",
         least=1,
         method=("transfers", "waits", "complete", "poll", "tier"),
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
-from kvlockstep.reference.kv_manager.manager import Key
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits
+
+# Everything that the content of a block depends on: a key of the manager's, which has the group in it if there are any.
+Key = Any
 
 
 class Tier:

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 class Transfer(NamedTuple):
     """Blocks that are copied together: a "store" from the pool to a tier, or a "load" back.
 
-    `pairs` are (source, target). On the side of the pool they are block numbers, slot // block_size; on the side of
-    `tier` they are units, from 0 up to the tier's size. `id` names the transfer until its end has been heard; later it
+    `pairs` are (source, target), with several pools (pool, source, target). On the side of the pool they are block
+    numbers, slot // block_size; on the side of `tier` they are units, from 0 up to the tier's size. `id` names the transfer until its end has been heard; later it
     may name another one. `rids` are the requests that a load is for.
 
     A transfer that is reported right after `schedule` runs behind the batch that `schedule` decided: a store reads what
@@ -21,7 +21,7 @@ class Transfer(NamedTuple):
     id: Hashable
     kind: Literal["store", "load"]
     tier: str
-    pairs: Sequence[tuple[int, int]]
+    pairs: Sequence[tuple[int, int] | tuple[str, int, int]]
     rids: Sequence[str] = ()
     before: bool = False
     after: Sequence[Hashable] = ()

@@ -1,0 +1,211 @@
+"""kv_scheduler with groups and tiers: right schedulers pass, and the judge names what is wrong with which group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import explore, random_walk
+from watched import watched
+
+from kvlockstep.drivers.episode import missed_goals, not_evaluated
+from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
+from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
+from kvlockstep.models.kv_scheduler.model import GROUP_SCOPES, SchedulerScope
+from kvlockstep.models.kv_scheduler.places import OfPool, Place
+from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.models.requests.request import Request
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST
+from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredPools, TieredStates, TieredWindow
+from kvlockstep.reference.kv_scheduler.transfers import Transfer
+from kvlockstep.targets import resolve
+from kvlockstep.targets.validation import misfits
+
+OURS = ["tiered-groups", "tiered-window", "fenced-groups", "fenced-window"]
+
+
+def judge(make: Callable[..., Any], sizes: tuple[int, int] = (6, 2)) -> GroupedSchedulerJudge:
+    return GroupedSchedulerJudge(make(*sizes, 12, 4), 12, 4)
+
+
+def forgetting(make: type) -> type:
+    """The pools keep nothing that no request holds, so that every hit comes from the tier."""
+
+    class Forgets(make):  # type: ignore[misc]
+        def poll(self) -> None:
+            self._kv.evict_all()
+            super().poll()
+
+    return Forgets
+
+
+def stored(make: Callable[..., Any], tokens: list[int]) -> GroupedSchedulerJudge:
+    """A request has ended, and what it has computed lies in the tier alone."""
+    run = judge(make)
+    run.add("a", tokens, None, 1, None)
+    run.schedule([5])
+    assert str(run.update()) == "ended a"
+    run.complete_all()
+    run.poll()
+    run.poll()
+    return run
+
+
+def loading(make: Callable[..., Any], tokens: list[int]) -> GroupedSchedulerJudge:
+    """The same prompt comes again, and waits for what its hit needs of the tier."""
+    run = stored(forgetting(make), tokens)
+    run.add("b", tokens, None, 2, None)
+    assert str(run.schedule([5])) == "nothing"
+    run.update()
+    return run
+
+
+def walk(make: Callable[..., Any], seed: int = 3, steps: int = 6_000) -> Any:
+    return watched(random_walk, KVSchedulerModel, make, seed=seed, steps=steps)
+
+
+@pytest.mark.parametrize("name", [*OURS, *(f"variant:{name}" for name in GROUP_TRANSFER_VARIANTS)])
+def test_what_is_right_is_not_blamed_and_meets_every_goal(name: str) -> None:
+    outcome = walk(resolve("kv_scheduler", name).factory)
+    assert outcome.failure is None, outcome.failure
+    assert not missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
+    assert not not_evaluated(KVSchedulerModel, outcome.evaluated, outcome.not_checked)
+
+
+@pytest.mark.parametrize("scope", GROUP_SCOPES, ids=str)
+@pytest.mark.parametrize("make", [TieredWindow, TieredStates, FencedStates])
+def test_every_order_of_completion_in_small_scopes(make: Callable[..., Any], scope: SchedulerScope) -> None:
+    outcome = watched(explore, KVSchedulerModel, make, scope, steps=2_000)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.reach["store"] > 0
+
+
+def test_a_load_brings_the_blocks_that_each_group_reads_behind_the_hit() -> None:
+    run = loading(TieredStates, [1, 2, 3, 4, 5])
+    (moving,) = run.transfers.unended
+    # The whole prefix, the block that a window of 3 reaches into, and the state behind 4 tokens.
+    assert [str(place) for place in moving.targets] == [
+        "block 0 of pool kv", "block 1 of pool kv", "block 2 of pool kv", "block 0 of pool states",
+    ]  # fmt: skip
+    run.complete(0)
+    run.poll()
+    assert str(run.schedule([6])) == "b[4:5]"
+    assert run.goals_met["loaded_groups"] == run.goals_met["loaded_state"] == 1
+
+
+def test_a_window_slides_off_a_block_that_is_being_stored() -> None:
+    run = judge(FencedWindow)
+    run.add("a", [1, 2, 3, 4, 5], None, 2, None)
+    run.schedule([6])
+    run.update()
+    assert run.goals_met["window_slides_in_store"] == 1
+    (slid,) = [m.sources[0].unit for m in run.transfers.unended][-1:]
+    run.settle()
+    assert all(run.places.read(place) == m.contents[0] for m in run.transfers.unended for place in m.sources), slid
+
+
+def test_what_one_group_lacks_on_the_device_is_loaded_alone() -> None:
+    """The pool still has the full group; its window blocks are gone."""
+
+    class ForgetsWindows(TieredPools):
+        def poll(self) -> None:
+            for block in list(self._kv._pools["window"].idle):
+                self._kv._pools["window"].evict(block)
+            super().poll()
+
+    run = stored(ForgetsWindows, [1, 2, 3, 4, 5])
+    run.add("b", [1, 2, 3, 4, 5], None, 2, None)
+    run.schedule([5])
+    (moving,) = run.transfers.unended
+    assert {place.unit.pool for place in moving.targets} == {"window"}
+    run.update()
+    run.complete(0)
+    run.poll()
+    assert str(run.schedule([6])) == "b[4:5]"
+    assert run.goals_met["loaded_for_one"] == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (TieredWindow, "load_before_read: b position 0 in slot"),
+        (TieredStates, "load_before_read: b reads its state in block"),
+    ],
+)
+def test_what_is_read_before_its_load_has_landed_is_named(make: type, said: str) -> None:
+    class Impatient(make):  # type: ignore[misc]
+        def _begin(self, load: Any) -> None:
+            super()._begin(load)
+            parts = zip(load.keys, load.blocks, strict=True)
+            for key, block in parts:
+                if make is TieredWindow or key[0] == 2:
+                    self._publish_loaded(key, block)
+
+    with pytest.raises(Divergence) as found:
+        run = loading(Impatient, [1, 2, 3, 4, 5])
+        run.adapter._loads.clear()
+        run.schedule([6])
+    assert f"{found.value.law}: {found.value.message}".startswith(said)
+
+
+def test_blocks_of_several_pools_are_named_with_their_pool() -> None:
+    class NoPool(TieredPools):
+        def transfers(self) -> list[Transfer]:
+            return [t._replace(pairs=[pair[1:] for pair in t.pairs]) for t in super().transfers()]
+
+    run = judge(NoPool)
+    run.add("a", [1, 2, 3], None, 1, None)
+    run.schedule([5])
+    with pytest.raises(Divergence, match="not pairs of a block and a unit"):
+        run.update()
+
+
+def test_with_several_pools_limbo_is_asked_by_pool() -> None:
+    class Lacks(TieredPools):
+        def limbo(self) -> int:  # type: ignore[override]
+            return 0
+
+    assert any("limbo() is called as limbo(pool)" in text for text in misfits("kv_scheduler", Lacks))
+
+
+@pytest.mark.parametrize("trait", [{"peer": "host", "offer": list}, {"durable": True}])
+def test_a_peer_does_not_go_with_groups(trait: dict[str, Any]) -> None:
+    made = TieredWindow(4, 2, 8, 4)
+    vars(made).update(trait)
+    with pytest.raises(Divergence, match="not judged together"):
+        GroupedSchedulerJudge(made, 8, 4)
+
+
+def test_what_a_transfer_has_left_stays_beside_what_is_written_later() -> None:
+    groups = Group("full", 2), Group("window", 2, reach=3, pool="other")
+    memory = GroupMemory(groups, Counter())
+    places = GroupPlaces(memory, ["kv", "other"], 2)
+    place = Place(None, OfPool("kv", 0))
+    request = Request("a", [1, 2], None)
+    for mark, words in ((IN_FLIGHT, "what a transfer has not written yet"), (LOST, "what a failed transfer left")):
+        places.fill(place, mark)
+        assert places.in_words(places.read(place)) == words
+        memory.begin_forward()
+        memory.write(request, 0, [0, 1], range(1))
+        assert memory.first_wrong(request, 0, [0, 1], range(1)) is None
+        assert memory.first_wrong(request, 0, [0, 1], range(2)).got == words
+
+
+def test_a_copy_of_a_block_has_its_group() -> None:
+    groups = Group("full", 2), Group("window", 2, reach=3)
+    memory = GroupMemory(groups, Counter())
+    places = GroupPlaces(memory, ["kv"], 2)
+    request = Request("a", [1, 2], None)
+    memory.begin_forward()
+    memory.write(request, 0, [0, 1], range(2))
+    places.write(Place("host", 3), places.read(Place(None, 0)))
+    places.write(Place(None, 1), places.read(Place("host", 3)))
+    assert memory.first_wrong(request, 0, [2, 3], range(2)) is None
+    assert memory.first_wrong(request, 1, [2, 3], range(2)).got == "the KV of [1] in group 0"
