@@ -68,6 +68,7 @@ TARGETS = {
         "grouped-chunked": "kvlockstep.impl.kv_scheduler.grouped:BlockChunks",
         "grouped-state": "kvlockstep.impl.kv_scheduler.grouped:BlockStates",
         "tiered-window": "kvlockstep.reference.kv_scheduler.tiered_groups:TieredWindow",
+        "tiered-state": "kvlockstep.reference.kv_scheduler.tiered_groups:TieredState",
         "tiered-groups": "kvlockstep.reference.kv_scheduler.tiered_groups:TieredStates",
         "fenced-window": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedWindow",
         "fenced-groups": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedStates",

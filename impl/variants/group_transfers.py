@@ -20,7 +20,7 @@ from kvlockstep.reference.kv_scheduler.tiered_groups import (
 )
 
 
-class LoadsByGroup(TieredStates):
+class LoadsByGroup(TieredGroups):
     """Loads the blocks of each group in a transfer of its own, and starts a request when all have ended."""
 
     def _begin(self, load: Load) -> None:
@@ -33,6 +33,10 @@ class LoadsByGroup(TieredStates):
             super()._begin(Load(load.rid, keys, units, blocks, list(load.hit)))
         for block in load.hit:
             self._drop(block)
+
+
+class LoadsStatesApart(StatePool, LoadsByGroup):
+    """Full attention, a window and states, each loaded apart."""
 
 
 class HearsGroupsAtOnce(TieredWindow):
@@ -52,7 +56,7 @@ class OverlapsWithTieredWindow(FullAndWindow, TieredGroups, OverlapScheduler):
         return OverlapScheduler.schedule(self, accepted)
 
 
-class LoadsGroupsInside(StatePool, TieredGroups, LoadsInside):
+class LoadsGroupsInside(TieredGroups, LoadsInside):
     """Loads in front of the batch that needs it, which waits; if that fails, the request begins again."""
 
     def _start(self, job: Job, left: int) -> int | None:
@@ -79,6 +83,10 @@ class LoadsGroupsInside(StatePool, TieredGroups, LoadsInside):
                 self._launched = [item for item in self._launched if item.rid != job.rid]
 
 
+class LoadsStatesInside(StatePool, LoadsGroupsInside):
+    """Full attention, a window and states, loaded inside."""
+
+
 class SmallTier(TieredStates):
     """A tier of a few units, so that the groups take them from one another."""
 
@@ -97,10 +105,10 @@ class DropsStoresOfWindows(TieredStates):
 GROUP_TRANSFER_VARIANTS = {
     "tiered-pools": TieredPools,
     "tiered-windows": TieredWindows,
-    "loads-by-group": LoadsByGroup,
+    "loads-states-apart": LoadsStatesApart,
     "hears-groups-at-once": HearsGroupsAtOnce,
     "overlaps-with-tiered-window": OverlapsWithTieredWindow,
-    "loads-groups-inside": LoadsGroupsInside,
+    "loads-states-inside": LoadsStatesInside,
     "small-tier-of-groups": SmallTier,
     "drops-stores-of-windows": DropsStoresOfWindows,
 }

@@ -11,7 +11,14 @@ from typing import Any
 
 from kvlockstep.reference.kv_manager.groups.pool import Key, Pool
 from kvlockstep.reference.kv_manager.groups.request import to_hit
-from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, GroupedScheduler, StatePool, TwoPools, TwoWindows
+from kvlockstep.reference.kv_scheduler.grouped import (
+    FullAndState,
+    FullAndWindow,
+    GroupedScheduler,
+    StatePool,
+    TwoPools,
+    TwoWindows,
+)
 from kvlockstep.reference.kv_scheduler.scheduler import Job
 from kvlockstep.reference.kv_scheduler.tiered import Load, TieredScheduler
 
@@ -19,7 +26,10 @@ Block = tuple[str, int]
 
 
 class TieredGroups(GroupedScheduler, TieredScheduler):
-    """Meets kv_scheduler.contract.KVSchedulerTarget with groups and transfers."""
+    """Meets kv_scheduler.contract.KVSchedulerTarget with groups and transfers. The tier has more room than the pools."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 4 * blocks
 
     def limbo(self, pool: str = "") -> int:
         requests = self._kv._live.values()
@@ -112,12 +122,19 @@ class TieredGroups(GroupedScheduler, TieredScheduler):
         return self.groups[g].pool, number
 
 
+class TieredState(FullAndState, TieredGroups):
+    """Full attention and a state, in one pool."""
+
+
 class TieredWindow(FullAndWindow, TieredGroups):
     """Full attention and a window, in one pool."""
 
 
 class TieredWindows(TwoWindows, TieredGroups):
     """Full attention with two windows, in one pool."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 8 * blocks
 
 
 class TieredPools(TwoPools, TieredGroups):

@@ -8,11 +8,12 @@ from typing import Any
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
-from kvlockstep.impl.variants.group_transfers import LoadsByGroup
+from kvlockstep.impl.variants.group_transfers import LoadsByGroup, LoadsGroupsInside
 from kvlockstep.reference.kv_manager.groups.contract import Step
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import to_hit
 from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 from kvlockstep.reference.kv_scheduler.tier import Tier
 from kvlockstep.reference.kv_scheduler.tiered import Load, Store
@@ -68,13 +69,21 @@ class WindowPartUnloaded(CachesInTier, TieredWindow):
             self._end_load(load, True)
 
 
-@fault("sched-load-first-block-of-window", law="coverage", seen=("mutant",))
-class LoadFirstBlockOfWindow(CachesInTier, TieredWindow):
-    """A hit asks the tier for the last block of the window, though the window reaches into the one before."""
+@fault("sched-failed-load-rewinds-window", law="coverage", seen=("vllm-rbln#1151",))
+class FailedLoadRewindsWindow(CachesInTier, FullAndWindow, LoadsGroupsInside):
+    """A request goes back in front of what could not be loaded, where its window has no blocks."""
 
-    def _keys(self, job: Job, cached: int) -> list[Key]:
-        keys = super()._keys(job, cached)
-        return [key for key in keys if key[0] == FULL] + [key for key in keys if key[0] == WINDOW][-1:]
+    def _rewind(self, load: Load) -> None:
+        for job in [job for job in self._running if job.rid == load.rid]:
+            request = self._kv._live[job.rid]
+            first = min(len(key[2]) for key in load.keys) - self.block_size
+            kept = first // self.block_size
+            for g, table in enumerate(request.tables):
+                for block in [block for block in table[kept:] if block is not None]:
+                    self._drop(self._block(g, block))
+                request.tables[g] = [*table[:kept], *[None] * (kept - len(table))]
+            job.computed = request.computed = first
+            self._launched = [item for item in self._launched if item.rid != job.rid]
 
 
 @fault("sched-state-of-other-length", law="state_soundness", seen=("Megatron-LM#6416",))
@@ -82,7 +91,8 @@ class StateOfOtherLength(CachesInTier, TieredStates):
     """The state that is loaded is the one of a shorter prefix, if the tier has one as well."""
 
     def _begin(self, load: Load) -> None:
-        units = [self._shorter(key, unit) if key[0] == STATE else unit for key, unit in zip(load.keys, load.units)]
+        named = zip(load.keys, load.units, strict=True)
+        units = [self._shorter(key, unit) if key[0] == STATE else unit for key, unit in named]
         self._loads[self._submit("load", list(zip(units, load.blocks, strict=True)), load.rid)] = load
 
     def _shorter(self, key: Key, unit: int) -> int:
@@ -92,8 +102,10 @@ class StateOfOtherLength(CachesInTier, TieredStates):
 
 
 @fault("sched-first-group-loaded", law="load_before_read", seen=("mutant",))
-class FirstGroupLoaded(CachesInTier, LoadsByGroup):
+class FirstGroupLoaded(CachesInTier, FullAndWindow, LoadsByGroup):
     """A request starts when the load of one of its groups has ended; those of the others still run."""
+
+    fails = "stores"
 
     def _end_load(self, load: Load, ok: bool) -> None:
         super()._end_load(load, ok)
@@ -108,7 +120,7 @@ class FirstGroupLoaded(CachesInTier, LoadsByGroup):
 
 
 @fault("sched-failed-group-hit", law="failure_visible", seen=("mutant",))
-class FailedGroupHit(CachesInTier, LoadsByGroup):
+class FailedGroupHit(CachesInTier, FullAndWindow, LoadsByGroup):
     """A load whose part for one group has failed counts in full, since the part for another group has not."""
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
@@ -182,7 +194,7 @@ class LoadAsksOnePool(CachesInTier, TieredPools):
         return super()._fits([key for key in wanted if key[0] == FULL], hit)
 
 
-@fault("sched-store-pins-one-group", law="accounting", seen=("mutant",))
+@fault("sched-store-pins-one-group", law="leak_freedom", seen=("mutant",))
 class StorePinsOneGroup(TieredPools):
     """The end of a store releases the block of the first group; those of other pools stay pinned for ever."""
 

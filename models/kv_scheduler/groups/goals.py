@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_scheduler.places import Block
-from kvlockstep.models.requests.groups.memory import Place
 from kvlockstep.models.requests.groups import progress
+from kvlockstep.models.requests.groups.memory import Place
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge

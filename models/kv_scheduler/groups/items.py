@@ -81,9 +81,7 @@ def hit_blocks(judge: GroupedSchedulerJudge, item: Item) -> dict[int, list[Place
     return {g: list(blocks) for g, blocks in found.items()}
 
 
-def _cells(
-    judge: GroupedSchedulerJudge, g: int, table: Table, positions: range
-) -> Iterator[tuple[int, Place, int]]:
+def _cells(judge: GroupedSchedulerJudge, g: int, table: Table, positions: range) -> Iterator[tuple[int, Place, int]]:
     group = judge.groups.groups[g]
     for position in positions:
         slot = table[position]

@@ -1,9 +1,9 @@
 """kv_scheduler with groups and transfers on vLLM's Scheduler (0.33.0) with SimpleCPUOffloadConnector.
 
-The scheduler and its groups are those of hybrid_scheduler.py, the connector is that of simple_offloading.py: it supports
-the hybrid manager (`SupportsHMA`), and its tier is a block pool with a hybrid coordinator of its own. A block of any
-group is stored once its tokens are computed, that of a window also when it has slid off and can still be hit. What is
-loaded is what the tier's coordinator finds behind the prefix that the pool has.
+The scheduler and its groups are those of hybrid_scheduler.py, the connector is that of simple_offloading.py. It
+supports the hybrid manager (`SupportsHMA`), and its tier is a block pool with a hybrid coordinator of its own. A block
+of any group is stored once its tokens are computed, that of a window also when it has slid off and can still be hit.
+What is loaded is what the tier's coordinator finds behind the prefix that the pool has.
 """
 
 from __future__ import annotations
