@@ -9,12 +9,12 @@ from kvlockstep.impl.variants.failing_loads import LoadsInside
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, StatePool
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler.tier import Tier
-from kvlockstep.reference.kv_scheduler.tiered import Load
+from kvlockstep.reference.kv_scheduler.tier import Key
+from kvlockstep.reference.kv_scheduler.tiered import Block, Load
 from kvlockstep.reference.kv_scheduler.tiered_groups import (
     TieredGroups,
     TieredPools,
-    TieredStates,
+    TieredState,
     TieredWindow,
     TieredWindows,
 )
@@ -87,19 +87,17 @@ class LoadsStatesInside(StatePool, LoadsGroupsInside):
     """Full attention, a window and states, loaded inside."""
 
 
-class SmallTier(TieredStates):
-    """A tier of a few units, so that the groups take them from one another."""
+class DropsStoresOfGroups(TieredState):
+    """A tier that has no time for every third store, so that it serves some groups of a prefix and not all."""
 
-    def _tier_size(self, blocks: int) -> int:
-        return max(3, blocks // 2)
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._offered = 0
 
-
-class DropsStoresOfWindows(TieredStates):
-    """A tier that stores no block of a window, so that only the pool can serve that group."""
-
-    class tier_type(Tier):
-        def begin_store(self, key: tuple[int, int | None, tuple[int, ...]]) -> int | None:
-            return None if key[0] == 1 else super().begin_store(key)
+    def _store(self, key: Key, block: Block) -> None:
+        self._offered += 1
+        if self._offered % 3:
+            super()._store(key, block)
 
 
 GROUP_TRANSFER_VARIANTS = {
@@ -109,6 +107,5 @@ GROUP_TRANSFER_VARIANTS = {
     "hears-groups-at-once": HearsGroupsAtOnce,
     "overlaps-with-tiered-window": OverlapsWithTieredWindow,
     "loads-states-inside": LoadsStatesInside,
-    "small-tier-of-groups": SmallTier,
-    "drops-stores-of-windows": DropsStoresOfWindows,
+    "drops-stores-of-groups": DropsStoresOfGroups,
 }
