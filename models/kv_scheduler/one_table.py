@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.kv_scheduler.forward import forward
@@ -65,7 +65,7 @@ class OneTable(SchedulerSession):
             self.transfers.reset()
         self.memory.reset(slots)
 
-    def limbo(self, held: set[Block]) -> int:
+    def limbo(self, held: Set[Block]) -> int:
         """How many slots nobody holds that are not available yet: as the scheduler says, or at most so many."""
         if self.traits.late_release:
             return number(self.adapter.limbo)

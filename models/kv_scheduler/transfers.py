@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -97,7 +97,7 @@ class Transfers(CopyEngine):
         stores = [m for m in self.unended if m.transfer.kind == "store" and not m.landed]
         return {place.unit for moving in stores for place in moving.sources}
 
-    def settle(self, free: Sequence[Any], held: set[Block], limbo: int, idle: bool) -> set[Block]:
+    def settle(self, free: Sequence[Any], held: Set[Block], limbo: int, idle: bool) -> set[Block]:
         """Checks what holds between the operations; `idle` if nothing is live or in flight.
 
         `limbo` counts what nobody holds and is not available yet. Returns the blocks of it that surely are not: those
@@ -132,7 +132,7 @@ class Transfers(CopyEngine):
             self._checks.check(laws.quiescence, pinned, limbo)
         return reserved
 
-    def unheard(self, held: set[Block]) -> set[Block]:
+    def unheard(self, held: Set[Block]) -> set[Block]:
         """Returns the blocks that nobody holds and that need not be available before the end of a transfer is heard."""
         return {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None} - held
 

@@ -38,7 +38,9 @@ def unreachable(judge: GroupedSchedulerJudge) -> set[str]:
     if not judge.groups.states:
         never.add("loaded_state")
     if len(judge.groups.groups) == 1:
-        never |= {"loaded_groups", "loaded_for_one"}
+        never.add("loaded_groups")
+    if len(judge.groups.groups) == 1 or not traits.mixed_hits:
+        never.add("loaded_for_one")
     return never
 
 

@@ -56,8 +56,8 @@ class GroupPlaces(Places):
         pool, *ends = pair
         if pool not in self._pools:
             raise ValueError(pool)
-        number, unit = (int(end) for end in super().end_of(ends, load))
-        return OfPool(pool, number), unit
+        source, target = map(int, ends)
+        return (OfPool(pool, target), source) if load else (OfPool(pool, source), target)
 
     def cells(self, place: Place) -> Any:
         return [(self.in_pool(place.unit), offset) for offset in (*range(self._most), WHOLE, REST)]

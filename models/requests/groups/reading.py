@@ -30,7 +30,6 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int, cov
     """Reads what a forward over [computed, stop) reads in every group; `covered` if it was seen that all has slots."""
     checks = session.checks
     checks.subject = request.name
-    content = (*session.reading, *CONTENT)
     for g in session.groups.attention:
         positions = needed(session.groups.groups[g], request.computed, stop)
         if not covered:
@@ -42,7 +41,8 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int, cov
         cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
         if cell is not None:
             cell = cell._replace(also=_also(request, tables, g, cell.slot))
-            require_right(request, cell, [checks.of(law) for law in content])
+            reading = [checks.of(law) for law in session.reading]
+            require_right(request, cell, [*reading, *(checks.of(law) for law in CONTENT)])
 
 
 def cover(

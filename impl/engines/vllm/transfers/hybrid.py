@@ -17,6 +17,8 @@ from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOfflo
 class HybridOffloadingScheduler(SimpleOffloadingScheduler, VllmHybridScheduler):
     """A hybrid scheduler with a SimpleCPUOffloadConnector. The options are those of both."""
 
+    mixed_hits = False
+
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
         return VllmHybridScheduler.slots(self, rid, group) if self._lives(rid) else []
 
