@@ -1,9 +1,10 @@
-"""kv_scheduler with groups and transfers on vLLM's Scheduler (0.33.0) with SimpleCPUOffloadConnector.
+"""kv_scheduler with groups and transfers on vLLM's Scheduler (0.33.0) with its two connectors for CPU memory.
 
-The scheduler and its groups are those of hybrid_scheduler.py, the connector is that of simple_offloading.py. It
-supports the hybrid manager (`SupportsHMA`), and its tier is a block pool with a hybrid coordinator of its own. A block
-of any group is stored once its tokens are computed, that of a window also when it has slid off and can still be hit.
-What is loaded is what the tier's coordinator finds behind the prefix that the pool has.
+The scheduler and its groups are those of hybrid_scheduler.py, the connectors those of simple_offloading.py and
+offloading.py. Both support the hybrid manager (`SupportsHMA`). The tier of the first is a block pool with a hybrid
+coordinator of its own, that of the other is one of chunks, whose groups the connector looks up one after the other.
+Neither is given what each group has in the pool (`supports_divergent_local_hybrid_hits`); connectors between instances
+are.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from functools import partial
 
 from kvlockstep.impl.engines.vllm.hybrid_scheduler import FULL, STATE, TWO_SIZES, WINDOW, WINDOWS, VllmHybridScheduler
+from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
+from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
 from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOffloadingScheduler
 
 
-class HybridOffloadingScheduler(SimpleOffloadingScheduler, VllmHybridScheduler):
-    """A hybrid scheduler with a SimpleCPUOffloadConnector. The options are those of both."""
+class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
+    """A hybrid scheduler with a connector. What is looked up in the tier is behind the hit of all groups in the pool."""
 
     mixed_hits = False
 
@@ -33,10 +36,22 @@ class HybridOffloadingScheduler(SimpleOffloadingScheduler, VllmHybridScheduler):
         return request is not None and not request.is_finished()
 
 
-make_window = partial(HybridOffloadingScheduler, groups=WINDOW)
-make_windows = partial(HybridOffloadingScheduler, groups=WINDOWS)
-make_two_sizes = partial(HybridOffloadingScheduler, groups=TWO_SIZES)
-make_state = partial(HybridOffloadingScheduler, groups=(FULL, STATE))
-make_state_window = partial(HybridOffloadingScheduler, groups=(*WINDOW, STATE))
-make_window_lazy = partial(HybridOffloadingScheduler, groups=WINDOW, lazy=True)
-make_window_async = partial(HybridOffloadingScheduler, groups=WINDOW, asynchronous=True)
+class SimpleHybrid(SimpleOffloadingScheduler, HybridConnected):
+    """With a SimpleCPUOffloadConnector."""
+
+
+class OffloadingHybrid(OffloadingScheduler, HybridConnected):
+    """With an OffloadingConnector."""
+
+
+make_window = partial(SimpleHybrid, groups=WINDOW)
+make_windows = partial(SimpleHybrid, groups=WINDOWS)
+make_two_sizes = partial(SimpleHybrid, groups=TWO_SIZES)
+make_state = partial(SimpleHybrid, groups=(FULL, STATE))
+make_state_window = partial(SimpleHybrid, groups=(*WINDOW, STATE))
+make_lazy_window = partial(SimpleHybrid, groups=WINDOW, lazy=True)
+make_async_window = partial(SimpleHybrid, groups=WINDOW, asynchronous=True)
+make_offloading_window = partial(OffloadingHybrid, groups=WINDOW)
+make_offloading_windows = partial(OffloadingHybrid, groups=WINDOWS)
+make_offloading_state = partial(OffloadingHybrid, groups=(FULL, STATE))
+make_offloading_async_window = partial(OffloadingHybrid, groups=WINDOW, asynchronous=True)

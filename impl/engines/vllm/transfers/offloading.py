@@ -13,6 +13,7 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Collection, Hashable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -71,7 +72,7 @@ class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
 
 
 class OffloadingScheduler(ConnectedScheduler):
-    """A scheduler with an OffloadingConnector. `chunks` bounds the CPU tier; each holds one block."""
+    """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block."""
 
     def __init__(
         self,
@@ -85,19 +86,20 @@ class OffloadingScheduler(ConnectedScheduler):
         repaired: bool = True,
         **options: Any,
     ) -> None:
-        self.tiers = {CPU: blocks}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
         super().__init__(blocks, block_size, budget, running, **options)
         self.policy = None
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
+        caches, *_ = self._caches(self.blocks, self.block_size)
+        self.tiers = {CPU: caches.num_blocks - 1}
         config.kv_transfer_config.kv_connector_extra_config = {
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
         }
         vars(config.cache_config).update(
-            block_size=self.block_size,
+            block_size=math.lcm(*(group.kv_cache_spec.block_size for group in caches.kv_cache_groups)),
             prefix_match_unit=None,
             prefix_cache_retention_interval=None,
             cache_dtype="auto",
@@ -115,12 +117,11 @@ class OffloadingScheduler(ConnectedScheduler):
         product.OffloadingSpecFactory = SimpleNamespace(
             create_spec=lambda given: Spec(given, self._manager, self._copies)
         )
-        cache_config = vllm.cache_config(self.blocks, self.block_size)
         role = vllm.connector.KVConnectorRole
-        self._worker = product.OffloadingConnector(config, role.WORKER, cache_config)
+        self._worker = product.OffloadingConnector(config, role.WORKER, caches)
         self._worker.connector_worker._init_worker(None)
         kind = OneTokenComputed if self._repaired else product.OffloadingConnector
-        return kind(config, role.SCHEDULER, cache_config)
+        return kind(config, role.SCHEDULER, caches)
 
     def results(self, finished: set[str]) -> Any:
         output = vllm.outputs.KVConnectorOutput()
