@@ -26,7 +26,7 @@ Block = tuple[str, int]
 
 
 class TieredGroups(GroupedScheduler, TieredScheduler):
-    """Meets kv_scheduler.contract.KVSchedulerTarget with groups and transfers. The tier has more room than the pools."""
+    """Meets kv_scheduler.contract.KVSchedulerTarget with groups and transfers. The tier is larger than the pools."""
 
     def _tier_size(self, blocks: int) -> int:
         return 4 * blocks

@@ -10,6 +10,7 @@ are.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from kvlockstep.impl.engines.vllm.hybrid_scheduler import FULL, STATE, TWO_SIZES, WINDOW, WINDOWS, VllmHybridScheduler
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
@@ -18,9 +19,17 @@ from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOfflo
 
 
 class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
-    """A hybrid scheduler with a connector. What is looked up in the tier is behind the hit of all groups in the pool."""
+    """A hybrid scheduler with a connector. It looks up in the tier what is behind the hit of all groups in the pool."""
 
     mixed_hits = False
+
+    def __init__(
+        self, blocks: int, block_size: int, budget: int, running: int, repaired: bool = True, **options: Any
+    ) -> None:
+        super().__init__(blocks, block_size, budget, running, **options)
+        if repaired:
+            for manager in self._scheduler.kv_cache_manager.coordinator.single_type_managers:
+                manager.get_num_blocks_to_allocate = reserving(manager)
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
         return VllmHybridScheduler.slots(self, rid, group) if self._lives(rid) else []
@@ -36,6 +45,25 @@ class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
         return request is not None and not request.is_finished()
 
 
+def reserving(manager: Any) -> Any:
+    """The manager's count of what a request still lacks, without the null blocks in front of its window.
+
+    See vllm-window-reserves-nothing in known.toml.
+    """
+    count = manager.get_num_blocks_to_allocate
+
+    def counted(request_id: str, num_tokens: int, *given: Any, apply_admission_cap: bool = False, **named: Any) -> int:
+        lacks = int(count(request_id, num_tokens, *given, apply_admission_cap=apply_admission_cap, **named))
+        table = manager.req_to_blocks.get(request_id, ())
+        slid = sum(block.is_null for block in table)
+        most = manager.max_admission_blocks_per_request
+        if not apply_admission_cap or not slid or most is None:
+            return lacks
+        return max(lacks, min(-(-num_tokens // manager.block_size) - slid, most) - (len(table) - slid))
+
+    return counted
+
+
 class SimpleHybrid(SimpleOffloadingScheduler, HybridConnected):
     """With a SimpleCPUOffloadConnector."""
 
@@ -49,6 +77,7 @@ make_windows = partial(SimpleHybrid, groups=WINDOWS)
 make_two_sizes = partial(SimpleHybrid, groups=TWO_SIZES)
 make_state = partial(SimpleHybrid, groups=(FULL, STATE))
 make_state_window = partial(SimpleHybrid, groups=(*WINDOW, STATE))
+make_unrepaired = partial(SimpleHybrid, groups=WINDOW, lazy=True, repaired=False)
 make_lazy_window = partial(SimpleHybrid, groups=WINDOW, lazy=True)
 make_async_window = partial(SimpleHybrid, groups=WINDOW, asynchronous=True)
 make_offloading_window = partial(OffloadingHybrid, groups=WINDOW)
