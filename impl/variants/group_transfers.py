@@ -100,6 +100,12 @@ class DropsStoresOfGroups(TieredState):
             super()._store(key, block)
 
 
+class LosesUnits(TieredWindow):
+    """A tier that may lose what it holds; what could not be loaded is forgotten."""
+
+    loses = True
+
+
 GROUP_TRANSFER_VARIANTS = {
     "tiered-pools": TieredPools,
     "tiered-windows": TieredWindows,
@@ -107,5 +113,6 @@ GROUP_TRANSFER_VARIANTS = {
     "hears-groups-at-once": HearsGroupsAtOnce,
     "overlaps-with-tiered-window": OverlapsWithTieredWindow,
     "loads-states-inside": LoadsStatesInside,
+    "loses-units": LosesUnits,
     "drops-stores-of-groups": DropsStoresOfGroups,
 }

@@ -12,7 +12,8 @@ from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
-from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
+from kvlockstep.impl.variants.group_transfers import OverlapsWithTieredWindow
+from kvlockstep.impl.variants.kv_scheduler import VARIANTS
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
@@ -23,12 +24,14 @@ from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.request import Request
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST
 from kvlockstep.reference.kv_manager.groups.contract import Group
-from kvlockstep.reference.kv_scheduler.tiered_groups import TieredPools, TieredStates, TieredWindow
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates, TieredWindow
 from kvlockstep.reference.kv_scheduler.transfers import Transfer
 from kvlockstep.targets import resolve
 from kvlockstep.targets.validation import misfits
 
-OURS = ["tiered-groups", "tiered-window", "fenced-groups", "fenced-window"]
+OURS = ["tiered-groups", "tiered-state", "tiered-window", "fenced-groups", "fenced-window"]
+
+WITH_BOTH = [name for name, made in VARIANTS.items() if issubclass(made, TieredGroups)]
 
 
 def judge(make: Callable[..., Any], sizes: tuple[int, int] = (6, 2)) -> GroupedSchedulerJudge:
@@ -71,7 +74,7 @@ def loading(make: Callable[..., Any]) -> GroupedSchedulerJudge:
 RARE = {"reset_live", "torn", "abort_loading"}
 
 
-@pytest.mark.parametrize("name", [*OURS, *(f"variant:{name}" for name in GROUP_TRANSFER_VARIANTS)])
+@pytest.mark.parametrize("name", [*OURS, *(f"variant:{name}" for name in WITH_BOTH)])
 def test_what_is_right_is_not_blamed_and_meets_every_goal(name: str) -> None:
     outcome = watched(random_walk, KVSchedulerModel, resolve("kv_scheduler", name).factory, seed=3, steps=6_000)
     assert outcome.failure is None, outcome.failure
@@ -164,6 +167,43 @@ def test_blocks_of_several_pools_are_named_with_their_pool() -> None:
     run.schedule([5])
     with pytest.raises(Divergence, match="not pairs of a block and a unit"):
         run.update()
+
+
+def test_a_target_of_a_load_is_not_available_in_its_pool() -> None:
+    class CountsTargets(TieredPools):
+        def avail(self, pool: str = "") -> int:
+            targets = [block for load in self._loads.values() for block in load.blocks if block[0] == pool]
+            return super().avail(pool) + len(targets)
+
+    run = stored(forgetting(CountsTargets), [1, 2, 3, 4])
+    run.add("b", [1, 2, 3, 4, 5], None, 2, None)
+    with pytest.raises(Divergence, match=r"pool kv: avail=6 .* that transfers write: 2 blocks counted twice") as found:
+        run.schedule([5])
+    assert found.value.law == "accounting"
+
+
+def test_a_load_into_what_a_batch_in_flight_uses_is_out_of_order() -> None:
+    unordered = type("Unordered", (OverlapsWithTieredWindow,), {"ordered": False})
+    outcome = watched(random_walk, KVSchedulerModel, unordered, seed=1, steps=6_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law == "stream_order"
+
+
+def test_the_blocks_of_an_item_are_those_that_it_needs_in_each_pool() -> None:
+    run = judge(TieredStates)
+    run.add("a", [1, 2, 3, 4, 5, 6, 7, 8], None, 2, None)
+    run.schedule([5])
+    run.update()
+    (item,) = run.adapter.schedule().items
+    full, window, state = (run.adapter.held("a", g) for g in range(3))
+    used = {OfPool("kv", block) for block in (*full, *window[-2:])} | {OfPool("states", block) for block in state}
+    assert set(run.used_blocks(item)) == used
+    assert set(run.written_blocks(item)) == {
+        OfPool("kv", full[-1]),
+        OfPool("kv", window[-1]),
+        OfPool("states", state[-1]),
+    }
+    assert run.copied_blocks([("states", 0, 3)]) == [OfPool("states", 3)]
 
 
 def test_with_several_pools_limbo_is_asked_by_pool() -> None:

@@ -24,11 +24,14 @@ from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.properties import transfers as laws
 from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.reference.kv_scheduler.grouped import GroupedScheduler
 from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
-RIGHT = {"tiered": TieredScheduler, "peered": PeeredScheduler, "fenced": FencedScheduler, **VARIANTS}
+# Those with groups are in test_scheduler_groups.py and test_group_transfers.py.
+WITHOUT_GROUPS = {name: made for name, made in VARIANTS.items() if not issubclass(made, GroupedScheduler)}
+RIGHT = {"tiered": TieredScheduler, "peered": PeeredScheduler, "fenced": FencedScheduler, **WITHOUT_GROUPS}
 # One block is stored, and loaded again, in every order of completion.
 SMALL = (
     SchedulerScope(3, 1, budget=2, running=2, live=2, outputs=1, tokens=(1,), priorities=(0,), exhaustive=True),

@@ -37,7 +37,13 @@ TIERED_GROUPS = {
     StateScheduler: "groups",
     TieredGroups: "tiered-window",
 }
-RIGHT = {OverlapWindow: "grouped-overlap", OverlapStates: "grouped-overlap-state", **TIERED_GROUPS, **OTHERS, **GEOMETRIES}
+RIGHT = {
+    OverlapWindow: "grouped-overlap",
+    OverlapStates: "grouped-overlap-state",
+    **TIERED_GROUPS,
+    **OTHERS,
+    **GEOMETRIES,
+}
 
 
 @pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")
