@@ -12,7 +12,7 @@ from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
-from kvlockstep.impl.variants.group_transfers import OverlapsWithTieredWindow
+from kvlockstep.impl.variants.group_transfers import LoadsStatesApart, LoadsStatesInside, OverlapsWithTieredWindow
 from kvlockstep.impl.variants.kv_scheduler import VARIANTS
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -20,9 +20,9 @@ from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
 from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.model import GROUP_SCOPES, SchedulerScope
 from kvlockstep.models.kv_scheduler.places import OfPool, Place
-from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.models.requests.groups.memory import WHOLE, GroupMemory
 from kvlockstep.models.requests.request import Request
-from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, VOID
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates, TieredWindow
 from kvlockstep.reference.kv_scheduler.transfers import Transfer
@@ -113,6 +113,40 @@ def test_a_window_slides_off_a_block_that_is_being_stored() -> None:
     (slid,) = [m.sources[0].unit for m in run.transfers.unended][-1:]
     run.settle()
     assert all(run.places.read(place) == m.contents[0] for m in run.transfers.unended for place in m.sources), slid
+
+
+def test_a_block_that_is_free_under_its_store_keeps_what_it_holds() -> None:
+    run = judge(forgetting(FencedWindow))
+    run.add("a", [1, 2, 3, 4], None, 1, None)
+    run.schedule([5])
+    run.update()
+    run.poll()
+    assert {place.unit for m in run.transfers.unended for place in m.sources} <= set(run.adapter.free_slots())
+    run.complete_all()
+    run.poll()
+    assert run.avail == 12
+
+
+def test_each_group_may_be_loaded_apart() -> None:
+    run = loading(LoadsStatesApart)
+    assert [len(m.targets) for m in run.transfers.unended] == [2, 1, 1]
+    for last in (2, 1, 0):
+        run.complete(last)
+    run.poll()
+    assert str(run.schedule([6])) == "b[4:5]"
+    assert run.goals_met["loaded_groups"] == run.goals_met["loaded_state"] == 1
+
+
+def test_a_batch_whose_load_has_failed_writes_nothing_that_counts() -> None:
+    run = stored(forgetting(LoadsStatesInside), [1, 2, 3, 4])
+    run.add("b", [1, 2, 3, 4, 5], None, 2, None)
+    assert str(run.schedule([5], lost=0)) == "b[4:5]"
+    written = [Place(None, block) for block in run.written_blocks(run.adapter._launched[0])]
+    assert [run.places.read(place).cells for place in written] == [{0: VOID}, {0: VOID}, {WHOLE: VOID}]
+    run.places.give_up(())
+    assert [run.places.read(place).cells for place in written] == [{0: LOST}, {0: LOST}, {WHOLE: LOST}]
+    run.update()
+    assert str(run.schedule([6])) == "b[0:5]"
 
 
 def test_what_one_group_lacks_on_the_device_is_loaded_alone() -> None:
