@@ -55,11 +55,12 @@ def reserving(manager: Any) -> Any:
     def counted(request_id: str, num_tokens: int, *given: Any, apply_admission_cap: bool = False, **named: Any) -> int:
         lacks = int(count(request_id, num_tokens, *given, apply_admission_cap=apply_admission_cap, **named))
         table = manager.req_to_blocks.get(request_id, ())
-        slid = sum(block.is_null for block in table)
-        most = manager.max_admission_blocks_per_request
+        slid = len([block for block in table if block.is_null])
+        most: int | None = manager.max_admission_blocks_per_request
         if not apply_admission_cap or not slid or most is None:
             return lacks
-        return max(lacks, min(-(-num_tokens // manager.block_size) - slid, most) - (len(table) - slid))
+        required = min(-(-num_tokens // int(manager.block_size)) - slid, most)
+        return max(lacks, required - (len(table) - slid))
 
     return counted
 
