@@ -6,16 +6,19 @@ READY := $(VENV)/.ready
 # Where mypy and import-linter find kvlockstep, which for them has to be one folder: links to ours.
 LINKS := build/lint
 
-.PHONY: check docs test lint tests cluster wheel gate bench gpu score mutation engines symbolic clean
+# If a caller sets it, each of the hundreds of processes that tests start compiles kvlockstep again, for a second.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: check docs test lint tests slow cluster wheel gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
 test: $(READY) lint tests cluster wheel gate
 
-# Every fault is caught, with three seeds, and nothing that is right is blamed. `make score` looks longer for blame.
+# Every fault is caught, and nothing that is right is blamed. `make score` asks for three seeds, and looks longer.
 gate: $(READY)
-	$(BIN)/kvlockstep score --clean-times 0.05
+	$(BIN)/kvlockstep score --seed 0 --clean-times 0.05
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -31,6 +34,10 @@ docs: $(READY)
 
 tests: $(READY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# Tests of more than ten seconds: all states of larger scopes, checks beside busy loops.
+slow: $(READY)
+	$(BIN)/pytest -m slow
 
 # Campaigns on a Ray cluster of two nodes and a Redis server, both started by the tests: under a minute with installing.
 cluster: $(READY)

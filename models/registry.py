@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvlockstep.models.core.model import Model
@@ -22,9 +23,32 @@ def _declared(contract: str) -> type[Model[Any]]:
     return found[0]
 
 
-MODELS: dict[str, type[Model[Any]]] = {contract: _declared(contract) for contract in CONTRACTS}
-
-
 def model_of(contract: str) -> type[Model[Any]]:
     """The model of a contract. Raises KeyError."""
     return MODELS[contract]
+
+
+class _Models(Mapping[str, type[Model[Any]]]):
+    """Imports a model when it is first asked for; all of them take longer than the rest of the command line."""
+
+    def __init__(self) -> None:
+        self.imported: dict[str, type[Model[Any]]] = {}
+
+    def __getitem__(self, contract: str) -> type[Model[Any]]:
+        if contract not in self.imported:
+            if contract not in CONTRACTS:
+                raise KeyError(contract)
+            self.imported[contract] = _declared(contract)
+        return self.imported[contract]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(CONTRACTS)
+
+    def __len__(self) -> int:
+        return len(CONTRACTS)
+
+    def __contains__(self, contract: object) -> bool:
+        return contract in CONTRACTS
+
+
+MODELS = _Models()

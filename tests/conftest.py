@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvlockstep.commands.cli import main
+from kvlockstep.core.profiles import PROFILES
 
 pytest_plugins = ["pytester"]
 
@@ -22,6 +24,14 @@ with suppress(ImportError):
 
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def _shorter_quick(monkeypatch):
+    """Checks in this process play a third of the profile quick, which is enough to reach every goal."""
+    quick = PROFILES["quick"]
+    shorter = replace(quick, explore_steps=quick.explore_steps // 3, examples=10, random_steps=quick.random_steps // 3)
+    monkeypatch.setitem(PROFILES, "quick", shorter)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

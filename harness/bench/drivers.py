@@ -22,9 +22,9 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.notes import EpisodeNotes, noting
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
 from kvlockstep.drivers.random_walk import RandomWalk
 from kvlockstep.drivers.run import Run
+from kvlockstep.drivers.stateful import HypothesisMachines
 from kvlockstep.models.core.model import Factory, Model
 from kvlockstep.models.registry import model_of
 from kvlockstep.targets.registry import load, resolve

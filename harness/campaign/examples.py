@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis.database import DirectoryBasedExampleDatabase
-
 
 def example_database(name: str) -> Any:
     """The database of this directory or redis:// URL; none for an empty name."""
@@ -14,4 +12,8 @@ def example_database(name: str) -> Any:
         from redis import Redis  # noqa: PLC0415
 
         return RedisExampleDatabase(Redis.from_url(name))
-    return DirectoryBasedExampleDatabase(name) if name else None
+    if name:
+        from hypothesis.database import DirectoryBasedExampleDatabase  # noqa: PLC0415
+
+        return DirectoryBasedExampleDatabase(name)
+    return None

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import SkipTest
 
-from hypothesis import Phase
-
 from kvlockstep.campaign.distinct import state_hash
 from kvlockstep.campaign.examples import example_database
 from kvlockstep.core.errors import UsageError, known_names
@@ -16,7 +14,7 @@ from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import SHARD_DRIVERS, Run, Shard, ShardDriver
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome
-from kvlockstep.drivers.hypothesis_machine import SHARD_STEPS, HypothesisMachines
+from kvlockstep.drivers.stateful import SHARD_STEPS, HypothesisMachines
 from kvlockstep.models.core.model import Factory, Model
 
 MOST_REUSED = 1_000
@@ -52,7 +50,7 @@ def reuse_examples(
     model_type: type[Model[Any]], factory: Factory, seed: int, watchdog: Watchdog, database: str
 ) -> Trace | None:
     """Plays the failing examples that other campaigns left in the database; returns a failure, not shrunk."""
-    driver = HypothesisMachines(example_database(database), phases=(Phase.reuse,))
+    driver = HypothesisMachines(example_database(database), reuse=True)
     budget = Profile("reuse", examples=MOST_REUSED, steps_per_example=SHARD_STEPS)
     try:
         return driver.run(Run(model_type, factory, budget, watchdog, seed)).failure

@@ -14,7 +14,7 @@ from kvlockstep.targets.extras import ExtraMissing
 from kvlockstep.targets.registry import check_contract
 
 
-@click.command("bench", short_help="Measure speed", epilog="Example: kvlockstep bench drivers")
+@click.command("bench", epilog="Example: kvlockstep bench drivers")
 @click.argument("what", nargs=-1, metavar="[drivers|faults|block_pool|radix_cache|kv_store|kv_tier|kv_index|record]...")
 @click.option(
     "--contract",

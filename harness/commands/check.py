@@ -47,7 +47,6 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
 
 @click.command(
     "check",
-    short_help="Check targets against a contract",
     epilog="Example: kvlockstep check kv_manager --target my_manager.py:MyManager",
 )
 @click.argument("contracts", nargs=-1, shell_complete=complete_contract)

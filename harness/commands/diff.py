@@ -130,7 +130,6 @@ def diff(
 
 @click.command(
     "diff",
-    short_help="Compare two managers on the same trace",
     epilog="Example: kvlockstep diff --target blocks --target radix",
 )
 @options(target_option, seed_option, json_option)

@@ -168,9 +168,7 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-@click.command(
-    "engines", short_help="Check every installed engine", epilog="Example: kvlockstep engines --engine-path ~/src/vllm"
-)
+@click.command("engines", epilog="Example: kvlockstep engines --engine-path ~/src/vllm")
 @options(profile_option, seed_option, dir_option, json_option, engine_path_option)
 @click.option(
     "-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the table to FILE as Markdown."

@@ -23,9 +23,7 @@ def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: 
     return [name for name in names_to_explain() if name.startswith(incomplete)]
 
 
-@click.command(
-    "explain", short_help="Explain a law, fault or contract", epilog="Example: kvlockstep explain write_isolation"
-)
+@click.command("explain", epilog="Example: kvlockstep explain write_isolation")
 @click.argument("words", metavar="NAME", nargs=-1, required=True, shell_complete=_complete)
 @json_option
 def explain_command(words: Sequence[str], as_json: bool) -> None:

@@ -35,7 +35,6 @@ from kvlockstep.show.machine_formats import machine_formats, publish
 
 @click.command(
     "explore",
-    short_help="Visit every state of small scopes",
     epilog="Example: kvlockstep explore kv_manager --target my_manager.py:MyManager --depth 6",
 )
 @click.argument("contract", shell_complete=complete_contract)

@@ -63,7 +63,6 @@ def where_option(function: F) -> F:
 
 @click.command(
     "fuzz",
-    short_help="Run random episodes for hours",
     epilog="Example: kvlockstep fuzz kv_manager --target my_manager.py:MyManager --time 8h --dir nightly",
 )
 @click.argument("contract", shell_complete=complete_contract)

@@ -33,7 +33,6 @@ SERVICES = {
 
 @click.command(
     "init",
-    short_help="Set up a repository: adapter, test, CI",
     epilog="Example: kvlockstep init kv_adapter --ci gitlab",
 )
 @click.argument("name", default="kv_adapter")

@@ -51,7 +51,7 @@ def ignored_entry_points() -> list[str]:
     return ignored
 
 
-@click.command("list", short_help="List contracts, laws, targets, faults", epilog="Example: kvlockstep list")
+@click.command("list", epilog="Example: kvlockstep list")
 @json_option
 def list_command(as_json: bool) -> None:
     """List the contracts with their targets, laws, goals and faults, and the drivers."""

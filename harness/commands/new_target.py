@@ -26,9 +26,7 @@ from kvlockstep.targets.signatures import documented, literal, signature_of
 WIDTH = 120
 
 
-@click.command(
-    "new-target", short_help="Write an adapter to fill in", epilog="Example: kvlockstep new-target my_manager"
-)
+@click.command("new-target", epilog="Example: kvlockstep new-target my_manager")
 @click.argument("name")
 @click.option(
     "--contract",

@@ -90,7 +90,7 @@ def print_proofs(console: Console, proofs: list[Proof]) -> None:
     console.print(table)
 
 
-@click.command("prove", short_help="Prove small pure functions", epilog="Example: kvlockstep prove --time 60s")
+@click.command("prove", epilog="Example: kvlockstep prove --time 60s")
 @click.argument("names", nargs=-1)
 @json_option
 @click.option("--time", "time_text", default="30s", show_default=True, metavar="DURATION", help="Time for each proof.")

@@ -182,7 +182,6 @@ def compare(targets: Sequence[Target], chat: ChatWorkload, seed: int) -> list[Qu
 
 @click.command(
     "quality",
-    short_help="Measure hit rate and lost blocks",
     epilog="Example: kvlockstep quality --target blocks --target radix",
 )
 @options(target_option, seed_option, json_option)

@@ -167,9 +167,7 @@ def _mooncake_json(
     return {"verdict": verdict, "runs": [run], "summary": {**played, **hit_rate, "skipped": skipped}, **wrong}
 
 
-@click.command(
-    "replay", short_help="Replay a saved or Mooncake trace", epilog="Example: kvlockstep replay .kvlockstep/failures"
-)
+@click.command("replay", epilog="Example: kvlockstep replay .kvlockstep/failures")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIR...")
 @options(target_option, trust_option, json_option, config_option, machine_formats, show_output_option)
 @click.option(

@@ -32,7 +32,6 @@ SUFFIXES = {".html": "a page", ".svg": "a picture of a trace", ".py": "a script 
 
 @click.command(
     "report",
-    short_help="Make an HTML page, a picture or a script",
     epilog="Example: kvlockstep report .kvlockstep/failures/TRACE.jsonl -o finding.html",
 )
 @click.argument("source", type=click.Path(path_type=Path), metavar="TRACE|DIR|SCORE")

@@ -19,9 +19,7 @@ from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets.registry import check_contract, known_faults
 
 
-@click.command(
-    "score", short_help="Run the suite on its own faults", epilog="Example: kvlockstep score --contract kv_manager"
-)
+@click.command("score", epilog="Example: kvlockstep score --contract kv_manager")
 @options(profile_option, json_option)
 @click.option(
     "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Score only this contract. Repeatable."

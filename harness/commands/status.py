@@ -20,7 +20,7 @@ from kvlockstep.show.campaign_page import STATES, campaign_with
 from kvlockstep.show.console import stdout
 
 
-@click.command("status", short_help="Show a campaign", epilog="Example: kvlockstep status nightly")
+@click.command("status", epilog="Example: kvlockstep status nightly")
 @click.argument("place", metavar="DIR|URL")
 @json_option
 def status_command(place: str, as_json: bool) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.drivers.explore import Explore
 from kvlockstep.drivers.guided import Guided
-from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
 from kvlockstep.drivers.random_walk import RandomWalk
 from kvlockstep.drivers.run import Driver, Run, Shard, ShardDriver
+from kvlockstep.drivers.stateful import HypothesisMachines
 
 _SHARD_DRIVERS: tuple[ShardDriver, ...] = (RandomWalk(), Guided(), HypothesisMachines())
 SHARD_DRIVERS = {driver.name: driver for driver in _SHARD_DRIVERS}

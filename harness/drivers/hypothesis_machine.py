@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
 import hypothesis
@@ -15,18 +14,15 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, answer_text, failed
-from kvlockstep.drivers.run import Run, Shard
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op, pick_first
 
 T = TypeVar("T")
 
-# Steps of an example in a campaign, where the number of its examples is that of the shard's episodes.
-SHARD_STEPS = 50
 RUNNER = st.runner()
 
 
@@ -183,61 +179,35 @@ def machine_name(contract: str) -> str:
     return "".join(part.title() for part in contract.split("_")) + "Machine"
 
 
-@dataclass(frozen=True)
-class HypothesisMachines:
-    """The driver of Hypothesis's stateful testing.
+def run_machine(run: Run, database: Any, reuse: bool) -> Outcome:
+    """Runs the machine for `examples` episodes of up to `steps_per_example` steps, or replays those of the database.
 
-    Failing examples are saved to the example `database`; with Phase.reuse those of earlier runs are played. Shrinking
-    is left to drivers.shrink.
+    Hypothesis gives up on a target that does not always do the same; then it begins again, with another seed, for
+    what is left.
     """
-
-    name = "hypothesis"
-    about = "a rule-based state machine, one rule for each operation"
-    alone = False
-    each = False
-
-    database: Any = None
-    phases: tuple[Phase, ...] = (Phase.generate,)
-
-    def run(self, run: Run) -> Outcome:
-        """Runs the machine for `examples` episodes of up to `steps_per_example` steps.
-
-        Hypothesis gives up on a target that does not always do the same; then it begins again, with another seed, for
-        what is left.
-        """
-        machine = machine_for(run.model_type, run.factory)
-        machine.watchdog = run.watchdog
-        outcome = machine.outcome
-        outcome.sampled = 0 if run.samples else SAMPLED_STEPS
-        started = time.perf_counter()
-        while outcome.states < run.budget.examples and machine.failure is None:
-            settings = hypothesis.settings(
-                max_examples=run.budget.examples - outcome.states,
-                stateful_step_count=run.budget.steps_per_example,
-                deadline=None,
-                database=self.database,
-                phases=self.phases,
-                verbosity=Verbosity.quiet,
-                suppress_health_check=list(HealthCheck),
-            )
-            try:
-                run_state_machine_as_test(hypothesis.seed(run.seed + outcome.unsteady)(machine), settings=settings)
-                break
-            except Flaky:
-                outcome.unsteady += 1
-            except Exception:
-                if machine.failure is None:
-                    raise
-        outcome.failure = machine.failure and machine.failure.but(seed=run.seed)
-        outcome.seconds = time.perf_counter() - started
-        return outcome
-
-    def play(self, shard: Shard) -> Iterator[Outcome]:
-        """One run with as many examples as there are episodes; it ends at the first failure."""
-        budget = Profile("shard", examples=len(shard.episodes), steps_per_example=SHARD_STEPS)
-        # Far enough apart that the seeds of one campaign are in no shard of the next.
-        seed = shard.seed * 1_000_003 + shard.episodes.start
-        driver = replace(self, database=shard.database)
-        outcome = driver.run(Run(shard.model_type, shard.factory, budget, shard.watchdog, seed))
-        outcome.failure = outcome.failure and outcome.failure.but(seed=shard.seed)
-        yield outcome
+    machine = machine_for(run.model_type, run.factory)
+    machine.watchdog = run.watchdog
+    outcome = machine.outcome
+    outcome.sampled = 0 if run.samples else SAMPLED_STEPS
+    started = time.perf_counter()
+    while outcome.states < run.budget.examples and machine.failure is None:
+        settings = hypothesis.settings(
+            max_examples=run.budget.examples - outcome.states,
+            stateful_step_count=run.budget.steps_per_example,
+            deadline=None,
+            database=database,
+            phases=(Phase.reuse if reuse else Phase.generate,),
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        )
+        try:
+            run_state_machine_as_test(hypothesis.seed(run.seed + outcome.unsteady)(machine), settings=settings)
+            break
+        except Flaky:
+            outcome.unsteady += 1
+        except Exception:
+            if machine.failure is None:
+                raise
+    outcome.failure = machine.failure and machine.failure.but(seed=run.seed)
+    outcome.seconds = time.perf_counter() - started
+    return outcome

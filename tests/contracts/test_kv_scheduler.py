@@ -39,13 +39,6 @@ BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
 # Those of the module `memory` are faults of the manager beneath, which are tried on kv_manager.
 
 
-@BOTH
-def test_the_reference_passes_and_reaches_every_goal(make: Callable[..., Any]) -> None:
-    outcome = walk(make, 25_000)
-    assert outcome.failure is None
-    assert {g.id for g in KVSchedulerModel.goals} - outcome.reach.keys() <= (outcome.unreachable or set())
-
-
 def test_with_drafts_in_flight_every_goal_can_be_reached() -> None:
     assert walk(OverlapScheduler, 5_000).unreachable == OTHERS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from driving import random_walk
+from driving import FEW, random_walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -33,12 +33,7 @@ def test_agrees_with_the_reference_and_reaches_everything(device):
 
 
 class TestKVStreamsMachine(machine_for(KVStreamsModel, KVStreams).TestCase):
-    pass
-
-
-@pytest.mark.parametrize("fault", faults_of("kv_streams"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    assert walk(fault.make, 60_000).failure is not None
+    settings = FEW
 
 
 def test_every_law_names_a_fault():

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import FEW, explore, random_walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -83,12 +83,7 @@ def test_agrees_in_every_state_of_a_small_scope(scope):
 
 
 class TestKVWriteMachine(machine_for(KVWriteModel, Writer).TestCase):
-    pass
-
-
-@pytest.mark.parametrize("fault", faults_of("kv_write"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    assert walk(fault.make, 20_000).failure is not None
+    settings = FEW
 
 
 def test_every_law_names_a_fault():

@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 import pytest
-from driving import explore, random_walk
+from driving import FEW, explore, random_walk
 from watched import watched
 
 from kvlockstep.core.watchdog import Watchdog
@@ -43,7 +43,7 @@ def walk(model_type, factory, steps, seed=1):
 
 
 def test_agrees_with_the_reference_and_reaches_everything():
-    outcome = walk(PagedCacheModel, PagedCache, 20_000)
+    outcome = walk(PagedCacheModel, PagedCache, 8_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in PagedCacheModel.goals if not outcome.reach[goal.id]]
 
@@ -67,13 +67,7 @@ def test_agrees_in_every_state_of_a_small_scope(scope):
 
 
 class TestPagedCacheMachine(machine_for(PagedCacheModel, PagedCache).TestCase):
-    pass
-
-
-@pytest.mark.parametrize("fault", faults_of("paged_cache"), ids=lambda fault: fault.id)
-def test_a_fault_is_caught(fault):
-    outcome = walk(PagedCacheModel, fault.make, 60_000)
-    assert outcome.failure is not None
+    settings = FEW
 
 
 def test_every_law_names_a_fault():
@@ -271,7 +265,7 @@ def manager_holds(steps, seed=1, **settings):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_manager_holds(policy):
-    reach = manager_holds(20_000, policy=policy)
+    reach = manager_holds(10_000, policy=policy)
     assert not [
         goal.id for goal in KVManagerModel.goals if not reach[goal.id] and goal.when not in ("event_listener", "groups")
     ]

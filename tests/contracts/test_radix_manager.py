@@ -57,6 +57,7 @@ def test_no_request_is_admitted_or_forked_without_a_row():
     assert manager.admit("b", [3], None, 1) == 0
 
 
+@pytest.mark.slow
 def test_the_manager_in_the_states_of_a_small_scope():
     scope = KVManagerModel.small_scopes[0]
     outcome = watched(explore, KVManagerModel, RadixManager, scope, steps=400_000)

@@ -77,10 +77,10 @@ def test_a_call_that_was_slow_for_once_is_not_blamed(tmp_path):
         def alloc(self):
             if not BuildsAtFirst.built:
                 BuildsAtFirst.built = True
-                time.sleep(2.5)
+                time.sleep(1.3)
             return super().alloc()
 
-    profile = replace(profile_of("quick"), step_seconds=1.0)
+    profile = replace(profile_of("quick"), step_seconds=0.5)
     report = check_target(
         Target("slot_pool", "builds", BuildsAtFirst), profile, directory=tmp_path, drivers=("explore",)
     )

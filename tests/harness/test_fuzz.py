@@ -38,7 +38,7 @@ def test_findings_are_written_once_each(tmp_path, jobs):
 
 
 def test_a_hanging_target_is_a_finding(tmp_path):
-    done = campaign(resolve("kv_manager", "fault:kv-hangs-when-full"), tmp_path, seconds=4, jobs=1)
+    done = campaign(resolve("kv_manager", "fault:kv-hangs-when-full"), tmp_path, seconds=2, jobs=1)
     assert "termination" in {trace.law for trace, _ in done.findings.values()}
 
 
@@ -79,7 +79,7 @@ def test_a_target_that_kills_its_process_is_a_finding(tmp_path):
 
 
 def test_a_target_deaf_to_signals_is_cut_off(tmp_path):
-    done = campaign(Target("slot_pool", "deaf", HangsForSignalsToo), tmp_path, jobs=1, seconds=2)
+    done = campaign(Target("slot_pool", "deaf", HangsForSignalsToo), tmp_path, jobs=1, seconds=1)
     (trace, _), *_ = done.findings.values()
     assert trace.law == "termination"
     assert trace.ops[-1].name == "occupy"

@@ -32,7 +32,7 @@ def judge_by(monkeypatch):
     """Gives a contract's model another check of one of its laws."""
 
     def judge_by(law, check):
-        monkeypatch.setitem(MODELS, law.contract, MODELS[law.contract].judging_by(replace(law, check=check)))
+        monkeypatch.setitem(MODELS.imported, law.contract, MODELS[law.contract].judging_by(replace(law, check=check)))
 
     return judge_by
 

@@ -340,7 +340,7 @@ def test_a_campaign_directory(run_cli, finding, tmp_path):
 
 
 def test_the_results_of_fuzz(run_cli, tmp_path):
-    _, out, _ = run_cli("fuzz", "kv_manager", "--target", "fault:kv-fork-no-copy", "--time", "2s", "--json")
+    _, out, _ = run_cli("fuzz", "kv_manager", "--target", "fault:kv-fork-no-copy", "--time", "1s", "--json")
     (tmp_path / "fuzz.json").write_text(out)
     code, _, _ = run_cli("report", "fuzz.json", "-o", "page.html")
     assert code == 0
@@ -502,7 +502,6 @@ def shown_steps(browser) -> list[str]:
     return browser.execute_script(script)
 
 
-@pytest.mark.slow
 def test_a_click_through_the_steps(run_cli, finding, browser, tmp_path):
     from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415
     from selenium.webdriver.common.by import By  # noqa: PLC0415
@@ -551,7 +550,6 @@ def test_a_click_through_the_steps(run_cli, finding, browser, tmp_path):
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.slow
 def test_pages_fit_a_phone_in_the_dark_and_ask_nobody(run_cli, finding, browser, tmp_path):
     run_cli("report", finding, "-o", "finding.html")
     run_cli("report", finding.parent, "-o", "campaign.html")

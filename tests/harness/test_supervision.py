@@ -77,7 +77,7 @@ ENDS = {Exits: "the process ended with exit code 0", Crashes: "the process died 
 
 def checked(manager, profile, driver, tmp_path, **changes):
     target = Target("kv_manager", manager.__name__, manager)
-    quick = {"random_steps": 200, "examples": 5, "step_seconds": 1.0, **changes}
+    quick = {"random_steps": 200, "examples": 5, "step_seconds": 0.5, **changes}
     return check_target(target, replace(PROFILES[profile], **quick), directory=tmp_path, drivers=(driver,))
 
 
@@ -120,7 +120,7 @@ def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
 @pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_with_signals_blocked_is_a_finding(driver, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)
-    (run,) = checked(HangsDeaf, "quick", driver, tmp_path, step_seconds=0.3).failures
+    (run,) = checked(HangsDeaf, "quick", driver, tmp_path, step_seconds=0.2).failures
     assert run.failure.law == "termination"
     assert [op.name for op in run.failure.ops] == ["admit", "forward"]
 

@@ -17,13 +17,13 @@ from kvlockstep.drivers import Run
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import Explore
 from kvlockstep.drivers.guided import Guide
-from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
+from kvlockstep.drivers.stateful import HypothesisMachines
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.models.registry import MODELS
 from kvlockstep.targets import resolve
 
 watchdog = Watchdog(30)
-BUDGET = Profile("test", explore_steps=2_000, examples=8, steps_per_example=20)
+BUDGET = Profile("test", explore_steps=1_000, examples=5, steps_per_example=20)
 
 def noted(base):
     class Noted(base):

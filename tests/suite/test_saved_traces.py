@@ -43,8 +43,10 @@ def test_a_trace_of_ours_that_holds_now_goes(tmp_path):
 @pytest.mark.parametrize("name", ["slot_pool-error_contract-3b1ec09e.jsonl", "mine.jsonl"])
 def test_old_names_and_names_of_its_own_are_played(tmp_path, name):
     path = save_trace(trace(FAULT), tmp_path, name)
-    (run,) = checked(resolve("slot_pool", FAULT), tmp_path).runs
+    report = checked(resolve("slot_pool", FAULT), tmp_path)
+    (run,) = report.runs
     assert (run.driver, run.verdict, run.trace) == ("replay", "violated", str(path))
+    assert report.notes == [f"STILL FAILS {path.name}: no new episodes are played until it is fixed"]
 
 
 def test_a_file_that_we_did_not_name_is_kept(tmp_path):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hypothesis import settings
+
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import Run
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import Explore
-from kvlockstep.drivers.hypothesis_machine import HypothesisMachines
 from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.stateful import HypothesisMachines
 from kvlockstep.models.core.model import Factory, Model, Scope
+
+# For the machines of pytest, which are to show that they run: `score` counts what Hypothesis finds.
+FEW = settings(max_examples=30, deadline=None)
 
 
 def random_walk(
