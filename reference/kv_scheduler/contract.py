@@ -220,9 +220,9 @@ class SchedulerTraits:
         least=1,
     )
     mixed_hits: bool = trait(
-        True,
-        "With `tiers` and `groups`, a group may be loaded for positions at which the pool serves another one. False if "
-        "a load begins where the hit of all groups in the pool ends.",
+        False,
+        "A group may be loaded for positions at which the pool serves another one. If False, a load begins where the "
+        "hit of all groups in the pool ends.",
     )
     frees_window: bool = trait(
         False, "Blocks that no window reaches any more are free when no batch of the request is in flight."

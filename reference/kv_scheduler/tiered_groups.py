@@ -28,6 +28,8 @@ Block = tuple[str, int]
 class TieredGroups(GroupedScheduler, TieredScheduler):
     """Meets kv_scheduler.contract.KVSchedulerTarget with groups and transfers. The tier is larger than the pools."""
 
+    mixed_hits = True
+
     def _tier_size(self, blocks: int) -> int:
         return 4 * blocks
 

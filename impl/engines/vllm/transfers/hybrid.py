@@ -21,8 +21,6 @@ from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOfflo
 class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
     """A hybrid scheduler with a connector. It looks up in the tier what is behind the hit of all groups in the pool."""
 
-    mixed_hits = False
-
     def __init__(
         self, blocks: int, block_size: int, budget: int, running: int, repaired: bool = True, **options: Any
     ) -> None:
