@@ -13,7 +13,6 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Collection, Hashable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -92,15 +91,15 @@ class OffloadingScheduler(ConnectedScheduler):
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
-        caches, *_ = self._caches(self.blocks, self.block_size)
+        caches, wide, hash_size = self._caches(self.blocks, self.block_size)
         self.tiers = {CPU: caches.num_blocks - 1}
         config.kv_transfer_config.kv_connector_extra_config = {
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
         }
         vars(config.cache_config).update(
-            block_size=math.lcm(*(group.kv_cache_spec.block_size for group in caches.kv_cache_groups)),
-            prefix_match_unit=None,
+            block_size=wide,
+            prefix_match_unit=hash_size,
             prefix_cache_retention_interval=None,
             cache_dtype="auto",
             kv_cache_layout=None,

@@ -15,7 +15,6 @@ Source: vllm/v1/simple_kv_offload/manager.py and worker.py; simple_cpu_offload_c
 from __future__ import annotations
 
 import importlib
-import math
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
@@ -107,7 +106,7 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
-        caches, *_ = self._caches(self.blocks, self.block_size)
+        caches, wide, hash_size = self._caches(self.blocks, self.block_size)
         pool = caches.num_blocks - 1
         self.tiers = {CPU: 2 * pool if self._lazy else pool}
         units = self.tiers[CPU] + 1
@@ -117,8 +116,8 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
             "lazy_offload": self._lazy,
         }
         vars(config.cache_config).update(
-            block_size=math.lcm(*(group.kv_cache_spec.block_size for group in caches.kv_cache_groups)),
-            prefix_match_unit=None,
+            block_size=wide,
+            prefix_match_unit=hash_size,
             simple_cpu_offload_num_blocks=None,
         )
         config.parallel_config.world_size = 1
