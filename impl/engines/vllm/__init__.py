@@ -99,6 +99,7 @@ TARGETS = {
         "vllm-simple-async-window": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_async_window",
         "vllm-offloading-window": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_offloading_window",
         "vllm-offloading-windows": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_offloading_windows",
+        "vllm-offloading-two-sizes": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_offloading_two_sizes",
         "vllm-offloading-state": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_offloading_state",
         "vllm-offloading-async-window": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_offloading_async_window",
     },

@@ -70,6 +70,30 @@ class SimpleHybrid(SimpleOffloadingScheduler, HybridConnected):
 class OffloadingHybrid(OffloadingScheduler, HybridConnected):
     """With an OffloadingConnector."""
 
+    def connect(self, config: Any) -> Any:
+        connector = super().connect(config)
+        if self._repaired:
+            connector.connector_scheduler._build_store_jobs = fencing(connector.connector_scheduler)
+        return connector
+
+
+def fencing(scheduler: Any) -> Any:
+    """The connector's building of stores; those of an ended request are flushed if this batch takes their blocks.
+
+    See vllm-final-tail-given-away in known.toml.
+    """
+    build = scheduler._build_store_jobs
+
+    def built(output: Any) -> Any:
+        jobs, taken = build(output), scheduler._current_batch_allocated_block_ids
+        for id, job in jobs.items():
+            ended = scheduler._req_status[job.req_id].req.is_finished()
+            if ended and not taken.isdisjoint(scheduler._jobs[id].fenced_block_ids or ()):
+                scheduler._current_batch_jobs_to_flush.add(id)
+        return jobs
+
+    return built
+
 
 make_window = partial(SimpleHybrid, groups=WINDOW)
 make_windows = partial(SimpleHybrid, groups=WINDOWS)
@@ -80,6 +104,8 @@ make_unrepaired = partial(SimpleHybrid, groups=WINDOW, lazy=True, repaired=False
 make_lazy_window = partial(SimpleHybrid, groups=WINDOW, lazy=True)
 make_async_window = partial(SimpleHybrid, groups=WINDOW, asynchronous=True)
 make_offloading_window = partial(OffloadingHybrid, groups=WINDOW)
+make_offloading_two_sizes = partial(OffloadingHybrid, groups=TWO_SIZES)
+make_offloading_unrepaired = partial(OffloadingHybrid, groups=TWO_SIZES, repaired=False)
 make_offloading_windows = partial(OffloadingHybrid, groups=WINDOWS)
 make_offloading_state = partial(OffloadingHybrid, groups=(FULL, STATE))
 make_offloading_async_window = partial(OffloadingHybrid, groups=WINDOW, asynchronous=True)
