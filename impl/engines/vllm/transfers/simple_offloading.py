@@ -190,3 +190,4 @@ make = SimpleOffloadingScheduler
 make_lazy = partial(SimpleOffloadingScheduler, lazy=True)
 make_async = partial(SimpleOffloadingScheduler, asynchronous=True)
 make_lazy_async = partial(SimpleOffloadingScheduler, lazy=True, asynchronous=True)
+make_ngram = partial(SimpleOffloadingScheduler, drafts=3)
