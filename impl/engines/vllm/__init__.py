@@ -93,6 +93,7 @@ TARGETS = {
         "vllm-simple-window": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_window",
         "vllm-simple-windows": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_windows",
         "vllm-simple-two-sizes": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_two_sizes",
+        "vllm-simple-chunked": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_chunked",
         "vllm-simple-state": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_state",
         "vllm-simple-state-window": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_state_window",
         "vllm-simple-lazy-window": "kvlockstep.impl.engines.vllm.transfers.hybrid:make_lazy_window",

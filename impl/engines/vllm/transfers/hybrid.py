@@ -12,7 +12,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.vllm.hybrid_scheduler import FULL, STATE, TWO_SIZES, WINDOW, WINDOWS, VllmHybridScheduler
+from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
+    CHUNKED,
+    FULL,
+    STATE,
+    TWO_SIZES,
+    WINDOW,
+    WINDOWS,
+    VllmHybridScheduler,
+)
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
 from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOffloadingScheduler
@@ -98,6 +106,8 @@ def fencing(scheduler: Any) -> Any:
 make_window = partial(SimpleHybrid, groups=WINDOW)
 make_windows = partial(SimpleHybrid, groups=WINDOWS)
 make_two_sizes = partial(SimpleHybrid, groups=TWO_SIZES)
+make_chunked = partial(SimpleHybrid, groups=CHUNKED)
+make_state_fine = partial(SimpleHybrid, groups=(FULL, STATE), fine=True, spare=2)
 make_state = partial(SimpleHybrid, groups=(FULL, STATE))
 make_state_window = partial(SimpleHybrid, groups=(*WINDOW, STATE))
 make_unrepaired = partial(SimpleHybrid, groups=WINDOW, lazy=True, repaired=False)
