@@ -80,22 +80,28 @@ class GroupMemory:
         other, written = self._writers.setdefault((place, offset), (name, stamp))
         if written != stamp:
             return other
-        self._store(g, place, offset, stamp)
+        content = self._blocks.get(place, NOTHING)
+        if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
+            content = self._begin(g, place, offset)
+        content.cells[offset] = stamp
         if self._owner.setdefault(place, name) != name:
             self._goals_met["physical_reuse"] += 1
             self._owner[place] = name
         return None
 
-    def _store(self, g: int, place: Place, offset: int, stamp: int) -> None:
-        content = self._blocks.get(place, NOTHING)
-        if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
-            content = self._blocks[place] = Content(g, {} if offset == WHOLE else content.left)
-        content.cells[offset] = stamp
+    def _begin(self, g: int, place: Place, offset: int) -> Content:
+        """A group begins to write to a block: nothing of what stood there is left but marks of transfers."""
+        left = {} if offset == WHOLE else self._blocks.get(place, NOTHING).left
+        content = self._blocks[place] = Content(g, left)
+        return content
 
     def mark(self, cells: Iterable[tuple[int, Place, int]], mark: int) -> None:
         """A mark of a transfer is written to these cells, (group, block, offset)."""
         for g, place, offset in cells:
-            self._store(g, place, offset, mark)
+            content = self._blocks.get(place, NOTHING)
+            if content.group != g or offset == WHOLE:
+                content = self._begin(g, place, offset)
+            content.cells[offset] = mark
 
     def remark(self, old: int, new: int) -> None:
         """Changes a mark of transfers to another one, wherever it stands."""
