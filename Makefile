@@ -9,12 +9,21 @@ LINKS := build/lint
 # If a caller sets it, each of the hundreds of processes that tests start compiles kvlockstep again, for a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check docs test lint tests slow cluster wheel gate bench gpu score mutation engines symbolic clean
+.PHONY: check docs test lint tests slow outside cluster wheel gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-test: $(READY) lint tests cluster wheel gate
+# Linting takes one core, and installing waits: they go side by side.
+test: $(READY)
+	$(MAKE) --jobs 2 --output-sync=target lint outside
+	$(MAKE) tests
+	$(MAKE) gate
+
+# Both build from this folder, so one after the other.
+outside: $(READY)
+	$(MAKE) cluster
+	$(MAKE) wheel
 
 # Every fault is caught, and nothing that is right is blamed. `make score` asks for three seeds, and looks longer.
 gate: $(READY)

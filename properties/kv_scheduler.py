@@ -28,6 +28,7 @@ leak_freedom = replace(kv_manager.leak_freedom, contract=CONTRACT)
 conservation = replace(kv_manager.conservation, contract=CONTRACT)
 table_limit = replace(kv_manager.table_limit, contract=CONTRACT)
 reset_complete = replace(kv_manager.reset_complete, contract=CONTRACT)
+event_consistency = replace(kv_manager.event_consistency, contract=CONTRACT)
 state_soundness = replace(groups.state_soundness, contract=CONTRACT)
 one_group = replace(groups.one_group, contract=CONTRACT)
 

@@ -90,6 +90,9 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
     ("kv_manager", "leak_freedom"): Shadow(
         ("accounting",), "it is the same sum with no request live; this one says that nobody can free the rest"
     ),
+    ("kv_manager", "load_before_read"): Shadow(
+        ("content_equality",), "the content is wrong in any case; this one says that a transfer had not landed"
+    ),
     ("kv_scheduler", "prefix_soundness"): Shadow(
         ("content_equality",), "the content is wrong in any case; this one says that it came with a hit"
     ),

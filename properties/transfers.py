@@ -1,15 +1,16 @@
-"""Laws of the transfers of kv_scheduler: what is copied between the pool and the tiers, and when.
+"""Laws of transfers: what is copied between the pool and the tiers, and when. kv_manager takes them over from here.
 
-Each looks at plain values; models/kv_scheduler/transfers.py calls it where a transfer starts, lands or is waited for,
+Each looks at plain values; models/requests/transfers/ calls it where a transfer starts, lands or is waited for,
 and between the operations. `Source` is what a transfer is about to read, as `Cell` is what a request reads.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.law import counted, law
 
 CONTRACT = "kv_scheduler"
@@ -69,9 +70,9 @@ def backed(transfer: str, place: str, lacks: str) -> str | None:
 @law(CONTRACT, needs=("tiers",), answers=("LMCache#2559", "dynamo#3730", "sglang#13501"))
 def tier_accounting(tier: str, units: Sequence[int], total: int) -> str | None:
     """Each unit of a tier is free, cached or being stored to, and only one of these."""
-    twice = sorted({unit for unit in units if units.count(unit) > 1})
-    if twice:
-        return f"unit {twice[0]} of {tier} stands twice in what is free, cached and storing"
+    if len(set(units)) != len(units):
+        twice = min(unit for unit, times in Counter(units).items() if times > 1)
+        return f"unit {twice} of {tier} stands twice in what is free, cached and storing"
     if len(units) == total:
         return None
     return f"free, cached and storing are {counted(len(units), 'unit')} of {tier}, which has {total}"

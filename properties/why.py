@@ -229,6 +229,14 @@ WHY = {
         "Requests that are promoted again and again, and never run, keep the tier busy at full bandwidth while "
         "nothing is served."
     ),
+    "load_ends": (
+        "An end that nobody takes notice of leaves its request waiting for good, with all its slots, in an engine that "
+        "has nothing else to do."
+    ),
+    "promise_kept": (
+        "What was loaded and is not counted is computed again. The copy was for nothing, and a test that looks at the "
+        "text never sees it."
+    ),
     "every_request_ends": "A request that never ends holds its slots, and its connection, for good.",
     "answers_match": (
         "The tokens that a request gets must not depend on what else is in the batch, on hits or on preemption."

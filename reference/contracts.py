@@ -13,6 +13,7 @@ from kvlockstep.reference.errors import (
     Pinned,
     UnknownSlot,
 )
+from kvlockstep.reference.kv.transfers import Loading, TierUnits, Transfer
 from kvlockstep.reference.kv_manager.contract import (
     AllBlocksCleared,
     BlockRemoved,
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidArgument",
     "KVManagerOptional",
     "KVManagerTarget",
+    "Loading",
     "Match",
     "NotCached",
     "NotFree",
@@ -46,6 +48,8 @@ __all__ = [
     "Pinned",
     "SlotPoolTarget",
     "SlotPrefixCacheTarget",
+    "TierUnits",
     "Traits",
+    "Transfer",
     "UnknownSlot",
 ]

@@ -28,6 +28,7 @@ from kvlockstep.models.core.model import Divergence, Factory, Model, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.models.requests.adapter import declares_tiers
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -150,6 +151,9 @@ def diff_command(
     if unknown := [name for name in without if name not in operations]:
         raise UsageError(f"--without {unknown[0]!r}: no operation of kv_manager{known_names(unknown[0], operations)}")
     a, b = (resolve("kv_manager", name) for name in targets)
+    for target in (a, b):
+        if declares_tiers(target.factory, "kv_manager"):
+            raise UsageError(f"{target.name} has tiers: diff compares managers whose admissions wait for no load")
     with progress_bar() as bar:
         bar.add_task(f"{a.name} and {b.name}")
         found = diff(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)

@@ -105,6 +105,8 @@ def measure(target: Target, chat: ChatWorkload, seed: int) -> Quality:
 
 def _serve(target: Target, chat: ChatWorkload, seed: int) -> Quality:
     manager = target.factory(chat.blocks, chat.block_size)
+    if getattr(manager, "tiers", None):
+        raise UsageError(f"{target.name} has tiers: quality measures managers whose admissions wait for no load")
     quality = Quality(target.name)
     longest, limit = chat.longest, getattr(manager, "max_length", None)
     if limit is not None and longest > limit:

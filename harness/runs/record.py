@@ -40,6 +40,8 @@ class Recorder(Recording):
         traits = read_traits(manager, Traits)
         if not one_full(traits.groups):
             raise UsageError("a manager with groups cannot be recorded: its tables are asked for group by group")
+        if traits.tiers:
+            raise UsageError("a manager with tiers cannot be recorded: a trace does not say when its transfers end")
         super().__init__(manager, path, BUFFER)
         self._manager = manager
         for name in QUESTIONS:

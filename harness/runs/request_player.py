@@ -177,6 +177,8 @@ class _Player:
             )
         if getattr(adapter, "groups", ()) and not one_full(adapter.groups):
             raise UsageError("a request trace is played on a manager with one table a request, and this one has groups")
+        if getattr(adapter, "tiers", None):
+            raise UsageError("a request trace is played on a manager that admits at once, and this one has tiers")
         self.progress: Callable[[int, int], None] | None = None
         self.on_event: Callable[[RequestEvent], None] | None = None
         self._adapter = adapter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from kvlockstep.reference.kv_scheduler.transfers import Transfer
+from kvlockstep.reference.kv.transfers import Transfer
 
 
 class Event:

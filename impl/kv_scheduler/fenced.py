@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 
+from kvlockstep.reference.kv_manager.tier import Block, Key, Store
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
-from kvlockstep.reference.kv_scheduler.tier import Key
-from kvlockstep.reference.kv_scheduler.tiered import Block, Store, TieredScheduler
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 
 class FencedScheduler(TieredScheduler):

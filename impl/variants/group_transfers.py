@@ -6,11 +6,11 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.failing_loads import LoadsInside
+from kvlockstep.reference.kv_manager.tier import Block, Key
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, StatePool
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler.tier import Key
-from kvlockstep.reference.kv_scheduler.tiered import Block, Load
+from kvlockstep.reference.kv_scheduler.tiered import Load
 from kvlockstep.reference.kv_scheduler.tiered_groups import (
     TieredGroups,
     TieredPools,

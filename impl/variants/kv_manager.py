@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
+from kvlockstep.impl.variants.loading import LOADING_VARIANTS
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
 
@@ -361,9 +362,13 @@ class AnnouncesCopies(Announces):
             self._cached[key] = self._copies[key][0]
 
 
-VARIANTS: dict[str, Any] = {
-    re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): manager
-    for name, manager in list(globals().items())
-    if isinstance(manager, type) and issubclass(manager, KVManager) and manager is not KVManager
-} | GROUP_VARIANTS
+VARIANTS: dict[str, Any] = (
+    {
+        re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): manager
+        for name, manager in list(globals().items())
+        if isinstance(manager, type) and issubclass(manager, KVManager) and manager is not KVManager
+    }
+    | GROUP_VARIANTS
+    | LOADING_VARIANTS
+)
 """Name to factory; LastFreedFirst is `last-freed-first`."""

@@ -10,12 +10,13 @@ from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
+from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
+from kvlockstep.reference.kv_manager.tier import Block, Store
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.grouped import StatePool
-from kvlockstep.reference.kv_scheduler.tiered import Block, Store, TieredScheduler
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits
 
 
 class DropsEveryThirdStore(TieredScheduler):

@@ -9,6 +9,7 @@ from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_manager.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_manager.one_table import OneTable
 from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.transfers.goals import FAILED, RESET, STORED, reachable
 
 GOALS = (
     Goal("hit", "a request starts with cached tokens", "prefix_cache"),
@@ -42,6 +43,13 @@ GOALS = (
     Goal("long_request", "a prompt has nine blocks or more"),
     Goal("decode_at_block_start", "a decode writes the first slot of a block"),
     *GROUP_GOALS,
+    Goal("announced_tier", "an event says what a tier has", "events_of_tiers"),
+    *STORED,
+    Goal("preempt_loading", "a request is preempted while it waits for a load", "aborts_loading"),
+    Goal("load_beside", "a step runs while a request waits for a load", "aborts_loading"),
+    *FAILED,
+    Goal("ready_less", "a request is ready with less than its admission has promised", "loads_fail"),
+    RESET,
 )
 
 
@@ -71,9 +79,14 @@ def unreachable(session: OneTable) -> set[str]:
         "groups": session.grouped,
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
+        **reachable(traits),
+        "events_of_tiers": session.transfers is not None and session.listening is not None,
+        # One that loads within the step of its admission never answers so.
+        "aborts_loading": session.saw_loading,
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
         "copies": traits.copies_at_admit or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
     }
+    has["loads_fail"] = has["loads_fail"] and session.saw_loading
     never = {goal.id for goal in GOALS if goal.when and not has[goal.when]}
     if traits.max_length is not None:
         if traits.max_length < 9 * traits.block_size:

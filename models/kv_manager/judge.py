@@ -9,24 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_manager.goals import notice_hit, notice_prompt
-from kvlockstep.models.kv_manager.one_table import OneTable
+from kvlockstep.models.kv_manager.loading import LoadingOperations
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, freed_text
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Memory, Request, accepted_of
-from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.properties.law import ERROR_CONTRACT, counted
+from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.contract import Traits
 
 
-class ManagerJudge(OneTable):
+class ManagerJudge(LoadingOperations):
     """The operations of a trace: each makes calls of the manager, checks what follows, and returns an Answer.
 
     An operation raises Divergence if a law does not hold, and NotEnabled, with nothing changed, if the grammar forbids
@@ -83,8 +82,9 @@ class ManagerJudge(OneTable):
     def chunk(self, name: str, n: int) -> Answer:
         """The next `n` tokens of a prompt are scheduled."""
         request = self.unscheduled(name)
-        require(self.allows("chunk") and 1 <= n <= request.remaining and request.computed > 0)
-        require(n % self.traits.chunk_align == 0 or n == request.remaining)
+        require((self.traits.chunk or request.loaded) and 1 <= n <= request.remaining)
+        require(request.computed > 0 or request.loaded)
+        require(n == request.remaining or (self.traits.chunk and n % self.traits.chunk_align == 0))
         self.goals_met["chunk"] += 1
         return self._reserve(request, n)
 
@@ -107,11 +107,12 @@ class ManagerJudge(OneTable):
         request = self.live[name]
         self.unchanged = {}
         self._call(self.adapter.withdraw, name)
+        self.follow_transfers()
         self.scheduled.remove(name)
         request.pending = 0
         request.drafts = []
         if request.admitted:
-            del self.live[name]
+            self.gone(name)
         self.last_admission = None
         self.goals_met["withdraw"] += 1
         if not self.scheduled:
@@ -120,10 +121,12 @@ class ManagerJudge(OneTable):
 
     def preempt(self, name: str) -> Answer:
         """A request with nothing reserved gives its slots back, to be resumed."""
-        request = self.unscheduled(name)
+        require(name not in self.loading or not self.admitting)
+        request = self.loading.get(name) or self.unscheduled(name)
         self.unchanged = {}
         self._call(self.adapter.preempt, name)
-        self.preempted[name] = self.live.pop(name)
+        self.follow_transfers()
+        self.preempted[name] = self.gone(name, "preempt_loading")
         request.admitted = False
         self.goals_met["preempt"] += 1
         if not self.scheduled:
@@ -139,13 +142,13 @@ class ManagerJudge(OneTable):
         require(self.allows("forward") and set(abort) <= set(self.scheduled))
         due = self._due_copies()
         self._answer = Answer(text=self.copies_text(due)) if due else DONE
-        self.copy(due)
-        self._call(self.adapter.launch)
+        self.copy_and_launch(due)
         self.write_and_read()
         for name in reversed(self.scheduled) if reverse else list(self.scheduled):
             if name in abort:
                 self._call(self.adapter.abort, name)
-                del self.live[name]
+                self.gone(name)
+                self.follow_transfers()
                 self.goals_met["launched_abort"] += 1
             else:
                 self._commit(self.live[name], accepted_of(accept, name))
@@ -153,6 +156,8 @@ class ManagerJudge(OneTable):
         self.scheduled.clear()
         self.admitting = False
         self.last_admission = None
+        if self.transfers is not None:
+            self.transfers.returned()
         self.settle()
         # Behind the settling, which blames a writer of this forward for slots that a commit has swapped.
         self.memory.end_forward()
@@ -162,15 +167,17 @@ class ManagerJudge(OneTable):
         """A request that has computed its prompt ends; what stays cached is the engine's business (rule 9)."""
         require(self.between_steps("finish", name).remaining <= 1)
         self._call(self.adapter.finish, name)
-        del self.live[name]
+        self.gone(name)
         self.settle()
         return DONE
 
     def abort(self, name: str) -> Answer:
         """A request ends in whatever phase it is."""
-        self.goals_met["abort_in_prefill"] += self.between_steps("abort", name).remaining > 1
+        request = self.loading.get(name) or self.between_steps("abort", name)
+        require(self.allows("abort"))
+        self.goals_met["abort_in_prefill"] += name in self.live and request.remaining > 1
         self._call(self.adapter.abort, name)
-        del self.live[name]
+        self.gone(name)
         self.settle()
         return DONE
 
@@ -185,7 +192,7 @@ class ManagerJudge(OneTable):
             self.check_unchanged(before, "a fork")
             self.settle()
             return REFUSED
-        self.copy(due, f"when {child} was forked")
+        self.copy_apart(due, f"when {child} was forked")
         self.live[child] = parent.forked(child)
         self.goals_met["fork"] += 1
         self.goals_met["fork_in_block"] += parent.computed % self.traits.block_size > 0
@@ -209,6 +216,7 @@ class ManagerJudge(OneTable):
         self.goals_met["reset_live"] += bool(self.live)
         self._call(self.adapter.reset)
         self.live.clear()
+        self.loading.clear()
         self.preempted.clear()
         self.check_reset()
         self.settle()
@@ -222,6 +230,7 @@ class ManagerJudge(OneTable):
         first = not self.scheduled
         cached = self._call(self.adapter.admit, request.name, list(request.tokens), request.extra_key, n)
         self.goals_met["admit_into_step"] += any(not self.live[s].admitted for s in self.scheduled)
+        self.follow_transfers()
         self.admitting = True
         self.last_admission = None
         if cached is None:
@@ -233,27 +242,29 @@ class ManagerJudge(OneTable):
                 self.settle()
             return REFUSED
         self.unchanged = {}
+        if self.transfers is not None and isinstance(cached, Loading):
+            return self.wait_for_loads(request, cached)
         cached, n = self.admitted(cached, n)
         self._answer = Answer(cached=cached)
-        if hasattr(cached, "__index__") and not isinstance(cached, bool):
-            cached = index(cached)
         # Before anything counts with the number, which may be of any type.
-        self.checks.check(laws.hit_bounds, cached, len(request.tokens))
+        cached = self.hit_of(request, cached, "admit")
         if self.listening is not None:
-            self.listening.compare(Hit(request.tokens, request.extra_key, cached))
+            self.listening.compare(Hit(request.tokens, request.extra_key, cached, self.loads_for(request.name)))
         request.computed = request.hit = cached
         request.pending = min(n, len(request.tokens) - cached)
         request.admitted = True
         self.live[request.name] = request
         self.scheduled.append(request.name)
         self.last_admission = request.name
-        self.first_hit = request if first else self.first_hit
+        # A hit that was loaded for it stands in blocks that were free.
+        self.first_hit = request if first and not self.loads_for(request.name) else self.first_hit
         notice_hit(self.goals_met, request, self.traits.block_size)
         return Answer(cached=cached)
 
     def _reserve(self, request: Request, n: int, appended: bool = False) -> Answer:
         before = None if self.stale else self.questions.before_operation()
         accepted = self._call(self.adapter.reserve, request.name, n)
+        self.follow_transfers()
         if accepted is None:
             raise Divergence(ERROR_CONTRACT.id, "reserve returned None, not True or False")
         if not accepted:
@@ -266,7 +277,7 @@ class ManagerJudge(OneTable):
             return REFUSED
         self.unchanged = {}
         request.pending = n = self.reserved(request, accepted, n)
-        request.admitted = False
+        request.admitted = request.loaded = False
         self.scheduled.append(request.name)
         self.goals_met["drafts"] += len(request.drafts) > 0
         self.goals_met["decode_at_block_start"] += request.computed % self.traits.block_size == 0
@@ -284,9 +295,10 @@ class ManagerJudge(OneTable):
         request.admitted = False
         self.checks.subject = request.name
         self._call(self.adapter.commit, request.name, n)
+        self.follow_transfers()
         request.computed += n
         if self.traits.copies_at_commit:
-            self.copy(self._due_copies(), f"when {request.name} was committed")
+            self.copy_apart(self._due_copies(), f"when {request.name} was committed")
 
     def _due_copies(self) -> list[Any]:
         due = self.copies_of(self.adapter.copies)

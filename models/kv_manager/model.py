@@ -14,12 +14,13 @@ from kvlockstep.models.kv_manager.goals import GOALS, unreachable
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
 from kvlockstep.models.kv_manager.groups.picture import picture_of_groups
 from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.loading_commands import LoadingCommands
 from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
 from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
-from kvlockstep.models.requests.adapter import declares_groups, make_adapter, read_traits
+from kvlockstep.models.requests.adapter import as_state, declares_groups, declares_tiers, make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
@@ -27,20 +28,25 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.shrinking import less_room, without_forks
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager.laws import LAWS
+from kvlockstep.properties.kv_manager.loading import load_ends, promise_kept
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
 
 GROUP_TRAITS = {"groups", "frees_window"}
+# What is asked of a request that waits for its load.
+OF_WAITING = {load_ends.id, promise_kept.id}
 # What windows and states go through in few operations: one word, and prompts longer than a window.
 GROUP_SCOPES = (
     KVScope(4, 1, 1, 5, tokens=(1,), mode=Mode.EXHAUSTIVE),
     KVScope(3, 2, 1, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
     KVScope(3, 2, 2, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
 )
+# One block is stored, evicted and loaded again, in every order in which transfers can end.
+TIER_SCOPES = (KVScope(2, 1, 1, 2, tokens=(1,), mode=Mode.EXHAUSTIVE),)
 
 
-class KVManagerModel(RequestModel[KVScope]):
+class KVManagerModel(RequestModel[KVScope], LoadingCommands):
     """`memory_type` makes the KV memory: with one stamp per slot, or BlockMemory with one per block."""
 
     contract = "kv_manager"
@@ -72,7 +78,8 @@ class KVManagerModel(RequestModel[KVScope]):
 
     @classmethod
     def small_scopes_of(cls, factory: Factory) -> tuple[Scope, ...]:
-        return (*(GROUP_SCOPES if declares_groups(factory, cls.contract) else ()), *cls.small_scopes)
+        groups = GROUP_SCOPES if declares_groups(factory, cls.contract) else ()
+        return (*groups, *(TIER_SCOPES if declares_tiers(factory, cls.contract) else ()), *cls.small_scopes)
 
     def propose(self, command: Command, pick: Pick) -> Op:
         require(self.judge.allows(command.name))
@@ -98,7 +105,7 @@ class KVManagerModel(RequestModel[KVScope]):
     @command(2)
     def chunk(self, pick: Pick) -> Op:
         """The next part of a prompt is scheduled."""
-        idle = [r for r in self._idle() if r.remaining > 0 and r.computed > 0]
+        idle = [r for r in self._idle() if r.remaining and (r.loaded or (self.judge.traits.chunk and r.computed))]
         request = pick([*idle, *self.forks.urgent(idle)])
         return Op("chunk", request=request.name, n=self._chunk_of(pick, request.remaining))
 
@@ -157,7 +164,7 @@ class KVManagerModel(RequestModel[KVScope]):
     @command(1)
     def abort(self, pick: Pick) -> Op:
         """A request is aborted in whatever phase it is."""
-        return Op("abort", request=pick(list(self.judge.live)))
+        return Op("abort", request=pick(self.judge.holding() if self.scope.exhaustive else list(self.judge.live)))
 
     @command(3, when=lambda self, _: self.has_room and self.scope.mode is not Mode.MANY)
     def fork(self, pick: Pick) -> Op:
@@ -184,10 +191,14 @@ class KVManagerModel(RequestModel[KVScope]):
         require(self.scope.mode not in (Mode.MANY, Mode.LONG) and self.sometimes(4, pick))
         return Op("reset")
 
+    complete, fail, tear = LoadingCommands.complete, LoadingCommands.fail, LoadingCommands.tear
+    poll, ready = LoadingCommands.poll, LoadingCommands.ready
+    abort_loading, preempt_loading = LoadingCommands.abort_loading, LoadingCommands.preempt_loading
+
     @property
     def has_room(self) -> bool:
         """True if one more request may be live."""
-        return len(self.judge.live) < self.scope.live
+        return len(self.judge.live) + len(self.judge.loading) < self.scope.live
 
     @property
     def can_schedule(self) -> bool:
@@ -234,17 +245,23 @@ class KVManagerModel(RequestModel[KVScope]):
         scheduled = tuple(list(judge.live).index(name) for name in judge.scheduled)
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
         step = (judge.admitting, len(judge.withdrawable()))
-        return requests, scheduled, preempted, step, judge.memory.contents(), tuple(judge.occupancy.idle)
+        state = requests, scheduled, preempted, step, judge.memory.contents(), tuple(judge.occupancy.idle)
+        if judge.transfers is None:
+            return state
+        return *state, *self.loading_state(judge.table_of), as_state(judge.transfers.state)
 
     def sketch(self) -> Any:
         judge = self.judge
         requests = tuple((tuple(r.tokens), r.extra_key, r.computed, r.pending) for r in judge.live.values())
         preempted = tuple((tuple(r.tokens), r.extra_key) for r in judge.preempted.values())
         contents = len(self.prompts.history) if self.scope.mode is Mode.MANY else judge.memory.sketch()
-        return requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
+        state = requests, preempted, judge.admitting, contents, tuple(judge.occupancy.idle)
+        if judge.transfers is None:
+            return state
+        return *state, *self.loading_state(), len(judge.transfers.unended)
 
     def spare(self, every: int) -> bool:
-        return self.judge.spare(every)
+        return self.judge.transfers is None and self.judge.spare(every)
 
     def catch_up(self) -> None:
         self.judge.catch_up()
@@ -256,15 +273,21 @@ class KVManagerModel(RequestModel[KVScope]):
         return unreachable(self.judge) | (self.judge.unreachable() if isinstance(self.judge, GroupedJudge) else set())
 
     def not_checked(self) -> dict[str, str]:
-        # Nothing is said of groups to a target without.
+        # Nothing is said of groups to a target without, nor of transfers.
         known = {law.id for law in self.laws if self.judge.grouped or not GROUP_TRAITS & set(law.needs)}
+        if self.judge.transfers is None:
+            known -= {law.id for law in self.laws if "tiers" in law.needs}
         return {law: why for law, why in self.judge.lacking().items() if law in known}
 
     @classmethod
     def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
         of_groups = [law for law in cls.laws if GROUP_TRAITS & set(law.needs)]
         groups = any(evaluated.get(law.id) for law in of_groups)
-        return tuple(law for law in cls.laws if groups or law not in of_groups)
+        transfers = any(evaluated.get(law.id) for law in cls.laws if "tiers" in law.needs)
+        laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
+        # A manager that loads in the step of its admission never makes anybody wait.
+        laws = (law for law in laws if law.id not in OF_WAITING or evaluated.get(law.id))
+        return tuple(law for law in laws if groups or law not in of_groups)
 
     @classmethod
     def simpler_scopes(cls, scope: KVScope) -> Iterable[Scope]:

@@ -54,7 +54,7 @@ class OneTable(Session):
         if self.ask != "late" and not self.tables.sparing and not self.stale:
             # Behind the copies, whose sources may be free already (rule 10). Before the reads: what is read from a
             # block that was freed in this step is wrong content, and not only a free block that is held.
-            self.memory.poison(self.tables.free())
+            self.poison(self.tables.free())
         write_and_read(self)
 
     def admitted(self, answer: Any, n: int) -> tuple[Any, int]:
@@ -76,6 +76,7 @@ class OneTable(Session):
 
     def check_evicted(self) -> None:
         """Checks what holds right after `evict_all`."""
+        self.follow_transfers()
         free_now = number(self.adapter.free_now)
         held = self.occupancy.held_slots
         self.checks.check(laws.eviction_complete, free_now, held, self.traits.total, self.limbo())
@@ -83,8 +84,12 @@ class OneTable(Session):
     def check_reset(self) -> None:
         """Checks what holds right after `reset`, and forgets what the memory has."""
         avail, free_now = number(self.adapter.avail), number(self.adapter.free_now)
-        self.checks.check(laws.reset_complete, avail, free_now, self.traits.total, self.limbo())
-        self.memory.reset(self.occupancy.all_slots())
+        self.checks.check(laws.reset_complete, avail, free_now, self.traits.total, self.limbo(set()))
+        slots = self.occupancy.all_slots()
+        if self.transfers is not None:
+            slots = self.transfers.unpoisoned(slots)
+            self.transfers.reset()
+        self.memory.reset(slots)
 
     def table_of(self, name: str) -> Any:
         """The tables of a request for the fingerprint of a state."""

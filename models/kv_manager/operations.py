@@ -17,4 +17,10 @@ OPERATIONS: dict[str, Arguments] = {
     "fork": {"request": str, "child": str},
     "evict_all": {},
     "reset": {},
+    "ready": {"request": str},
+    "complete": {"transfer": int},
+    "complete_all": {},
+    "fail": {"transfer": int},
+    "tear": {"transfer": int, "written": int},
+    "poll": {},
 }

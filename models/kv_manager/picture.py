@@ -9,10 +9,14 @@ from kvlockstep.models.requests.picture import answer_of, key_text, phase, pictu
 
 def picture(judge: ManagerJudge) -> Picture:
     """Slots by request, the requests, the counters."""
-    tables = {name: answer_of(judge.tables.entries, name) for name in judge.live}
+    tables = {name: answer_of(judge.tables.entries, name) for name in judge.holding()}
     requests = [
         (r.name, numbers(r.tokens), phase(r), key_text(r.extra_key), table_text(tables[r.name]))
         for r in judge.live.values()
+    ]
+    requests += [
+        (r.name, numbers(r.tokens), "loading", key_text(r.extra_key), table_text(tables[r.name]))
+        for r in judge.loading.values()
     ]
     waiting = [(r.name, numbers(r.tokens), "preempted", key_text(r.extra_key), "") for r in judge.preempted.values()]
     counters = (("free_now", text(answer_of(judge.adapter.free_now))),)

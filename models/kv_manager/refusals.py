@@ -27,10 +27,10 @@ def check_reservation(session: Session, request: Request, n: int, before: int | 
     `appended`: a token was appended to the request just before.
     """
     table = session.tables.entries(request.name)
-    others = {block for name in session.live if name != request.name for block in _blocks_of(session, name)}
+    others = {block for name in session.holding() if name != request.name for block in _blocks_of(session, name)}
     written = _written_by(session, request, n, table)
     # With late release a block that is being copied is shared as well, with nobody that the judge knows of.
-    shared = len(written if session.traits.late_release else written & others)
+    shared = len(written if session.traits.late_release or session.transfers else written & others)
     more = session.occupancy.blocks_for(request.computed + n) - len(_blocks_of(session, request.name))
     needed = max(0, more) + shared + _copy_sources(session)
     session.checks.check(laws.admission_honesty, needed, _room(session), f"a reservation of {counted(n, 'token')}")
@@ -68,8 +68,9 @@ def _room(session: Session) -> int:
         held |= blocks
         end = len(request.tokens) if traits.whole_prompt else request.computed + request.pending
         owed += max(0, session.occupancy.blocks_for(end) - len(blocks)) if request.pending else 0
+    held = held.union(*(_blocks_of(session, name) for name in session.loading))
     # What waits to be released was rightly refused.
-    owed += session.occupancy.blocks_for(session.limbo())
+    owed += session.occupancy.blocks_for(session.limbo(held))
     return traits.total // traits.block_size - len(held) - owed
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kvlockstep.models.core.op import NotEnabled, require
-from kvlockstep.models.kv_manager.listening import Listening
 from kvlockstep.models.kv_manager.questions import Questions
 from kvlockstep.models.requests.adapter import number, read_traits
 from kvlockstep.models.requests.checks import Checks, Contents
+from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.request import Memory, Request
+from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.tables import Tables
+from kvlockstep.models.requests.transfers.places import Places
+from kvlockstep.models.requests.transfers.traits import TransferTraits
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager import loading as laws_of_loads
 from kvlockstep.properties.kv_manager.listener import Listener
 from kvlockstep.reference.kv_manager.contract import Traits
 
@@ -25,9 +30,10 @@ class Session:
     `memory` makes the KV memory; if it keeps one stamp per block, events are not checked, since that would
     take memory for every prefix ever seen. `ask` is the order of the questions, one of ASK_ORDERS.
 
-    `live`, `preempted` and `scheduled` have the requests; `admitting` holds from the first admission of a step on,
-    after which nothing but admissions is scheduled (rule 1). `checks` evaluates the laws. `goals_met` and `evaluated`
-    count goals and laws.
+    `live`, `preempted` and `scheduled` have the requests; `loading` has those that were admitted and wait for what is
+    loaded for them. `transfers` are those of a target with tiers, else None. `admitting` holds from the first admission
+    of a step on, after which nothing but admissions is scheduled (rule 1). `checks` evaluates the laws. `goals_met` and
+    `evaluated` count goals and laws.
     """
 
     def __init__(
@@ -43,6 +49,10 @@ class Session:
         self.goals_met: Counter[str] = Counter()
         self.live: dict[str, Request] = {}
         self.preempted: dict[str, Request] = {}
+        self.loading: dict[str, Request] = {}
+        # Of these the ones that may be ready with less than they were promised, since a transfer has failed.
+        self.doubtful: set[str] = set()
+        self.saw_loading = False
         self.scheduled: list[str] = []
         self.used_names: set[str] = set()
         self.admitting = False
@@ -57,7 +67,14 @@ class Session:
         self.occupancy = Occupancy(
             self.tables, self.checks, laws, block_size=size, total=total, max_length=longest, most_blocks=most
         )
-        self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size)
+        self.transfers: Transfers | None = None
+        if traits.tiers and not per_block:
+            # Between two operations no batch is in flight that a load would have to wait for.
+            known = TransferTraits.of(traits, ordered=True)
+            places = Places(cast(SlotMemory, self.memory), size)
+            self.transfers = Transfers(adapter, known, places, self.checks, self.goals_met)
+        reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
+        self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size, reading)
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
         self.listening: Listening | None = None
         if traits.event_listener and not per_block:
@@ -98,15 +115,35 @@ class Session:
             self.first_hit = self.settled_free_now = None
         return self.stale
 
-    def limbo(self) -> int:
-        """Asks how many slots wait to be released; 0 for a manager that releases at once."""
+    def limbo(self, held: set[int] | None = None) -> int:
+        """Asks how many slots wait to be released; 0 for a manager that releases at once.
+
+        `held` are the blocks that requests hold; None if these are still the ones of the last settling.
+        """
+        if self.transfers is not None:
+            return self.transfers.limbo(self.occupancy.held if held is None else held)
         return number(self.adapter.limbo) if self.traits.late_release else 0
+
+    def holding(self) -> list[str]:
+        """Returns the requests that hold slots."""
+        return [*self.live, *self.loading]
+
+    def poison(self, free: list[int]) -> None:
+        """Spoils the content of free slots, but for those that a transfer still reads."""
+        self.memory.poison(free if self.transfers is None else self.transfers.unpoisoned(free))
+
+    def follow_transfers(self) -> None:
+        """Takes in what the manager has submitted since the last time."""
+        if self.transfers is not None:
+            # `before` is for batches that are decided before they are launched.
+            submitted = (transfer._replace(before=False) for transfer in self.transfers.submitted())
+            self.transfers.start(submitted, self.holding())
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the state of the step allow an operation, whatever its arguments are."""
         match operation:
             case "chunk":
-                return self.traits.chunk
+                return self.traits.chunk or any(request.loaded for request in self.live.values())
             case "forward":
                 return bool(self.scheduled)
             case "finish" | "abort":
@@ -116,8 +153,20 @@ class Session:
             case "evict_all":
                 return self.traits.can_evict_all and not self.scheduled
             case "reset":
-                return self.traits.can_reset and not self.scheduled
+                return self.traits.can_reset and not self.scheduled and self._resettable()
+            case "ready":
+                return bool(self.loading) and not self.scheduled
+            case "poll":
+                return self.transfers is not None and not self.scheduled
+            case "complete" | "complete_all":
+                return self.transfers is not None and bool(self.transfers.unended)
+            case "fail" | "tear":
+                return bool(self.traits.fails) and self.transfers is not None and bool(self.transfers.unended)
         return True  # the others depend on the request, or on the room in the pool
+
+    def _resettable(self) -> bool:
+        """Returns whether a reset may come with the transfers that are in flight."""
+        return self.transfers is None or self.traits.reset_in_flight or not self.transfers.moving
 
     def withdrawable(self) -> list[str]:
         """Returns the requests whose schedule can be taken back: an admission just made, or any before admissions."""

@@ -35,7 +35,8 @@ def catch_up(session: Session) -> None:
 def look(session: Session) -> None:
     """Asks the manager about everything, and checks all that holds between two steps. Raises Divergence."""
     checks, occupancy, traits = session.checks, session.occupancy, session.traits
-    answers = session.questions.between_steps(session.live)
+    session.follow_transfers()
+    answers = session.questions.between_steps(session.holding())
     tables, free, avail, free_now = answers
     session.avail = avail
     held_before = occupancy.held
@@ -49,10 +50,10 @@ def look(session: Session) -> None:
         checks.check(laws.no_double_free, free, size)
         checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     # The special case first: whatever breaks it breaks accounting, too.
-    limbo = session.limbo()
+    limbo, reserved = _look_at_transfers(session, free)
     try:
-        checks.check(laws.leak_freedom, avail, held, traits.total, list(session.live), limbo)
-        checks.check(laws.accounting, avail, held, traits.total, limbo)
+        checks.check(laws.leak_freedom, avail, held, traits.total, session.holding(), limbo)
+        checks.check(laws.accounting, avail, held, traits.total, limbo, reserved)
     except Divergence as wrong:
         before, now = (session.settled_free, free) if session.tables.shows_free else (None, None)
         raise with_blocks(wrong, occupancy, held_before, before, now, traits.total - avail - held) from None
@@ -61,16 +62,25 @@ def look(session: Session) -> None:
     for request in session.live.values():
         read(session, request, tables, request.computed)
     if session.listening is not None and session.ask != "late":
-        session.listening.listen(Room(occupancy.blocks_for(traits.total - free_now)))
+        session.listening.between(session.transfers, Room(occupancy.blocks_for(traits.total - free_now)))
     # Behind eviction_safety: of a held block that is free the poison would be blamed, as wrong content.
     if free is not None:
-        session.memory.poison(free)
+        session.poison(free)
     session.settled_free = free
     session.settled_free_now = free_now
     # A manager may return the list that it works on.
     session.unchanged = tables if session.tables.per_block else {name: table.copy() for name, table in tables.items()}
     session.saw_evictable = session.saw_evictable or avail > free_now
     checks.subject = None
+
+
+def _look_at_transfers(session: Session, free: list[int] | None) -> tuple[int, int]:
+    """Returns the most slots that may be lost to everybody, and the least; checks the transfers, if there are any."""
+    if session.transfers is None:
+        return session.limbo(), 0
+    limbo, held = session.limbo(), session.occupancy.held
+    reserved = session.transfers.settle(free or [], held, limbo, idle=not session.holding())
+    return limbo, len(reserved) * session.traits.block_size
 
 
 def _follow(session: Session, answers: Answers) -> None:

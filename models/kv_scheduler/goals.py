@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_scheduler.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_scheduler.job import Job
+from kvlockstep.models.requests.transfers.goals import FAILED, RESET, STORED, reachable
 from kvlockstep.reference.kv_scheduler.contract import Item, SchedulerTraits
 
 GOALS = (
@@ -38,26 +39,19 @@ GOALS = (
     Goal("reset_live", "a reset sends live requests back to waiting", "can_reset"),
     Goal("extra_key", "a request has an extra key", "extra_key"),
     Goal("drain", "a drain runs every request to its end"),
-    Goal("store", "a store lands", "tiers"),
-    Goal("load", "a load lands", "tiers"),
-    Goal("load_blocks", "a load has several blocks", "tiers"),
-    Goal("part_loaded", "a hit is part cached, part loaded", "tiers"),
-    Goal("reordered", "a transfer ends before an older one", "tiers"),
-    Goal("starved", "three batches are scheduled while a transfer is in flight", "tiers"),
-    Goal("store_outlives", "a block is being stored that no request holds any more", "tiers"),
-    Goal("tier_eviction", "a unit of a tier is stored to again", "tiers"),
-    Goal("abort_loading", "a request is aborted while it waits for a load", "aborts_loading"),
-    Goal("store_fails", "a store fails", "stores_fail"),
-    Goal("load_fails", "a load fails", "loads_fail"),
-    Goal("torn", "a load fails with its first blocks written", "loads_fail"),
+    *STORED,
+    *FAILED,
     Goal("own_load_fails", "a load fails in front of the batch that waits for it", "own_loads_fail"),
-    Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
+    RESET,
     Goal("offered", "a load reads what another instance has offered", "peer"),
     Goal("lost", "a load reads a unit that its tier has lost", "loses"),
     Goal("sent", "a request that ends by itself has a block to be stored", "durable"),
     Goal(
         "sent_preempted", "a request ends by the last token of a batch behind which it was preempted", "sends_preempted"
     ),
+    Goal("announced_hit", "a request hits blocks that events have announced", "event_listener"),
+    Goal("announced_removal", "an event announces that a block is gone", "event_listener"),
+    Goal("announced_tier", "an event says what a tier has", "events_of_tiers"),
     *GROUP_GOALS,
 )
 
@@ -65,7 +59,7 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"),
-        *("peer", "loses", "durable", "sends_preempted", "groups_and_tiers"),
+        *("peer", "loses", "durable", "sends_preempted", "events_of_tiers", "groups_and_tiers"),
     )
 )
 
@@ -94,12 +88,12 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
         **vars(traits),
         "groups": grouped,
         "groups_and_tiers": grouped and tiers,
+        "event_listener": traits.event_listener and not grouped,
+        "events_of_tiers": tiers and traits.event_listener,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
-        "stores_fail": tiers and traits.fails in ("stores", "any"),
-        "loads_fail": tiers and traits.fails in ("loads", "any"),
+        **reachable(traits),
         "own_loads_fail": own_loads and traits.fails in ("loads", "any"),
-        "resets_in_flight": tiers and traits.can_reset and traits.reset_in_flight,
         "sends_preempted": traits.durable and overlap and traits.preempts and traits.preempts_in_flight,
         "overlap": overlap,
         "overlap_preempts": overlap and traits.preempts and traits.preempts_in_flight,

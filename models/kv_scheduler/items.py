@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Item
-from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 
 def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Transfer] = ()) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
+from kvlockstep.models.kv_scheduler.events import compare_starts
 from kvlockstep.models.kv_scheduler.forward import sample
 from kvlockstep.models.kv_scheduler.items import check_items
 from kvlockstep.models.kv_scheduler.job import Job
@@ -87,6 +88,7 @@ class SchedulerJudge(TransferOperations):
         if not self.flights and not waits:
             self.checks.check(laws.progress, len(items), list(self.live))
         check_items(self, items, transfers)
+        compare_starts(self, items, transfers)
         if self.transfers:
             self.before_forward(items, transfers, batch.copies, lost)
         void = void_items(self, items)

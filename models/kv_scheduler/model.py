@@ -5,32 +5,32 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache
 from typing import Any
 
 from kvlockstep.models.core.model import Factory, Scope
-from kvlockstep.models.core.op import Command, Op, Pick, command, one_in, require
+from kvlockstep.models.core.op import Op, Pick, command, one_in, require
 from kvlockstep.models.core.picture import Picture
-from kvlockstep.models.kv_scheduler.copy_engine import Moving
 from kvlockstep.models.kv_scheduler.goals import GOALS, unreachable
 from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
 from kvlockstep.models.kv_scheduler.groups.picture import picture_of_groups
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.operations import OPERATIONS
 from kvlockstep.models.kv_scheduler.picture import picture
-from kvlockstep.models.requests.adapter import as_state, declares_groups, make_adapter, probed, read_traits
+from kvlockstep.models.requests.adapter import as_state, declares_groups, make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.model import RequestModel
 from kvlockstep.models.requests.prompts import HISTORY, all_prompts, length_near_block
 from kvlockstep.models.requests.shrinking import thinned
+from kvlockstep.models.requests.transfers.commands import TransferCommands
 from kvlockstep.properties.kv_scheduler import LAWS
 from kvlockstep.properties.law import Law
-from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager.groups.contract import one_full
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SchedulerTraits
 
 GROUP_TRAITS = {"groups", "frees_window"}
+# Nothing is said of their laws to a target without.
+BY_TRAIT = {"durable", "event_listener"}
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 
 
@@ -71,7 +71,7 @@ GROUP_SCOPES = (
 )
 
 
-class KVSchedulerModel(RequestModel[SchedulerScope]):
+class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     contract = "kv_scheduler"
     laws = LAWS
     scope_type = SchedulerScope
@@ -90,17 +90,6 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         adapter = make_adapter(factory, scope.blocks, scope.block_size, scope.budget, scope.running)
         super().__init__(scope, factory, judge_of(adapter, scope, Checks(self.laws)))
         self.history: list[tuple[int, ...]] = []
-        self._starved = 0
-
-    @property
-    def table(self) -> tuple[Command, ...]:
-        return self.command_table if self.judge.transfers is None else _table(self.judge.traits)
-
-    @classmethod
-    def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
-        # One instance tells; what is wrong with it shows when the episodes begin.
-        made = factory and probed(factory, *CONTRACTS[cls.contract].probe.values())
-        return tuple(c for c in cls.commands if c.needs is None or factory is None or getattr(made, c.needs, None))
 
     @classmethod
     def small_scopes_of(cls, factory: Factory) -> tuple[Scope, ...]:
@@ -160,28 +149,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         require(self.scope.exhaustive or one_in(3, pick))
         return Op("drain", tokens=self._samples(pick))
 
-    @command(6, needs="tiers")
-    def complete(self, pick: Pick) -> Op:
-        """A transfer ends, or all of them do."""
-        require(self._patient(pick))
-        if not self.scope.exhaustive and one_in(4, pick):
-            return Op("complete_all")
-        return Op("complete", transfer=self._transfer(pick))
-
-    @command(1, needs="tiers")
-    def fail(self, pick: Pick) -> Op:
-        """A transfer fails."""
-        n = self._transfer(pick)
-        require(self._unended()[n].may_fail(self.judge.traits.fails))
-        return Op("fail", transfer=n)
-
-    @command(1, needs="tiers")
-    def tear(self, pick: Pick) -> Op:
-        """A load fails after its first blocks."""
-        n = self._transfer(pick)
-        moving = self._unended()[n]
-        require(moving.may_fail(self.judge.traits.fails) and moving.transfer.kind == "load")
-        return Op("tear", transfer=n, written=pick(range(1, len(moving.targets))))
+    complete, fail, tear = TransferCommands.complete, TransferCommands.fail, TransferCommands.tear
 
     @command(1, when=lambda self, _: not self.scope.exhaustive, needs="tiers")
     def abort_loading(self, pick: Pick) -> Op:
@@ -190,10 +158,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         loading = self.judge.transfers.loading() if self.judge.transfers else set()
         return Op("abort", request=pick([n for n, job in self.judge.live.items() if n in loading and not job.aborted]))
 
-    @command(3, needs="tiers")
-    def poll(self, pick: Pick) -> Op:
-        """The scheduler takes in what has ended."""
-        return Op("poll")
+    poll = TransferCommands.poll
 
     @command(2, needs="peer")
     def offer(self, pick: Pick) -> Op:
@@ -217,12 +182,12 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         groups = any(evaluated.get(law.id) for law in cls.laws if GROUP_TRAITS & set(law.needs))
         laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
         laws = (law for law in laws if groups or not GROUP_TRAITS & set(law.needs))
-        return tuple(law for law in laws if "durable" not in law.needs or evaluated.get(law.id))
+        return tuple(law for law in laws if not BY_TRAIT & set(law.needs) or evaluated.get(law.id))
 
     def not_checked(self) -> dict[str, str]:
         known = {law.id for law in self.laws if self.judge.transfers is not None or "tiers" not in law.needs}
-        if not self.judge.traits.durable:
-            known -= {law.id for law in self.laws if "durable" in law.needs}
+        lacks = {trait for trait in BY_TRAIT if not getattr(self.judge.traits, trait)}
+        known -= {law.id for law in self.laws if lacks & set(law.needs)}
         if not self.judge.grouped:
             known -= {law.id for law in self.laws if GROUP_TRAITS & set(law.needs)}
         found = {law: why for law, why in self.judge.lacking().items() if law in known}
@@ -293,9 +258,6 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
                 self._remember(job.request.tokens)
         return answer
 
-    def _unended(self) -> list[Moving]:
-        return self.judge.transfers.unended if self.judge.transfers else []
-
     def _lost(self, pick: Pick) -> dict[str, int]:
         """Whether a load that the batch waits for fails; asked of schedulers that have had one."""
         transfers = self.judge.transfers
@@ -304,21 +266,6 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         if self.scope.exhaustive:
             return pick(({}, {"lost": 0}))
         return {"lost": pick((0, 1, 2))} if one_in(2, pick) else {}
-
-    def _transfer(self, pick: Pick) -> int:
-        """A transfer in flight: any, more often the oldest or the last one."""
-        n = len(self._unended())
-        numbers = [*range(n)] if self.scope.exhaustive or not n else [0, n - 1, *range(n)]
-        return int(pick(numbers))
-
-    def _patient(self, pick: Pick) -> bool:
-        """Decides whether a transfer may end: now and then none does for a while, which is where things race."""
-        if self.scope.exhaustive:
-            return True
-        if self._starved == 0:
-            self._starved = pick((1, 1, 1, 2, 6))
-        self._starved -= 1
-        return self._starved == 0
 
     def _remember(self, tokens: Sequence[int]) -> None:
         sequence = tuple(tokens)
@@ -351,17 +298,6 @@ class KVSchedulerModel(RequestModel[SchedulerScope]):
         size = pick(self.judge.sizes) if self.judge.grouped else self.scope.block_size
         blocks = most // size
         return length_near_block(pick, most, size, (0, 1, 1, 2, 2, 3, blocks // 2, blocks))
-
-
-def _table(traits: SchedulerTraits) -> tuple[Command, ...]:
-    """The commands for a target with tiers, each as often as it weighs."""
-    return _table_for(frozenset(name for name in ("tiers", "peer", "loses") if getattr(traits, name)))
-
-
-@cache
-def _table_for(has: frozenset[str]) -> tuple[Command, ...]:
-    commands = (c for c in KVSchedulerModel.commands if c.needs is None or c.needs in has)
-    return tuple(c for c in commands for _ in range(c.weight))
 
 
 def judge_of(adapter: Any, scope: SchedulerScope, checks: Checks) -> SchedulerJudge:

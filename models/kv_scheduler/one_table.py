@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.kv_scheduler.forward import forward
-from kvlockstep.models.kv_scheduler.places import Block, Places
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
-from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.requests.adapter import as_state, not_checked, number
 from kvlockstep.models.requests.answers import copies_text
+from kvlockstep.models.requests.transfers.places import Block, Places
+from kvlockstep.models.requests.transfers.traits import TransferTraits
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Item
 
@@ -24,8 +25,8 @@ class OneTable(SchedulerSession):
     def prepare(self) -> None:
         """Makes what `settle` needs, once the session is there."""
         if self.traits.tiers:
-            places = Places(self.memory, self.traits.block_size)
-            self.transfers = Transfers(self.adapter, self.traits, places, self.checks, self.goals_met)
+            known, places = TransferTraits.of(self.traits), Places(self.memory, self.traits.block_size)
+            self.transfers = Transfers(self.adapter, known, places, self.checks, self.goals_met)
 
     @property
     def sizes(self) -> list[int]:
@@ -67,9 +68,9 @@ class OneTable(SchedulerSession):
 
     def limbo(self, held: Set[Block]) -> int:
         """How many slots nobody holds that are not available yet: as the scheduler says, or at most so many."""
-        if self.traits.late_release:
-            return number(self.adapter.limbo)
-        return len(self.transfers.unheard(held)) * self.traits.block_size if self.transfers else 0
+        if self.transfers:
+            return self.transfers.limbo(held)
+        return number(self.adapter.limbo) if self.traits.late_release else 0
 
     def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
         """The blocks that the copies of a batch write."""

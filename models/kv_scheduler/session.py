@@ -7,15 +7,17 @@ from collections import Counter, deque
 from typing import Any
 
 from kvlockstep.models.kv_scheduler.job import Flight, Job
-from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.requests.adapter import answered, read_traits
 from kvlockstep.models.requests.answers import freed_text
 from kvlockstep.models.requests.checks import Checks, Contents
+from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.tables import Tables
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
+from kvlockstep.properties.kv_manager.listener import Listener
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
@@ -59,6 +61,10 @@ class SchedulerSession:
             most_blocks=blocks_of_longest(self.traits, size),
         )
         self.transfers: Transfers | None = None
+        self.listening: Listening | None = None
+        if self.traits.event_listener:
+            listener = Listener(size, self.traits.event_listener == "counting")
+            self.listening = Listening(adapter, listener, checks, self.goals_met)
         # The laws of transfers on what requests read.
         self.reading: tuple[Law[[Any]], ...] = (
             (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.traits.tiers else ()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import goals
+from kvlockstep.models.kv_scheduler.events import listen
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.requests.adapter import answered, number
 from kvlockstep.models.requests.doubt import with_blocks
@@ -54,6 +55,8 @@ def settle(session: OneTable) -> None:
             continue  # what it has computed is not known before its next batch
         check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
         session.contents.read(request, tables, request.computed)
+    # Behind the reads: where the content of a hit is wrong, that is the better finding.
+    listen(session, free)
     session.poison(free)
     session.free_before = len(free) if session.tables.shows_free else None
     session.saw_evictable = session.saw_evictable or avail > len(free)

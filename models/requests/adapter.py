@@ -44,6 +44,11 @@ def declares_groups(factory: Factory, contract: str) -> bool:
     return isinstance(groups, tuple) and all(isinstance(group, Group) for group in groups) and not one_full(groups)
 
 
+def declares_tiers(factory: Factory, contract: str) -> bool:
+    """True if the targets of a factory have tiers."""
+    return bool(getattr(probed(factory, *CONTRACTS[contract].probe.values()), "tiers", None))
+
+
 def read_traits(adapter: Any, kind: type[T]) -> T:
     """The traits that an adapter declares; the others have their defaults. Raises Divergence."""
     declared, wrong = taken_traits(adapter, kind)

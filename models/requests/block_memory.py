@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
 from kvlockstep.models.requests.request import Request
-from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import POISON, UNWRITTEN
 from kvlockstep.reference.kv_manager.contract import Traits
 

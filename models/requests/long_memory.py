@@ -9,7 +9,7 @@ from typing import Any
 from kvlockstep.models.requests.known_table import KnownTable
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.slot_memory import SlotMemory
-from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import UNWRITTEN, KVMemory
 from kvlockstep.reference.kv_manager.contract import Traits
 

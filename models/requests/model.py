@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Protocol
 
-from kvlockstep.models.core.model import Divergence, Model, S, Scope
+from kvlockstep.models.core.model import Divergence, Factory, Model, S, Scope
 from kvlockstep.models.core.op import Command, NotEnabled, Op, Pick, require
-from kvlockstep.models.requests.adapter import named, not_checked
+from kvlockstep.models.requests.adapter import named, not_checked, probed
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.shrinking import by_request, plain_keys, smaller_pools, thinned_blocks, tidied
 from kvlockstep.models.requests.tables import Tables
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
+from kvlockstep.reference.catalogue import CONTRACTS
 
 
 class Judge(Protocol):
@@ -54,6 +56,17 @@ class RequestModel(Model[S]):
     def propose(self, command: Command, pick: Pick) -> Op:
         require(self.judge.allows(command.name))
         return super().propose(command, pick)
+
+    @property
+    def table(self) -> tuple[Command, ...]:
+        needs = {command.needs for command in self.commands if command.needs}
+        return _table_for(type(self), frozenset(trait for trait in needs if getattr(self.judge.traits, trait)))
+
+    @classmethod
+    def commands_for(cls, factory: Factory | None) -> tuple[Command, ...]:
+        # One instance tells; what is wrong with it shows when the episodes begin.
+        made = factory and probed(factory, *CONTRACTS[cls.contract].probe.values())
+        return tuple(c for c in cls.commands if c.needs is None or factory is None or getattr(made, c.needs, None))
 
     @property
     def evaluated(self) -> Counter[str]:
@@ -120,3 +133,10 @@ class RequestModel(Model[S]):
     @classmethod
     def tidy(cls, ops: Sequence[Op]) -> Iterable[Sequence[Op]]:
         return tidied(ops, kept=cls.kept_tokens)
+
+
+@cache
+def _table_for(model: type[Model[Any]], traits: frozenset[str]) -> tuple[Command, ...]:
+    """The commands for a target with these traits, each as often as it weighs."""
+    commands = (c for c in model.commands if c.needs is None or c.needs in traits)
+    return tuple(c for c in commands for _ in range(c.weight))

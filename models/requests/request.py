@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.law import Law, verdict
 from kvlockstep.reference.kv.memory import UNWRITTEN, Provenance
 
 
 @dataclass
 class Request:
-    """A request as the judge knows it. `computed` tokens have KV, `pending` more are reserved in this step."""
+    """A request as the judge knows it. `computed` tokens have KV, `pending` more are reserved in this step.
+
+    One that was `loaded` has computed nothing itself since its loads have ended.
+    """
 
     name: str
     tokens: list[int]
@@ -25,6 +28,7 @@ class Request:
     drafts: list[int] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     admitted: bool = False
+    loaded: bool = False
 
     @property
     def remaining(self) -> int:
@@ -63,7 +67,7 @@ class Memory(Protocol):
     sparing: bool
 
     def write(self, request: Request, table: Sequence[int], start: int, stop: int) -> tuple[int, str] | None: ...
-    def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> laws.Cell | None: ...
+    def first_wrong(self, request: Request, table: Sequence[int], stop: int) -> Cell | None: ...
     def begin_forward(self) -> None: ...
     def end_forward(self) -> None: ...
     def copy(self, pairs: Sequence[tuple[int, int]], when: str = "") -> None: ...
@@ -73,7 +77,7 @@ class Memory(Protocol):
     def sketch(self) -> Any: ...
 
 
-def require_right(request: Request, cell: laws.Cell, content_laws: Sequence[Law[[laws.Cell]]]) -> None:
+def require_right(request: Request, cell: Cell, content_laws: Sequence[Law[[Cell]]]) -> None:
     """Raises the violation of the first of the contract's laws that finds the cell wrong."""
     for law in content_laws:
         if wrong := verdict(law, cell):

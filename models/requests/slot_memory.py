@@ -9,7 +9,7 @@ from typing import Any
 from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import transfers
-from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID, KVMemory, Provenance
 from kvlockstep.reference.kv_manager.contract import Traits
 

@@ -1,49 +1,22 @@
 """Laws of kv_manager. The numbered rules are those of the contract, in reference/kv_manager/rules.py.
 
 Each law looks at plain values. models/kv_manager calls it at the point that its statement names: settling.py between
-steps, forward.py for writes and reads, refusals.py, listening.py, judge.py for what one operation returns.
-`Cell` is one slot as a request reads it: its content, the right content, and where the content came from.
+steps, forward.py for writes and reads, refusals.py, judge.py for what one operation returns.
+Those of transfers are in loading.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
-from kvlockstep.properties.kv_manager import groups
-from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
+from kvlockstep.properties.kv_manager import groups, loading
+from kvlockstep.properties.kv_manager.cell import Cell
+from kvlockstep.properties.kv_manager.listener import Fact, Listener
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
-from kvlockstep.reference.kv_manager.contract import Event
 
 # The longest table that a message shows from its beginning.
 WHOLE_TABLE = 12
 MOST_NAMED = 4
-
-
-class Cell(NamedTuple):
-    """Position `position` of a request, read from `slot` of `block`: `got` is its content, `want` the right one.
-
-    `hit`: the position was a prefix hit. `writer`: who wrote the slot in this forward. `own`: the reader wrote it.
-    `origin`: where the content came from, if a copy or a reset left it there. `also`: the positions of other requests
-    that the slot serves.
-    """
-
-    position: int
-    slot: int
-    block: int
-    got: str
-    want: str
-    hit: bool
-    own: bool
-    writer: str | None
-    origin: str = ""
-    also: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        where = f"slot {self.slot} of block {self.block}"
-        where += f", also {' and '.join(self.also)}" if self.also else ""
-        came = f": {self.origin}" if self.origin and self.writer is None else ""
-        return f"position {self.position} ({where}) holds {self.got}, not {self.want}{came}"
 
 
 def serving(slot: int, tables: Mapping[str, Sequence[int]], entry_size: int) -> list[str]:
@@ -88,11 +61,11 @@ def no_aliasing(writers: Sequence[str], slot: int, block_size: int) -> str | Non
 
 
 @law("kv_manager", answers=("vllm#11186", "TensorRT-LLM#16280", "sglang#24745"))
-def hit_bounds(cached: object, known: int) -> str | None:
+def hit_bounds(cached: object, known: int, said: str = "admit") -> str | None:
     """A hit has from 0 tokens to one less than the request has, so at least one token is computed."""
     if isinstance(cached, int) and not isinstance(cached, bool) and 0 <= cached < known:
         return None
-    return f"admit returned {cached!r} for a request of {counted(known, 'token')}"
+    return f"{said} returned {cached!r} for a request of {counted(known, 'token')}"
 
 
 @law("kv_manager", answers=("mini-sglang#52", "vllm#10507", "LMCache#3130", "atlas#373"))
@@ -238,7 +211,7 @@ def purity(first: object, second: object, what: str) -> str | None:
     needs=("event_listener",),
     answers=("sglang#14934", "sglang#24568", "vllm#55092", "tokenspeed#87"),
 )
-def event_consistency(listener: Listener, fact: Event | Hit | Room) -> str | None:
+def event_consistency(listener: Listener, fact: Fact) -> str | None:
     """A listener that follows the events can predict every hit exactly."""
     return listener.contradiction(fact)
 
@@ -257,4 +230,4 @@ def _from_difference(before: Sequence[int], after: Sequence[int]) -> tuple[Seque
     return left, right
 
 
-LAWS = (*laws_of(globals()), *laws_of(vars(groups)), ERROR_CONTRACT, TERMINATION)
+LAWS = (*laws_of(globals()), *laws_of(vars(groups)), *laws_of(vars(loading)), ERROR_CONTRACT, TERMINATION)

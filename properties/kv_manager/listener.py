@@ -1,4 +1,4 @@
-"""A listener to the events of a kv_manager, as a router has one: it knows which prefixes can be hit."""
+"""A listener to the events of a target, as a router has one: it knows which prefixes can be hit, and where."""
 
 from __future__ import annotations
 
@@ -13,17 +13,42 @@ ROOT = 0
 
 
 class Hit(NamedTuple):
-    """A request was admitted with `cached` tokens."""
+    """A request was admitted with `cached` tokens. With `loads` some of them may be loaded from a tier."""
 
     tokens: Sequence[int]
     extra_key: int | None
     cached: int
+    loads: bool = False
 
 
 class Room(NamedTuple):
-    """`blocks` blocks are not free: live requests hold them, or they can be hit."""
+    """`blocks` blocks are not free: live requests hold them, or they can be hit. `said` is who says so.
+
+    Of a `medium` other than the pool they are those that can be hit.
+    """
 
     blocks: int
+    said: str = "free_now"
+    medium: str | None = None
+
+
+class Fetched(NamedTuple):
+    """A load reads the last full block of these tokens from a medium."""
+
+    tokens: Sequence[int]
+    extra_key: int | None
+    medium: str
+
+
+Fact = Event | Hit | Room | Fetched
+
+
+class _Medium:
+    """What is stored in one place: the copies of each key, and how many keys each prefix has."""
+
+    def __init__(self) -> None:
+        self.copies: Counter[Hashable] = Counter()
+        self.keys: Counter[int] = Counter()
 
 
 class Listener:
@@ -39,51 +64,88 @@ class Listener:
         self._numbers: dict[tuple[int, tuple[int | None, ...]], int] = {}
         self._roots: dict[int, int] = {}
         self._named: dict[Hashable, int] = {}
-        self._copies: Counter[Hashable] = Counter()
-        self._keys: Counter[int] = Counter()
+        self._pool = _Medium()
+        self._media: dict[str | None, _Medium] = {None: self._pool}
+        # Prefixes that come back from a tier, each with the one before it that comes back as well.
+        self._back: dict[int, int] = {}
 
     def apply(self, event: Event) -> None:
         """Applies the parts of an event that make sense."""
         if isinstance(event, BlockStored):
+            medium = self._media.setdefault(event.medium, _Medium())
             for key, prefix in self._prefixes(event):
-                self._store(key, prefix)
+                self._store(medium, key, prefix)
         elif isinstance(event, BlockRemoved):
             for key in event.keys:
-                self._remove(key)
+                self._remove(self._media.setdefault(event.medium, _Medium()), key)
         else:
-            self._copies.clear()
-            self._keys.clear()
+            for medium in self._media.values():
+                medium.copies.clear()
+                medium.keys.clear()
 
-    def known(self, hit: Hit) -> int:
-        """Counts the tokens at the head of a request whose blocks are all stored; at most all tokens but one."""
+    def known(self, hit: Hit, anywhere: bool = False) -> int:
+        """Counts the tokens at the head of a request whose blocks are all stored; at most all tokens but one.
+
+        They are stored in the pool, or `anywhere`.
+        """
         size, tokens = self._size, hit.tokens
+        media = list(self._media.values()) if anywhere else [self._pool]
         prefix: int | None = self._numbers.get((ROOT, (hit.extra_key,)))
         for first in range(0, len(tokens) - size, size):
             prefix = self._numbers.get((prefix or ROOT, tuple(tokens[first : first + size])))
-            if prefix is None or not self._keys[prefix]:
+            if prefix is None or not any(medium.keys[prefix] for medium in media):
                 return first
         return (len(tokens) - 1) // size * size
 
-    def contradiction(self, fact: Event | Hit | Room) -> str | None:
+    def come_back(self, blocks: Sequence[tuple[int | None, Sequence[int]]]) -> None:
+        """Blocks were loaded together, each named by its extra key and all tokens up to its end.
+
+        From now on the pool announces each of them behind its parent.
+        """
+        chains = [self._chain(extra_key, tokens) for extra_key, tokens in blocks]
+        loaded = {chain[-1] for chain in chains}
+        self._back.update({chain[-1]: chain[-2] for chain in chains if chain[-2] in loaded})
+
+    def forget_back(self) -> None:
+        """What has come back is announced by now, or it never is."""
+        self._back.clear()
+
+    def contradiction(self, fact: Fact) -> str | None:
         """Says why the fact contradicts the earlier events; None if it does not."""
         if isinstance(fact, BlockStored):
             return self._wrong_store(fact)
         if isinstance(fact, BlockRemoved):
             return self._wrong_removal(fact)
         if isinstance(fact, Hit):
-            known = self.known(fact)
-            if known == fact.cached // self._size * self._size:
-                return None
-            under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
-            hit = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
-            return f"{hit} {'was' if fact.cached == 1 else 'were'} hit, but the events say {known}"
+            return self._wrong_hit(fact)
         if isinstance(fact, Room):
-            stored = self._copies.total()
-            if stored > fact.blocks:
-                blocks = counted(stored, "block")
-                return f"the events leave {blocks} stored, but by free_now only {fact.blocks} are not free"
-            return None
+            return self._wrong_room(fact)
+        if isinstance(fact, Fetched):
+            medium = self._media.get(fact.medium)
+            if medium is None or medium.keys[self._chain(fact.extra_key, fact.tokens)[-1]]:
+                return None  # a tier that is never spoken of is none of the listener's business
+            return f"the block behind {list(fact.tokens)} is loaded from {fact.medium}, where no event says that it is"
         return None if isinstance(fact, AllBlocksCleared) else f"{fact!r} is no event"
+
+    def _wrong_hit(self, fact: Hit) -> str | None:
+        known, cached = self.known(fact), fact.cached // self._size * self._size
+        most = self.known(fact, anywhere=True) if fact.loads else known
+        if known <= cached <= most:
+            return None
+        under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
+        hit = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
+        said = f"{known} to {most}" if most > known else str(known)
+        return f"{hit} {'was' if fact.cached == 1 else 'were'} hit, but the events say {said}"
+
+    def _wrong_room(self, fact: Room) -> str | None:
+        medium = self._media.get(fact.medium)
+        stored = medium.copies.total() if medium is not None else 0
+        if stored <= fact.blocks:
+            return None
+        left = f"the events leave {counted(stored, 'block')} stored"
+        if fact.medium is not None:
+            return f"{left} in {fact.medium}, but by {fact.said} only {fact.blocks} can be hit there"
+        return f"{left}, but by {fact.said} only {fact.blocks} are not free"
 
     def _wrong_store(self, event: BlockStored) -> str | None:
         if event.block_size != self._size or len(event.tokens) != len(event.keys) * self._size:
@@ -98,15 +160,21 @@ class Listener:
             root = self._roots[self._named[event.parent]]
             if root != self._number(ROOT, (event.extra_key,)):
                 return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which has another"
+        before: set[int] = set()
         for key, prefix in self._prefixes(event):
-            if self._copies[key] and self._named[key] != prefix:
+            if any(medium.copies[key] for medium in self._media.values()) and self._named[key] != prefix:
                 return f"BlockStored gives the key {key!r} to a second prefix"
+            parent = self._back.get(prefix) if event.medium is None else None
+            if parent is not None and parent not in before and not self._pool.keys[parent]:
+                return f"BlockStored of {key!r}, which comes back from a tier before its parent does"
+            before.add(prefix)
         return None
 
     def _wrong_removal(self, event: BlockRemoved) -> str | None:
         """A listener with a set accepts a second removal of a key; a counting one does not."""
+        medium = self._media.get(event.medium, self._pool)
         for key, times in Counter(event.keys).items():
-            if times > self._copies[key] and (self._counting or key not in self._named):
+            if times > medium.copies[key] and (self._counting or key not in self._named):
                 return f"BlockRemoved of {key!r}, which is not stored"
         return None
 
@@ -118,21 +186,28 @@ class Listener:
             prefix = self._number(prefix, tuple(event.tokens[i * self._size : (i + 1) * self._size]))
             yield key, prefix
 
+    def _chain(self, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
+        """The prefixes of a sequence, from that of no block up to that of all its full blocks."""
+        chain = [self._number(ROOT, (extra_key,))]
+        for first in range(0, len(tokens) - self._size + 1, self._size):
+            chain.append(self._number(chain[-1], tuple(tokens[first : first + self._size])))
+        return chain
+
     def _number(self, before: int, last: tuple[int | None, ...]) -> int:
         number = self._numbers.setdefault((before, last), len(self._numbers) + 1)
         self._roots.setdefault(number, self._roots.get(before, number))
         return number
 
-    def _store(self, key: Hashable, prefix: int) -> None:
-        if not self._copies[key]:
+    def _store(self, medium: _Medium, key: Hashable, prefix: int) -> None:
+        if not medium.copies[key]:
             self._named[key] = prefix
-            self._keys[prefix] += 1
-        self._copies[key] = self._copies[key] + 1 if self._counting else 1
+            medium.keys[prefix] += 1
+        medium.copies[key] = medium.copies[key] + 1 if self._counting else 1
 
-    def _remove(self, key: Hashable) -> None:
-        if not self._copies[key]:
+    def _remove(self, medium: _Medium, key: Hashable) -> None:
+        if not medium.copies[key]:
             return
-        self._copies[key] -= 1
-        if not self._copies[key]:
-            del self._copies[key]
-            self._keys[self._named[key]] -= 1
+        medium.copies[key] -= 1
+        if not medium.copies[key]:
+            del medium.copies[key]
+            medium.keys[self._named[key]] -= 1

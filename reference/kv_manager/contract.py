@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.traits import both, required, smaller, trait
@@ -26,7 +27,7 @@ class KVManagerTarget(Protocol):
         """Finds and pins the cached prefix, and takes slots for the next `n` tokens behind it, or for fewer if the
         prompt ends before: `n` is chosen before the hit is known.
         Returns the number of cached tokens, 0 if none are, less than all of them. Returns None to refuse; then nothing
-        is held.
+        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded.
         After `preempt` the same id comes back with all the tokens known so far.
         """
 
@@ -90,6 +91,26 @@ class KVManagerOptional(Protocol):
         """Slots that no live request holds and that cannot be taken yet: what is being copied elsewhere, say. They may
         be counted in `avail` or not. Changes nothing.
         """
+
+    def ready(self, rid: str) -> int | None:
+        """Returns how many tokens of a request are computed whose admission loads: what was promised, or less if
+        something has failed. None while it waits.
+        """
+
+    def transfers(self) -> Sequence[Transfer]:
+        """The transfers that were submitted since the last call. Asked after every operation."""
+
+    def waits(self) -> Collection[Hashable]:
+        """The ids of transfers that the worker waits for before this step copies and writes. Asked after `launch`."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        """The transfer has ended; if not `ok`, its targets hold garbage. Taken in by the next `poll` at the latest."""
+
+    def poll(self) -> None:
+        """Takes in what has ended."""
+
+    def tier(self, name: str) -> TierUnits:
+        """What became of each unit of a tier. Changes nothing."""
 
     def events(self) -> Iterable[Event]:
         """Returns the changes to what can be hit since the last call, in order."""
@@ -178,3 +199,14 @@ class Traits:
     defers_twins: bool = trait(
         False, "`admit` may refuse a request while a request of the same step begins with the same token."
     )
+    tiers: Mapping[str, int] | None = trait(
+        None,
+        "{name: units} of the tiers that KV is stored to and that an admission may load from. None without transfers. "
+        "A unit holds one block.",
+        least=1,
+        method=("ready", "transfers", "waits", "complete", "poll", "tier"),
+    )
+    fails: Literal["stores", "loads", "any"] | None = trait(
+        None, "Which transfers may fail. A load that fails may have written its first blocks."
+    )
+    reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")

@@ -10,7 +10,8 @@ class BlockStored(NamedTuple):
     """Blocks can be hit from now on, named by `keys`, in the order of the sequence.
 
     `tokens` are those of all these blocks, `block_size` to a block. `parent` is the key of the block before the first,
-    None at the start of a sequence. `extra_key` is the sequence's; behind a parent it may be left out.
+    None at the start of a sequence. `extra_key` is the sequence's; behind a parent it may be left out. `medium` is the
+    name of the tier that has the blocks, None for the pool (vLLM says "GPU" of that one, and "CPU" or "STORAGE").
     """
 
     keys: tuple[Hashable, ...]
@@ -18,16 +19,18 @@ class BlockStored(NamedTuple):
     tokens: tuple[int, ...]
     block_size: int
     extra_key: int | None = None
+    medium: str | None = None
 
 
 class BlockRemoved(NamedTuple):
-    """Blocks cannot be hit any more; with a counting listener, one copy of each."""
+    """Blocks of a medium cannot be hit any more; with a counting listener, one copy of each."""
 
     keys: tuple[Hashable, ...]
+    medium: str | None = None
 
 
 class AllBlocksCleared(NamedTuple):
-    """No block can be hit any more."""
+    """No block can be hit any more, in any medium."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared

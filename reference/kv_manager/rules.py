@@ -48,7 +48,8 @@ RULES = {
         "left to compute. A block is announced when it can be hit, not earlier, and a parent before "
         "its children. A key stands for one prefix with its extra key. Several blocks may be announced "
         "in one event or in several. A parent may be removed before its children, and even before "
-        "they are stored."
+        "they are stored. With `tiers` an event names the tier of its blocks as `medium`, and blocks "
+        "that one load brings back are announced behind their parents."
     ),
     15: (
         "With `groups`, a forward over [start, stop) reads, in a full group, all positions below stop; in a "
@@ -58,5 +59,13 @@ RULES = {
         "saves is the state behind each position that may turn out to be its last. A block belongs to one "
         "group at a time, and a state fills its block. Refusals are judged pool by pool: one is right if one "
         "pool is too small. It lowers no count; a refused reservation may raise one, since windows slide first."
+    ),
+    16: (
+        "With `tiers`, a request whose admission was answered with `Loading` holds its slots, and is neither scheduled "
+        "nor read before `ready` has returned a number; it may be aborted or preempted. Then it goes on by `reserve`: "
+        "with a chunk, or with all the rest where `chunk` is not declared. A transfer may end at any time, within a "
+        "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What was submitted before "
+        "`launch` has returned runs in front of the step; who was admitted with a number reads what is loaded in that "
+        "step, if `waits` names the load, which does not fail then."
     ),
 }

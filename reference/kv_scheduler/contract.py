@@ -6,9 +6,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.batch import END_TOKEN, NO_DRAFTS, PAD_DRAFT, Batch, Item
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 from kvlockstep.reference.traits import required, trait
 
 __all__ = [
@@ -98,6 +99,9 @@ class KVSchedulerOptional(Protocol):
 
         None for a block that the tier does not take, or that is on its way there.
         """
+
+    def events(self) -> Iterable[Event]:
+        """Returns the changes to what can be hit since the last call, in order. Those of a tier may be left out."""
 
     def limbo(self) -> int:
         """Slots that no live request holds and that are not available yet. Changes nothing."""
@@ -206,6 +210,12 @@ class SchedulerTraits:
         False,
         "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",
         method="limbo",
+    )
+    event_listener: Literal["set", "counting"] | None = trait(
+        None,
+        'There is `events()` for a listener that keeps a "set" of keys, or one "counting" copies, as in kv_manager. '
+        "`medium` names the tier that has a block, None is the pool; a tier may be left out altogether.",
+        method="events",
     )
     groups: tuple[Group, ...] = trait(
         (),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_scheduler.tier import Tier
-from kvlockstep.reference.kv_scheduler.tiered import HOST, TieredScheduler
+from kvlockstep.reference.kv_manager.tier import HOST, Tier
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 
 class SharedTier(Tier):

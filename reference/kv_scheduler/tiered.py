@@ -10,22 +10,10 @@ import itertools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv_manager.tier import HOST, Block, Key, Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler.tier import Key, Tier
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
-
-HOST = "host"
-
-# The number of a block; with groups (pool, number).
-Block = Any
-
-
-class Store(NamedTuple):
-    """A store in flight: the block that it reads."""
-
-    key: Key
-    block: Block
 
 
 class Load(NamedTuple):

@@ -1,39 +1,5 @@
-"""Transfers of kv_scheduler: whole blocks of KV on their way between the pool and a tier."""
+"""Transfers of kv_scheduler, where adapters of an older layout find them."""
 
-from __future__ import annotations
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
-from collections.abc import Hashable, Sequence
-from typing import Literal, NamedTuple
-
-
-class Transfer(NamedTuple):
-    """Blocks that are copied together: a "store" from the pool to a tier, or a "load" back.
-
-    `pairs` are (source, target), with several pools (pool, source, target). On the side of the pool they are block
-    numbers, slot // block_size; on the side of `tier` they are units, from 0 up to the tier's size. `id` names the
-    transfer until its end has been heard; later it may name another one. `rids` are the requests that a load is for.
-
-    A transfer that is reported right after `schedule` runs behind the batch that `schedule` decided: a store reads what
-    the batch has written. One that is `before` runs in front of that batch. The copy engine takes any time from there
-    on, and the order in which transfers end is nobody's promise.
-    """
-
-    id: Hashable
-    kind: Literal["store", "load"]
-    tier: str
-    pairs: Sequence[tuple[int, int] | tuple[str, int, int]]
-    rids: Sequence[str] = ()
-    before: bool = False
-    after: Sequence[Hashable] = ()
-
-
-class TierUnits(NamedTuple):
-    """The units of one tier, each in one list: `free`, `cached` (a hit may find it) or `storing` (a target of a store).
-
-    `pinned` are those of the `cached` that are not evicted now.
-    """
-
-    free: Sequence[int]
-    cached: Sequence[int]
-    storing: Sequence[int]
-    pinned: Sequence[int] = ()
+__all__ = ["TierUnits", "Transfer"]

@@ -15,9 +15,9 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
-from kvlockstep.reference.kv_scheduler.transfers import Transfer
 
 
 def stored(kind: type[TieredScheduler]) -> SchedulerJudge:

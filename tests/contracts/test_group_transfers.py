@@ -17,13 +17,13 @@ from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
 from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.model import GROUP_SCOPES, SchedulerScope
-from kvlockstep.models.kv_scheduler.places import OfPool, Place
 from kvlockstep.models.requests.groups.memory import WHOLE, GroupMemory
 from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.transfers.places import OfPool, Place
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, VOID
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredPools, TieredStates, TieredWindow
-from kvlockstep.reference.kv_scheduler.transfers import Transfer
 from kvlockstep.targets.validation import misfits
 
 

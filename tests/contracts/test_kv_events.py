@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty.kv_scheduler.events import ForgetsPool
 from kvlockstep.impl.kv_manager.blocks import BlockManager
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.properties.kv_manager.laws import event_consistency
-from kvlockstep.properties.kv_manager.listener import Hit, Listener, Room
+from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Room
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 STORED = BlockStored(("a", "b"), None, (1, 2, 3, 4), 2)
 CHILD = BlockStored(("c",), "b", (5, 6), 2)
@@ -103,6 +109,106 @@ def test_no_more_is_stored_than_is_not_free() -> None:
     assert (
         event_consistency(listener, Room(2)) == "the events leave 3 blocks stored, but by free_now only 2 are not free"
     )
+
+
+def test_a_block_is_known_where_it_is_stored() -> None:
+    listener = listener_of(STORED._replace(medium="host"), BlockStored(("a",), None, (1, 2), 2))
+    assert known(listener, [1, 2, 3, 4, 5]) == 2
+    loading = Hit([1, 2, 3, 4, 5], None, 4, loads=True)
+    assert event_consistency(listener, loading) is None
+    assert event_consistency(listener, loading._replace(cached=2)) is None
+    assert "the events say 2 to 4" in str(event_consistency(listener, loading._replace(cached=0)))
+    listener.apply(BlockRemoved(("b",), "host"))
+    assert "but the events say 2" in str(event_consistency(listener, loading))
+    listener.apply(AllBlocksCleared())
+    assert event_consistency(listener, Room(0, "tier('host')", "host")) is None
+
+
+def test_a_load_reads_what_its_tier_has_announced() -> None:
+    listener = listener_of(STORED)
+    assert event_consistency(listener, Fetched([1, 2], None, "host")) is None, "nobody speaks of this tier"
+    listener.apply(BlockStored(("a",), None, (1, 2), 2, medium="host"))
+    assert event_consistency(listener, Fetched([1, 2], None, "host")) is None
+    assert "loaded from host, where no event" in str(event_consistency(listener, Fetched([1, 2, 3, 4], None, "host")))
+    assert "where no event" in str(event_consistency(listener, Fetched([1, 2], 7, "host")))
+
+
+def test_no_more_is_stored_in_a_tier_than_can_be_hit_there() -> None:
+    listener = listener_of(STORED._replace(medium="host"))
+    assert event_consistency(listener, Room(2, "tier('host')", "host")) is None
+    assert event_consistency(listener, Room(0)) is None, "the pool has nothing"
+    assert "2 blocks stored in host, but by tier('host') only 1" in str(
+        event_consistency(listener, Room(1, "tier('host')", "host"))
+    )
+
+
+def test_what_comes_back_is_announced_behind_its_parent() -> None:
+    child = BlockStored(("b",), "a", (3, 4), 2)
+    listener = listener_of(STORED, BlockRemoved(("a", "b")))
+    assert event_consistency(listener, child) is None, "a parent may be gone"
+    listener.come_back([(None, [1, 2]), (None, [1, 2, 3, 4])])
+    assert "'b', which comes back from a tier before its parent" in str(event_consistency(listener, child))
+    assert event_consistency(listener, child._replace(medium="host")) is None, "that is of the pool only"
+    assert event_consistency(listener, STORED) is None, "both in one event"
+    listener.apply(BlockStored(("a",), None, (1, 2), 2))
+    assert event_consistency(listener, child) is None
+    listener.apply(BlockRemoved(("a",)))
+    assert event_consistency(listener, child) is not None
+    listener.forget_back()
+    assert event_consistency(listener, child) is None
+
+
+def test_a_tier_that_is_removed_from_says_nothing_of_the_pool() -> None:
+    listener = listener_of(STORED, STORED._replace(medium="host"), BlockRemoved(("a", "b"), "host"))
+    assert known(listener, [1, 2, 3, 4, 5]) == 4
+    assert "gives the key 'a' to a second prefix" in str(
+        event_consistency(listener, BlockStored(("a",), None, (9, 9), 2, medium="host"))
+    )
+
+
+def announcing(name: str | None = None) -> Any:
+    """A scheduler that has computed two blocks and stored them; its pool has forgotten them."""
+    made = FAULTS[name].make if name else type("Made", (ForgetsPool,), {})
+    run = SchedulerJudge(made(8, 2, 8, 4), 8, 4)
+    run.add("a", [1, 2, 3, 4, 5], None, 1, None)
+    run.schedule([5])
+    run.update()
+    run.complete_all()
+    run.poll()
+    run.add("b", [1, 2, 3, 4, 5], None, 1, None)
+    run.schedule([5])
+    run.update()
+    return run
+
+
+def test_a_scheduler_hits_what_it_has_announced() -> None:
+    run = announcing()
+    run.complete_all()
+    assert str(run.schedule([5])) == "b[4:5]"
+    assert run.goals_met["announced_hit"] == 1
+    assert run.goals_met["announced_tier"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sched-events-child-first", "comes back from a tier before its parent"),
+        ("sched-events-load-silent", "4 tokens of .* were hit, but the events say 0"),
+    ],
+)
+def test_events_of_what_comes_back(name: str, message: str) -> None:
+    run = announcing(name)
+    with pytest.raises(Divergence, match=message) as found:  # noqa: PT012
+        run.complete_all()
+        run.schedule([5])
+    assert found.value.law == "event_consistency"
+
+
+def test_a_scheduler_without_events_is_not_asked() -> None:
+    assert event_consistency.id not in {law.id for law in KVSchedulerModel.laws_in_play({"accounting": 1})}
+    model = KVSchedulerModel(KVSchedulerModel.scopes[0], TieredScheduler)
+    assert model.judge.listening is None
+    assert event_consistency.id not in model.not_checked()
 
 
 def compute(manager: BlockManager, rid: str, tokens: list[int], extra_key: int | None = None) -> None:

@@ -33,8 +33,8 @@ def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2
     return SchedulerJudge(make(*sizes, 8, 4), 8, 4)
 
 
-# Goals of schedulers with tiers and with groups, see test_transfers.py and test_scheduler_groups.py beside this file.
-OTHERS = {goal.id for goal in KVSchedulerModel.goals if goal.when in {*TIER_GOALS, "groups"}}
+# Goals of schedulers with tiers, groups or events, see test_transfers.py and test_scheduler_groups.py beside this file.
+OTHERS = {goal.id for goal in KVSchedulerModel.goals if goal.when in {*TIER_GOALS, "groups", "event_listener"}}
 BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
 # Those of the module `memory` are faults of the manager beneath, which are tried on kv_manager.
 

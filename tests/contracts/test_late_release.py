@@ -13,9 +13,9 @@ from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 
 def walk(model: Any, factory: Callable[..., Any], steps: int = 6_000) -> Any:

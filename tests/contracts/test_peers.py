@@ -11,8 +11,8 @@ from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
-from kvlockstep.models.kv_scheduler.delivery import Delivery
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.requests.transfers.delivery import Delivery
 from kvlockstep.properties import transfers as laws
 from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler

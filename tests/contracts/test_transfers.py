@@ -23,10 +23,10 @@ from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.properties import transfers as laws
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 # One block is stored, and loaded again, in every order of completion.
 SMALL = (
@@ -281,7 +281,7 @@ class Engine(TieredScheduler):
 
 
 def test_the_adapter_of_the_page_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
+    source, _ = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
     assert len(source.splitlines()) <= 80
     module = ModuleType("my_engine")
     module.__dict__.update(Scheduler=Engine, CopyEngine=object)

@@ -72,6 +72,7 @@ class SitsInStart(KVManager):
         os._exit(7)
 
 
+IN_EACH_PROFILE = ["quick", *(pytest.param(name, marks=pytest.mark.slow) for name in PROFILES if name != "quick")]
 ENDS = {Exits: "the process ended with exit code 0", Crashes: "the process died of SIGSEGV"}
 
 
@@ -81,7 +82,7 @@ def checked(manager, profile, driver, tmp_path, **changes):
     return check_target(target, replace(PROFILES[profile], **quick), directory=tmp_path, drivers=(driver,))
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", IN_EACH_PROFILE)
 @pytest.mark.parametrize("driver", CHECK_DRIVERS)
 @pytest.mark.parametrize("manager", ENDS, ids=lambda manager: manager.__name__)
 def test_a_process_that_ends_is_a_finding_with_the_shortest_trace(manager, driver, profile, tmp_path):
@@ -108,7 +109,7 @@ def test_an_interrupt_that_the_target_raises_is_the_targets(driver, tmp_path):
     assert run.failure.message.startswith("commit raised KeyboardInterrupt")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", IN_EACH_PROFILE)
 @pytest.mark.parametrize("driver", CHECK_DRIVERS)
 def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)

@@ -8,6 +8,7 @@ import pytest
 from places import FAULT_TRACES
 
 from kvlockstep.reference import contracts
+from kvlockstep.reference.kv_scheduler import transfers as older
 from kvlockstep.targets.importing import load
 from kvlockstep.targets.moved import MOVED
 
@@ -43,3 +44,4 @@ def test_adapters_find_the_words_of_the_contracts_in_one_place():
     assert {"BlockStored", "BlockRemoved", "AllBlocksCleared", "InvalidArgument", "KVManagerTarget"} <= set(
         contracts.__all__
     )
+    assert (older.Transfer, older.TierUnits) == (contracts.Transfer, contracts.TierUnits)

@@ -33,8 +33,8 @@ from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.sglang import scheduler as sglang
 from kvlockstep.impl.engines.sglang.host_tier import host_pool
 from kvlockstep.impl.engines.sglang.manager import ENGINE
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_scheduler.contract import Batch
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
 
 PACKAGE = "sglang.srt.mem_cache"
 BARE = (f"{PACKAGE}.hybrid_cache",)

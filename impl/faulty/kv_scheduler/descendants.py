@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_scheduler.tier import Tier
+from kvlockstep.reference.kv_manager.tier import Tier
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 

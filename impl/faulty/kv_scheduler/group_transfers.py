@@ -12,11 +12,11 @@ from kvlockstep.impl.variants.group_transfers import LoadsByGroup, LoadsGroupsIn
 from kvlockstep.reference.kv_manager.groups.contract import Step
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import to_hit
+from kvlockstep.reference.kv_manager.tier import Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler.tier import Tier
-from kvlockstep.reference.kv_scheduler.tiered import Load, Store
+from kvlockstep.reference.kv_scheduler.tiered import Load
 from kvlockstep.reference.kv_scheduler.tiered_groups import Block, TieredPools, TieredStates, TieredWindow
 
 FULL, WINDOW, STATE = range(3)

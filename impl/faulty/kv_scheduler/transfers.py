@@ -9,10 +9,10 @@ from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.kv_scheduler import ResetsInFlight
 from kvlockstep.reference.kv_manager.manager import Key
+from kvlockstep.reference.kv_manager.tier import Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
-from kvlockstep.reference.kv_scheduler.tier import Tier
-from kvlockstep.reference.kv_scheduler.tiered import Load, Store, TieredScheduler
+from kvlockstep.reference.kv_scheduler.tiered import Load, TieredScheduler
 
 
 class OneUnit(TieredScheduler):

@@ -40,6 +40,8 @@ class GroupedJudge(ManagerJudge):
         super().__init__(adapter, memory_of, ask, checks)
 
     def prepare(self) -> None:
+        if self.traits.tiers:
+            raise Divergence(ERROR_CONTRACT.id, "a target declares groups and tiers, which are not judged together")
         self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
         self.kv: GroupMemory = self.memory
         self.listening = None

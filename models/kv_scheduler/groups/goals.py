@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Goal
-from kvlockstep.models.kv_scheduler.places import Block
 from kvlockstep.models.requests.groups import progress
 from kvlockstep.models.requests.groups.memory import Place
+from kvlockstep.models.requests.transfers.places import Block
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge

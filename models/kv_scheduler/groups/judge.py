@@ -20,15 +20,16 @@ from kvlockstep.models.kv_scheduler.groups.items import (
 from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
-from kvlockstep.models.kv_scheduler.places import Block
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
-from kvlockstep.models.kv_scheduler.transfers import Transfers
 from kvlockstep.models.requests.adapter import as_state, not_checked, number
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy, read, read_state, save, write
 from kvlockstep.models.requests.groups.session import of_pool
+from kvlockstep.models.requests.transfers.places import Block
+from kvlockstep.models.requests.transfers.traits import TransferTraits
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import VOID
@@ -50,13 +51,15 @@ class GroupedSchedulerJudge(SchedulerJudge):
             raise Divergence(ERROR_CONTRACT.id, said)
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
+        self.listening = None
         self.groups = GroupQuestions(self.adapter, traits)
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
         self.places = GroupPlaces(self.kv, self.groups.pools, max(group.block_size for group in traits.groups))
         if traits.tiers:
-            self.transfers = Transfers(self.adapter, traits, self.places, self.checks, self.goals_met)
+            known = TransferTraits.of(traits)
+            self.transfers = Transfers(self.adapter, known, self.places, self.checks, self.goals_met)
 
     @property
     def sizes(self) -> list[int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from kvlockstep.models.kv_scheduler.places import Block, OfPool, Place, Places
 from kvlockstep.models.requests.groups.memory import FREED, NOBODY, NOTHING, REST, WHOLE, Content, GroupMemory
+from kvlockstep.models.requests.transfers.places import Block, OfPool, Place, Places
 from kvlockstep.reference.kv.memory import LOST, VOID
 
 

@@ -19,7 +19,7 @@ from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
-    from kvlockstep.models.kv_scheduler.places import Block
+    from kvlockstep.models.requests.transfers.places import Block
 
 
 def settle(judge: GroupedSchedulerJudge) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.slot_memory import LEFT_BY_TRANSFERS
-from kvlockstep.properties.kv_manager.laws import Cell
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, Provenance
 from kvlockstep.reference.kv_manager.groups.contract import Group
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
-from kvlockstep.reference.kv_scheduler.tier import Tier
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv_manager.tier import Tier
 
 TIER = "connector"
 

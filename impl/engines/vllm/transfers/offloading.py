@@ -23,7 +23,7 @@ from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.tier import cpu
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 BARE = ("vllm.distributed.kv_transfer.kv_connector.v1.offloading",)
 STUBS = (

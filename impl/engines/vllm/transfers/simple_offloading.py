@@ -26,7 +26,7 @@ from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector"
 BARE = ("vllm.v1.simple_kv_offload",)

@@ -1,31 +1,32 @@
-"""Transfers under a kv_scheduler: what it has submitted, what it has heard of, and what must hold in between."""
+"""Transfers under a target: what it has submitted, what it has heard of, and what must hold in between."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.kv_scheduler.copy_engine import STEPS_TO_SUBMIT, CopyEngine
-from kvlockstep.models.kv_scheduler.places import Block, Place, Places
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered, number, taken
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine, Moving
+from kvlockstep.models.requests.transfers.places import Block, Place, Places
+from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
+from kvlockstep.properties.kv_manager.listener import Fetched
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import POISON
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import Transfer
 
 # A transfer that is in flight for so many batches has been starved.
 LONG = 3
 
 
 class Transfers(CopyEngine):
-    """The transfers of one scheduler, and the memory of its tiers. Methods raise Divergence if a law does not hold."""
+    """The transfers of one target, and the memory of its tiers. Methods raise Divergence if a law does not hold."""
 
     def __init__(
-        self, adapter: Any, traits: SchedulerTraits, places: Places, checks: Checks, goals_met: Counter[str]
+        self, adapter: Any, traits: TransferTraits, places: Places, checks: Checks, goals_met: Counter[str]
     ) -> None:
         super().__init__(adapter, traits, places, checks, goals_met)
         self._polls = 0
@@ -34,20 +35,26 @@ class Transfers(CopyEngine):
         self.quiet = True
 
     def submitted(self) -> list[Transfer]:
-        """Asks what the scheduler has submitted since the last time."""
+        """Asks what the target has submitted since the last time."""
         found = answered(self._adapter.transfers)
         return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
 
-    def launched(self, names: list[str], blocks: set[Block]) -> None:
-        """A batch is in flight that reads and writes `blocks`."""
+    def launched(self, names: list[str], blocks: set[Block], starts: Iterable[tuple[str, int]] = ()) -> None:
+        """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self._traits.in_steps
         self.delivery.step()
         for moving in self.moving.values():
             moving.batches += 1
             self._goals_met["starved"] += moving.batches == LONG
+        for name, hit in starts:
+            self.started(name, hit)
         if names:
             self._loads.clear()
+
+    def started(self, name: str, hit: int) -> None:
+        """A request begins with a hit of so many tokens."""
+        self._goals_met["part_loaded"] += 0 < len(self.loaded_for(name)) < hit // self._traits.block_size
 
     def loaded_for(self, name: str) -> set[Block]:
         """Returns the blocks that were loaded for a request that starts now, and forgets them."""
@@ -64,24 +71,27 @@ class Transfers(CopyEngine):
         return failed
 
     def failed(self) -> set[str]:
-        """Returns the requests whose load has failed, which the scheduler hears of at the next poll at the latest."""
+        """Returns the requests whose load has failed, which the target hears of at the next poll at the latest."""
         return {rid for moving in self.moving.values() if moving.failed for rid in moving.transfer.rids}
 
-    def gone(self, name: str) -> None:
-        """A request is aborted."""
+    def gone(self, name: str, goal: str | None = "abort_loading") -> None:
+        """A request ends or is preempted, wherever it is; `goal` counts those that a load is for."""
         self._polls = 0
-        self._goals_met["abort_loading"] += any(name in moving.transfer.rids for moving in self.moving.values())
+        if goal is not None:
+            self._goals_met[goal] += any(name in moving.transfer.rids for moving in self.moving.values())
         self._loads.clear()
 
     def heard(self) -> None:
-        """The scheduler has had the chance to hear of everything that it was told."""
+        """The target has had the chance to hear of everything that it was told."""
         self._polls += 1
         self.delivery.step()
         self._stepped = self._traits.in_steps
         self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
+        self._fresh_loads.clear()
+        self._ended_loads.clear()
 
     def unpoisoned(self, free: list[Any]) -> list[Any]:
-        """Returns the free list without what a transfer still reads: a scheduler may fence what it has freed.
+        """Returns the free list without what a transfer still reads: a target may fence what it has freed.
 
         With `in_steps` it may even submit a store of what it has freed in the step before.
         """
@@ -112,10 +122,13 @@ class Transfers(CopyEngine):
         for name, missing in self.delivery.due():
             self._checks.check(laws.delivery, name, missing, self._traits.block_size)
         views = {name: self._view(name) for name in self._sizes}
+        owners: dict[str | None, dict[str, set[Any]]] = {None: {"free": free_blocks}} if unlanded else {}
+        for name, view in views.items() if unlanded else ():
+            owners[name] = {"free": set(view.free), "cached": set(view.cached)}
         for moving in unlanded:
             for place in moving.targets:
                 # One evaluation for all that are right, below: this runs at every step.
-                if owner := _owner(place, free_blocks, views):
+                if owner := next((who for who, units in owners[place.tier].items() if place.unit in units), ""):
                     self._checks.check(laws.target_owned, str(moving), str(place), owner)
         for moving in self.unended:
             if moving.transfer.kind == "store":
@@ -132,9 +145,34 @@ class Transfers(CopyEngine):
             self._checks.check(laws.quiescence, pinned, limbo)
         return reserved
 
+    def limbo(self, held: Set[Block]) -> int:
+        """Returns how many slots nobody holds that are not available yet: as the target says, or at most so many."""
+        if self._traits.late_release:
+            return number(self._adapter.limbo)
+        return len(self.unheard(held)) * self._traits.block_size
+
     def unheard(self, held: Set[Block]) -> set[Block]:
         """Returns the blocks that nobody holds and that need not be available before the end of a transfer is heard."""
         return {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None} - held
+
+    def came_back(self) -> list[list[tuple[int | None, Sequence[int]]]]:
+        """Returns the loads that have ended well since the last poll, each with the prefixes of its blocks."""
+        return [self._prefixes(moving) for moving in self._ended_loads]
+
+    def fetched(self) -> list[Fetched]:
+        """Returns what the loads read that have started since the last time, but for what others have filled."""
+        fresh, self._fresh_loads = self._fresh_loads, []
+        loads = [moving for moving in fresh if moving.transfer.tier != self._traits.peer]
+        return [Fetched(tokens, key, m.transfer.tier) for m in loads for key, tokens in self._prefixes(m)]
+
+    def cached(self) -> dict[str, int]:
+        """Returns for each tier how many units a hit may find."""
+        return {name: len(self._view(name).cached) for name in self._sizes}
+
+    def _prefixes(self, moving: Moving) -> list[tuple[int | None, Sequence[int]]]:
+        """The extra key and all tokens up to the end of each block that is KV."""
+        found = (self.places.prefix(content) for content in moving.contents)
+        return [prefix for prefix in found if prefix is not None]
 
     def losable(self) -> list[Place]:
         """Returns the units that a hit may find, and that nothing reads: their tier may lose them."""
@@ -143,7 +181,7 @@ class Transfers(CopyEngine):
         return [place for place in found if place in stored and place not in lost and not self._is_read(place)]
 
     def offered(self, units: Sequence[int | None], blocks: Sequence[Sequence[int]]) -> None:
-        """Somebody else has filled units of the peer with these blocks, as far as the scheduler has taken them."""
+        """Somebody else has filled units of the peer with these blocks, as far as the target has taken them."""
         for unit, stamps in zip(units, blocks, strict=True):
             if unit is None:
                 continue
@@ -177,11 +215,3 @@ class Transfers(CopyEngine):
         """What the fingerprint of a state has of them."""
         kinds = [(m.transfer.kind, *m.sources, *m.targets, m.landed, m.told, m.stale) for m in self.moving.values()]
         return tuple(kinds), self.places.state(), tuple(tuple(map(tuple, self._view(name))) for name in self._sizes)
-
-
-def _owner(place: Place, free_blocks: set[Block], views: dict[str, TierUnits]) -> str:
-    """Whose a target is, if it is not its transfer's."""
-    if place.tier is None:
-        return "free" if place.unit in free_blocks else ""
-    view = views[place.tier]
-    return "free" if place.unit in view.free else "cached" if place.unit in view.cached else ""

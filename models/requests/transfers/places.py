@@ -1,4 +1,4 @@
-"""Places of KV under a kv_scheduler with tiers, and what stands in each: blocks of a pool, units of a tier."""
+"""Places of KV under a target with tiers, and what stands in each: blocks of a pool, units of a tier."""
 
 from __future__ import annotations
 
@@ -78,6 +78,10 @@ class Places:
         """The block and the unit of a pair of a transfer. Raises ValueError or TypeError for what is no pair."""
         source, target = pair
         return (target, source) if load else (source, target)
+
+    def prefix(self, content: Any) -> tuple[int | None, Sequence[int]] | None:
+        """The extra key and all tokens up to the end of a content; None if it is no KV."""
+        return self._memory.history(content[-1]) if content[-1] > UNWRITTEN else None
 
     def cells(self, place: Place) -> Any:
         """The cells of a block: here the slots."""

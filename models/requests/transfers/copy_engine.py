@@ -1,7 +1,7 @@
-"""The copy engine under a kv_scheduler, which the judge owns: what is in flight, and the laws of what it copies.
+"""The copy engine under a target, which the judge owns: what is in flight, and the laws of what it copies.
 
-The scheduler starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
-the scheduler hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
+The target starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
+the target hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.kv_scheduler.delivery import Delivery
-from kvlockstep.models.kv_scheduler.places import Block, Place, Places
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.delivery import Delivery
+from kvlockstep.models.requests.transfers.places import Block, Place, Places
+from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.properties.transfers import Source
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, VOID
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
-from kvlockstep.reference.kv_scheduler.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 # With `in_steps` nothing is left to submit after so many steps without a batch.
 STEPS_TO_SUBMIT = 2
@@ -29,10 +29,10 @@ STEPS_TO_SUBMIT = 2
 
 @dataclass
 class Moving:
-    """A transfer whose end the scheduler has not heard of.
+    """A transfer whose end the target has not heard of.
 
     `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the scheduler can hear of its end; after the next poll it has heard. It is `stale` if a reset came
+    when the target can hear of its end; after the next poll it has heard. It is `stale` if a reset came
     since its start. `batches` counts those scheduled since. Only the first `readable` of its sources are there; the
     next one was lost in its tier.
     """
@@ -57,17 +57,17 @@ class Moving:
 
 
 class CopyEngine:
-    """The transfers of one scheduler that are in flight, between `places`, whose contents it does not look into.
+    """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
 
     Methods raise Divergence if a law does not hold.
     """
 
     def __init__(
-        self, adapter: Any, traits: SchedulerTraits, places: Places, checks: Checks, goals_met: Counter[str]
+        self, adapter: Any, traits: TransferTraits, places: Places, checks: Checks, goals_met: Counter[str]
     ) -> None:
         self._adapter, self._traits, self.places = adapter, traits, places
         self._checks, self._goals_met = checks, goals_met
-        self._sizes = traits.tiers or {}
+        self._sizes = traits.tiers
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
         self._offered: set[Place] = set()
@@ -79,6 +79,8 @@ class CopyEngine:
         self.failed_unheard: list[Hashable] = []
         self.void_cells: set[Any] = set()
         self.moving: dict[Hashable, Moving] = {}
+        self._fresh_loads: list[Moving] = []
+        self._ended_loads: list[Moving] = []
 
     @property
     def unended(self) -> list[Moving]:
@@ -92,7 +94,7 @@ class CopyEngine:
             self._start(self._placed(transfer), live)
 
     def wait(self, lost: int | None = None) -> None:
-        """The worker waits for what the scheduler names. By that the scheduler hears nothing; its own loads end.
+        """The worker waits for what the target names. By that the target hears nothing; its own loads end.
 
         The first of these fails with `lost` blocks written, if that is not None.
         """
@@ -120,7 +122,7 @@ class CopyEngine:
         return own
 
     def _fail_own(self, moving: Moving, written: int) -> None:
-        """A load that the batch waits for fails; the scheduler hears of it when the batch is back."""
+        """A load that the batch waits for fails; the target hears of it when the batch is back."""
         self._goals_met["own_load_fails"] += 1
         self.void_cells.update(cell for place in moving.targets[written:] for cell in self.places.cells(place))
         self.failed_unheard.append(moving.transfer.id)
@@ -150,6 +152,7 @@ class CopyEngine:
             written = moving.readable if written is None else min(written, moving.readable)
         if written is None:
             self._goals_met[moving.transfer.kind] += 1
+            self._ended_loads += [moving] if moving.transfer.kind == "load" else []
         else:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
             self._goals_met["torn"] += written > 0
@@ -178,12 +181,13 @@ class CopyEngine:
             check(laws.failure_visible, source)
             if transfer.kind == "load":
                 check(laws.backed, str(moving), str(place), self._lacking(place, content))
+        others = [other for other in self.unended if not other.landed]
         for place in moving.targets:
-            for other in self.unended:
-                owned = place in other.targets and not other.landed
-                check(laws.target_owned, str(moving), str(place), f"a target of {other}" * owned)
-                read = place in other.sources and not other.landed
-                check(laws.source_stable, str(other), str(place), f"{moving} overwrites it" * read)
+            # One evaluation where nothing is wrong: many transfers may be in flight.
+            owner = next((f"a target of {other}" for other in others if place in other.targets), "")
+            check(laws.target_owned, str(moving), str(place), owner)
+            read = next((str(other) for other in others if place in other.sources), "")
+            check(laws.source_stable, read, str(place), f"{moving} overwrites it" * bool(read))
             if transfer.kind == "load" and not self._traits.ordered:
                 batch = next((names for names, blocks, _ in self._batches if place.unit in blocks), [])
                 check(laws.stream_order, str(moving), place.unit, batch)
@@ -197,6 +201,7 @@ class CopyEngine:
             self._loaded[rid] = before.union(place.unit for place in moving.targets)
         self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
         self.moving[transfer.id] = moving
+        self._fresh_loads += [moving] if transfer.kind == "load" else []
 
     def _land(self, moving: Moving, written: int) -> None:
         """The bytes of the first `written` pairs arrive; the others hold garbage from now on."""

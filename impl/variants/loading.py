@@ -1,0 +1,164 @@
+"""kv_managers with a tier that are right and do something unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Any
+
+from kvlockstep.impl.kv_manager.fenced import FencedManager
+from kvlockstep.reference.kv.transfers import Loading, TierUnits
+from kvlockstep.reference.kv_manager.announcer import Announcer
+from kvlockstep.reference.kv_manager.events import Event
+from kvlockstep.reference.kv_manager.manager import Key, KVManager
+from kvlockstep.reference.kv_manager.tier import HOST
+from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
+
+
+class HearsAtOnce(TieredManager):
+    """Takes in the end of a transfer when it is told, and waits for no poll."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        super().complete(id, ok)
+        self.poll()
+
+
+class LoadsInStep(TieredManager):
+    """Answers with the whole hit, and loads in the step that reads it: the worker waits for the load."""
+
+    fails = "stores"
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Any:
+        said = super().admit(rid, tokens, extra_key, n)
+        if not isinstance(said, Loading):
+            return said
+        self._live[rid].computed = said.cached
+        return said.cached
+
+    def waits(self) -> Collection[Hashable]:
+        return list(self._loads)
+
+    def _end_load(self, load: Load, ok: bool) -> None:
+        computed = load.request.computed
+        super()._end_load(load, ok)
+        load.request.computed = computed
+
+
+class WritesBack(FencedManager):
+    """Stores a block when it is evicted, and waits for the store before the block is written."""
+
+    def commit(self, rid: str, n: int) -> None:
+        KVManager.commit(self, rid, n)
+
+    def _evict(self, block: int) -> None:
+        key = self._key_of[block]
+        super()._evict(block)
+        if not self._tier.knows(key):
+            self._store(key, block)
+
+
+class DropsEveryThirdStore(TieredManager):
+    """A tier that has no time for every third store."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        super().__init__(blocks, block_size)
+        self._offered = 0
+
+    def _store(self, key: Key, block: int) -> None:
+        self._offered += 1
+        if self._offered % 3:
+            super()._store(key, block)
+
+
+class SaysNothingOfLimbo(TieredManager):
+    """Has no `limbo()`, so the judge allows for the blocks of every transfer whose end was not heard."""
+
+    late_release = False
+
+
+class ResetsInFlight(TieredManager):
+    """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
+
+    reset_in_flight = True
+
+    def reset(self) -> None:
+        # Of each transfer from before a reset the blocks and the units that it uses.
+        forgotten: dict[Hashable, tuple[list[int], list[int]]] = dict(getattr(self, "_forgotten", {}))
+        for id, store in getattr(self, "_stores", {}).items():
+            forgotten[id] = [store.block], [self._tier._storing[store.key]]
+        for id, load in getattr(self, "_loads", {}).items():
+            forgotten[id] = load.blocks, load.units
+        self._forgotten = forgotten
+        super().reset()
+        for blocks, units in forgotten.values():
+            for block in blocks:
+                self._free.remove(block)
+                self._refs[block] = 1
+            self._tier._free = [unit for unit in self._tier._free if unit not in units]
+
+    def poll(self) -> None:
+        for id in [id for id, _ in self._completed if id in self._forgotten]:
+            blocks, units = self._forgotten.pop(id)
+            for block in blocks:
+                self._drop(block)
+            self._tier._free += [unit for unit in units if unit not in self._withheld_units()]
+            self._completed = [done for done in self._completed if done[0] != id]
+        super().poll()
+
+    def tier(self, name: str) -> TierUnits:
+        units = super().tier(name)
+        return units._replace(storing=[*units.storing, *self._withheld_units()])
+
+    def _pinned(self) -> set[int]:
+        return super()._pinned().union(*(blocks for blocks, _ in self._forgotten.values()))
+
+    def _withheld_units(self) -> set[int]:
+        """The units of forgotten transfers; several loads may read the same one."""
+        return {unit for _, units in self._forgotten.values() for unit in units}
+
+
+class AnnouncesTiers(TieredManager):
+    """Sends events of the pool and of the tier."""
+
+    event_listener = "set"
+    announcer_type = Announcer
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self._announcer = self.announcer_type(block_size)
+        super().__init__(blocks, block_size)
+
+    def reset(self) -> None:
+        super().reset()
+        self._events: list[Event] = []
+        self._announcer.clear()
+
+    def poll(self) -> None:
+        self._notice()
+        super().poll()
+
+    def events(self) -> list[Event]:
+        self._notice()
+        events, self._events = self._events, []
+        return events
+
+    def _evict(self, block: int) -> None:
+        self._notice()
+        super()._evict(block)
+
+    def _store(self, key: Key, block: int) -> None:
+        self._notice()
+        super()._store(key, block)
+
+    def _notice(self) -> None:
+        """Before something goes, what has come: else a child could stand behind a parent that nobody heard of."""
+        self._events += self._announcer.changes({None: self._cached, HOST: self._tier._cached})
+
+
+LOADING_VARIANTS: dict[str, Any] = {
+    "hears-at-once": HearsAtOnce,
+    "loads-in-step": LoadsInStep,
+    "writes-back": WritesBack,
+    "drops-stores": DropsEveryThirdStore,
+    "says-nothing-of-limbo": SaysNothingOfLimbo,
+    "resets-in-flight": ResetsInFlight,
+    "announces-tiers": AnnouncesTiers,
+}

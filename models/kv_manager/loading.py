@@ -1,0 +1,135 @@
+"""Operations of a kv_manager with tiers: what is loaded for an admission, and transfers that end and are heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from kvlockstep.models.core.op import require
+from kvlockstep.models.kv_manager.goals import notice_hit
+from kvlockstep.models.kv_manager.one_table import OneTable
+from kvlockstep.models.requests.adapter import answered
+from kvlockstep.models.requests.answers import DONE, Answer
+from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.transfers.copy_engine import Moving
+from kvlockstep.models.requests.transfers.ends import EndsTransfers
+from kvlockstep.properties.kv_manager import laws, loading
+from kvlockstep.properties.kv_manager.listener import Hit
+from kvlockstep.reference.kv.transfers import Loading
+
+
+class LoadingOperations(OneTable, EndsTransfers):
+    """The operations of a trace that only a target with tiers has, and what the other ones need of its transfers.
+
+    A request in `loading` holds its slots. It is neither scheduled nor read before `ready` says that its loads have
+    ended; until then it may be aborted or preempted.
+    """
+
+    def poll(self) -> Answer:
+        """The manager takes in what has ended."""
+        require(self.allows("poll"))
+        answered(self.adapter.poll)
+        self.tiered().heard()
+        self.settle()
+        return DONE
+
+    def ready(self, name: str) -> Answer:
+        """A request that loads is asked for; once it is ready it goes on behind what was loaded."""
+        require(self.allows("ready") and name in self.loading)
+        request, transfers = self.loading[name], self.tiered()
+        answer = answered(self.adapter.ready, name)
+        self.follow_transfers()
+        self.checks.check(
+            loading.load_ends, name, answer is None, [str(moving) for moving in transfers.moving.values()]
+        )
+        if answer is None:
+            self.settle()
+            return Answer(text="still loading")
+        cached = self.hit_of(request, answer, "ready")
+        self.checks.check(loading.promise_kept, name, cached, request.hit, name in self.doubtful)
+        self.goals_met["ready_less"] += cached < request.hit
+        transfers.started(name, cached)
+        self.live[name] = self.loading.pop(name)
+        request.computed = request.hit = cached
+        request.loaded = True
+        notice_hit(self.goals_met, request, self.traits.block_size)
+        self.settle()
+        return Answer(cached=cached)
+
+    def wait_for_loads(self, request: Request, said: Loading) -> Answer:
+        """An admission is granted whose request waits for what is loaded."""
+        request.hit = self.hit_of(request, said.cached, "admit")
+        if self.listening is not None:
+            self.listening.compare(Hit(request.tokens, request.extra_key, request.hit, loads=True))
+        self.loading[request.name] = request
+        self.saw_loading = True
+        self.doubtful.discard(request.name)
+        if any(moving.failed for moving in self.tiered().moving.values()):
+            # It may count on a transfer whose failure the manager has not heard of.
+            self.doubtful.add(request.name)
+        if not self.scheduled:
+            self.admitting = False
+            self.settle()
+        return Answer(text=f"loading {request.hit}")
+
+    def copy_and_launch(self, due: Sequence[Any]) -> None:
+        """Makes the copies of a step and launches it; the worker waits for what it must before anything is written."""
+        transfers = self.transfers
+        if transfers is None:
+            self.copy(due)
+            answered(self.adapter.launch)
+            return
+        answered(self.adapter.launch)
+        self.follow_transfers()
+        transfers.wait()
+        for name in self.scheduled:
+            request = self.live[name]
+            table = self.tables.entries(name)
+            transfers.check_writes(name, self._blocks(table[request.computed : request.computed + request.pending]))
+        starts = [(name, self.live[name].hit) for name in self.scheduled if self.live[name].admitted]
+        transfers.launched(list(self.scheduled), set(), starts)
+        self.goals_met["load_beside"] += bool(self.loading)
+        self.copy_apart(due)
+
+    def copy_apart(self, due: Sequence[Any], when: str = "") -> None:
+        """Makes copies, which write to no block of a transfer that has not landed."""
+        if self.transfers is not None:
+            self.transfers.check_writes("a copy", self._blocks([target for _, target in due]))
+        self.copy(due, when)
+
+    def gone(self, name: str, goal: str = "abort_loading") -> Request:
+        """A request holds nothing any more; `goal` counts those that a load is for."""
+        request = self.loading.pop(name, None)
+        if self.transfers is not None:
+            self.transfers.gone(name, goal if request else None)
+        return request or self.live.pop(name)
+
+    def loads_for(self, name: str) -> bool:
+        """Returns whether something is being loaded for a request."""
+        return self.transfers is not None and name in self.transfers.loading()
+
+    def settle_behind(self) -> None:
+        # Within a step nobody asks for tables (rule 3).
+        if self.scheduled:
+            self.follow_transfers()
+        else:
+            self.settle()
+
+    def may_fail(self, moving: Moving) -> bool:
+        # Who was admitted with a plain answer reads what is loaded in this step: it cannot do without.
+        return super().may_fail(moving) and not any(rid in self.live for rid in moving.transfer.rids)
+
+    def _end(self, moving: Moving, written: int | None) -> Answer:
+        if written is not None:
+            self.doubtful.update(self.loading)
+        return super()._end(moving, written)
+
+    def hit_of(self, request: Request, answer: Any, said: str) -> Any:
+        """Takes the number of cached tokens that a method returned. Raises Divergence if it cannot be."""
+        cached: Any = index(answer) if hasattr(answer, "__index__") and not isinstance(answer, bool) else answer
+        self.checks.check(laws.hit_bounds, cached, len(request.tokens), said)
+        return cached
+
+    def _blocks(self, slots: Sequence[int]) -> list[int]:
+        return list(dict.fromkeys(slot // self.traits.block_size for slot in slots))

@@ -1,0 +1,80 @@
+"""Block events of a target, beside its hits and its loads (rule 14 of kv_manager)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.adapter import events
+from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.transfers import Transfers
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Room
+from kvlockstep.properties.law import verdict
+from kvlockstep.reference.kv_manager.contract import BlockRemoved
+
+
+class Listening:
+    """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
+
+    def __init__(self, adapter: Any, listener: Listener, checks: Checks, goals_met: Counter[str]) -> None:
+        self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
+        self._unannounced: str | None = None
+
+    def listen(self) -> None:
+        """Takes in the events since the last time, each checked against those before it."""
+        for event in events(self._adapter.events):
+            self._take(event)
+
+    def moments(self, facts: Sequence[Hit | Fetched]) -> None:
+        """Takes in the events since the last time. Each fact must be right at some moment among them.
+
+        One call of a scheduler makes several admissions, and evicts in between.
+        """
+        law = self._checks.of(laws.event_consistency)
+        self._checks.evaluated[law.id] += len(facts)
+        left = [(fact, wrong) for fact in facts if (wrong := verdict(law, self._listener, fact))]
+        for event in events(self._adapter.events):
+            self._take(event)
+            left = [(fact, wrong) for fact, wrong in left if verdict(law, self._listener, fact)]
+        self._goals_met["announced_hit"] += any(isinstance(fact, Hit) and fact.cached for fact in facts)
+        # Its content is read in the forward: if that is wrong as well, the content is the better finding.
+        self._unannounced = self._unannounced or next((wrong for _, wrong in left), None)
+
+    def between(self, transfers: Transfers | None, *rooms: Room) -> None:
+        """Takes in the events since the last time, and compares them with `rooms` and with what was loaded."""
+        if transfers is None:
+            self.moments(())
+        else:
+            back = transfers.came_back()
+            for blocks in back:
+                self._listener.come_back(blocks)
+            self.moments(transfers.fetched())
+            if not back:
+                self._listener.forget_back()
+            rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in transfers.cached().items()))
+        for room in rooms:
+            self._checks.check(laws.event_consistency, self._listener, room)
+
+    def compare(self, hit: Hit) -> None:
+        """Checks a hit against the events; one that is too long is kept for `raise_unannounced`."""
+        self._goals_met["announced_hit"] += hit.cached > 0
+        wrong = verdict(self._checks.of(laws.event_consistency), self._listener, hit)
+        # Its content is read in the forward: if that is wrong as well, the content is the better finding.
+        if wrong is not None and hit.cached > self._listener.known(hit):
+            self._unannounced = self._unannounced or wrong
+        else:
+            self._checks.check(laws.event_consistency, self._listener, hit)
+
+    def raise_unannounced(self) -> None:
+        """Raises Divergence if a hit was longer than the events said, and its content right."""
+        if self._unannounced is not None:
+            raise Divergence(laws.event_consistency.id, self._unannounced)
+
+    def _take(self, event: Any) -> None:
+        self._checks.check(laws.event_consistency, self._listener, event)
+        self._listener.apply(event)
+        self._goals_met["announced_removal"] += isinstance(event, BlockRemoved)
+        self._goals_met["announced_tier"] += getattr(event, "medium", None) is not None

@@ -1,0 +1,62 @@
+"""Commands of the models of targets with tiers: which transfer ends next, and when none does for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvlockstep.models.core.op import Op, Pick, command, one_in, require
+from kvlockstep.models.requests.transfers.copy_engine import Moving
+
+
+class TransferCommands:
+    """A part of a model. The model names the commands again in its body, where their place is in its table."""
+
+    judge: Any
+    scope: Any
+    _starved = 0
+
+    @command(6, needs="tiers")
+    def complete(self, pick: Pick) -> Op:
+        """A transfer ends, or all of them do."""
+        require(self._patient(pick))
+        if not self.scope.exhaustive and one_in(4, pick):
+            return Op("complete_all")
+        return Op("complete", transfer=self._transfer(pick))
+
+    @command(1, needs="tiers")
+    def fail(self, pick: Pick) -> Op:
+        """A transfer fails."""
+        n = self._transfer(pick)
+        require(self.judge.may_fail(self._unended()[n]))
+        return Op("fail", transfer=n)
+
+    @command(1, needs="tiers")
+    def tear(self, pick: Pick) -> Op:
+        """A load fails after its first blocks."""
+        n = self._transfer(pick)
+        moving = self._unended()[n]
+        require(self.judge.may_fail(moving) and moving.transfer.kind == "load")
+        return Op("tear", transfer=n, written=pick(range(1, len(moving.targets))))
+
+    @command(3, needs="tiers")
+    def poll(self, pick: Pick) -> Op:
+        """The target takes in what has ended."""
+        return Op("poll")
+
+    def _unended(self) -> list[Moving]:
+        return self.judge.transfers.unended if self.judge.transfers else []
+
+    def _transfer(self, pick: Pick) -> int:
+        """A transfer in flight: any, more often the oldest or the last one."""
+        n = len(self._unended())
+        numbers = [*range(n)] if self.scope.exhaustive or not n else [0, n - 1, *range(n)]
+        return int(pick(numbers))
+
+    def _patient(self, pick: Pick) -> bool:
+        """Decides whether a transfer may end: now and then none does for a while, which is where things race."""
+        if self.scope.exhaustive:
+            return True
+        if self._starved == 0:
+            self._starved = pick((1, 1, 1, 2, 6))
+        self._starved -= 1
+        return self._starved == 0

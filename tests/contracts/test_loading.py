@@ -1,0 +1,285 @@
+"""A kv_manager that loads inside admission: who waits, what may happen meanwhile, and who goes on with what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from driving import explore, random_walk
+from places import DOCS
+
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.faulty.kv_manager.loading import ForgetsPool
+from kvlockstep.impl.kv_manager.fenced import FencedManager
+from kvlockstep.impl.variants.loading import LOADING_VARIANTS
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.op import NotEnabled
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_manager.judge import ManagerJudge
+from kvlockstep.models.kv_manager.model import TIER_SCOPES
+from kvlockstep.models.requests.slot_memory import SlotMemory
+from kvlockstep.properties.kv_manager import loading as laws
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.kv.transfers import Loading
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.tiered import TieredManager
+from kvlockstep.runs.record import record
+from kvlockstep.runs.request_player import play
+
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:
+    with Watchdog(5.0).watching() as watchdog:
+        return random_walk(KVManagerModel, factory, seed=seed, watchdog=watchdog, steps=steps)
+
+
+def judge(make: Callable[..., Any] = ForgetsPool, blocks: int = 8) -> ManagerJudge:
+    return ManagerJudge(make(blocks, 2), SlotMemory)
+
+
+def stored(make: Callable[..., Any] = ForgetsPool, blocks: int = 8) -> ManagerJudge:
+    """A request has come and gone, and its two blocks are in the tier only."""
+    run = judge(make, blocks)
+    run.admit("a", PROMPT, None, 5)
+    run.forward(None, [], None)
+    run.finish("a")
+    run.complete_all()
+    run.poll()
+    return run
+
+
+def loading(make: Callable[..., Any] = ForgetsPool) -> ManagerJudge:
+    """The same prompt comes again, and waits for its load."""
+    run = stored(make)
+    assert str(run.admit("b", PROMPT, None, 5)) == "loading 4"
+    return run
+
+
+@pytest.mark.parametrize("manager", [TieredManager, FencedManager, LOADING_VARIANTS["loads-in-step"]])
+def test_every_order_of_completion_in_a_small_scope(manager: Callable[..., Any]) -> None:
+    assert KVManagerModel.small_scopes_of(manager)[0] in TIER_SCOPES
+    with Watchdog(5.0).watching() as watchdog:
+        outcome = explore(KVManagerModel, manager, *TIER_SCOPES, watchdog=watchdog, max_depth=8)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["load"] > 0
+
+
+def test_who_loads_goes_on_behind_what_was_loaded() -> None:
+    run = loading()
+    assert str(run.ready("b")) == "still loading"
+    assert str(run.complete(0)) == "load 2 landed"
+    assert str(run.ready("b")) == "still loading", "nothing was polled"
+    run.poll()
+    assert str(run.ready("b")) == "cached 4"
+    run.chunk("b", 1)
+    run.forward(None, [], None)
+    assert run.live["b"].computed == 5
+
+
+def test_who_loads_is_neither_scheduled_nor_finished() -> None:
+    run = loading()
+    for operation in (
+        lambda: run.chunk("b", 1),
+        lambda: run.decode("b", 1, []),
+        lambda: run.finish("b"),
+        lambda: run.fork("b", "c"),
+        run.reset,
+        lambda: run.ready("a"),
+        lambda: run.withdraw("b"),
+    ):
+        with pytest.raises(NotEnabled):
+            operation()
+    assert list(run.loading) == ["b"]
+
+
+def test_what_could_not_be_loaded_is_computed() -> None:
+    run = loading()
+    run.tear(0, 1)
+    run.poll()
+    assert str(run.ready("b")) == "cached 0"
+    run.chunk("b", 5)
+    run.forward(None, [], None)
+    assert run.live["b"].computed == 5
+
+
+def test_a_request_without_chunks_takes_the_rest_at_once() -> None:
+    run = loading(type("Whole", (ForgetsPool,), {"chunk": False}))
+    run.complete(0)
+    run.poll()
+    assert not run.allows("chunk")
+    run.ready("b")
+    assert run.allows("chunk")
+    run.chunk("b", 1)
+    assert not run.allows("chunk")
+
+
+@pytest.mark.parametrize("way", ["abort", "preempt"])
+def test_the_target_of_a_load_stays_its_own_when_its_request_is_gone(way: str) -> None:
+    run = loading()
+    getattr(run, way)("b")
+    assert (run.adapter.limbo(), run.avail) == (4, 12)
+    run.complete(0)
+    assert run.avail == 12
+    run.poll()
+    assert (run.adapter.limbo(), run.avail) == (0, 16)
+
+
+def test_a_request_that_was_preempted_does_not_go_on_by_its_earlier_load() -> None:
+    run = loading()
+    run.preempt("b")
+    run.complete(0)
+    assert str(run.resume("b", 5)) == "loading 4"
+    run.poll()
+    assert str(run.ready("b")) == "still loading"
+
+
+def test_transfers_end_within_a_step_and_are_heard_of_between_steps() -> None:
+    run = loading()
+    run.admit("c", [9], None, 1)
+    run.complete(0)
+    for operation in (run.poll, lambda: run.ready("b"), lambda: run.abort("b")):
+        with pytest.raises(NotEnabled):
+            operation()
+    run.forward(None, [], None)
+    run.poll()
+    assert str(run.ready("b")) == "cached 4"
+    assert run.goals_met["load_beside"] == 1
+
+
+def test_what_a_plain_answer_counts_on_does_not_fail() -> None:
+    run = stored(type("Made", (LOADING_VARIANTS["loads-in-step"], ForgetsPool), {"fails": "any"}))
+    assert str(run.admit("b", PROMPT, None, 5)) == "cached 4"
+    with pytest.raises(NotEnabled):
+        run.fail(0)
+    run.forward(None, [], None)
+    assert run.live["b"].computed == 5
+    assert [moving.landed for moving in run.tiered().moving.values()][:1] == [True]
+    with pytest.raises(NotEnabled):
+        run.fail(0)
+    run.complete(0)
+
+
+def test_a_load_in_front_of_its_step_is_not_heard_of_in_it() -> None:
+    class Before(LOADING_VARIANTS["loads-in-step"], ForgetsPool):  # type: ignore[misc]
+        def transfers(self) -> Any:
+            return [transfer._replace(before=True) for transfer in super().transfers()]
+
+    run = stored(Before)
+    run.admit("b", PROMPT, None, 5)
+    run.forward(None, [], None)
+    assert len(run.tiered().unended) == 1, "it has landed, and nobody was told"
+
+
+def test_what_is_held_for_a_load_is_not_room_for_others() -> None:
+    run = stored(blocks=3)
+    assert str(run.admit("b", PROMPT, None, 5)) == "loading 4"
+    assert str(run.admit("c", [9], None, 1)) == "refused"
+    run.preempt("b")
+    assert str(run.admit("d", [9, 9, 9], None, 3)) == "refused", "the load still writes two of three blocks"
+
+
+@pytest.mark.parametrize("make", [FencedManager, FAULTS["kv-load-store-unfenced"].make])
+def test_a_step_waits_for_the_stores_of_what_it_writes(make: Callable[..., Any]) -> None:
+    run = judge(make, blocks=2)
+    for name, tokens in (("a", [1, 2, 3]), ("b", [7, 8, 9])):
+        run.admit(name, tokens, None, 3)
+        if (name, make) == ("b", FAULTS["kv-load-store-unfenced"].make):
+            with pytest.raises(Divergence, match="b writes block 0 in the batch, and store 0 has not landed"):
+                run.forward(None, [], None)
+            return
+        run.forward(None, [], None)
+        run.finish(name)
+    assert run.goals_met["waited"] == 1
+
+
+def test_a_manager_without_tiers_cannot_answer_so() -> None:
+    class Early(KVManager):
+        def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Any:
+            cached = super().admit(rid, tokens, extra_key, n)
+            return None if cached is None else Loading(cached)
+
+    with pytest.raises(Divergence, match="admit returned Loading") as found:
+        judge(Early).admit("a", [1], None, 1)
+    assert found.value.law == "hit_bounds"
+
+
+def test_commands_and_laws_of_transfers_are_for_managers_with_tiers() -> None:
+    extra = {"complete", "fail", "tear", "poll", "ready", "abort_loading", "preempt_loading"}
+    plain = KVManagerModel(KVManagerModel.scopes[0], KVManager)
+    tiered = KVManagerModel(KVManagerModel.scopes[0], TieredManager)
+    assert plain.table == plain.command_table
+    assert {c.name for c in tiered.table} - {c.name for c in plain.table} == extra
+    assert {c.name for c in KVManagerModel.commands_for(KVManager)} == {c.name for c in plain.table}
+    assert laws.load_ends not in KVManagerModel.laws_in_play({"accounting": 3})
+    assert laws.backed in KVManagerModel.laws_in_play({"target_owned": 1})
+    assert laws.load_ends not in KVManagerModel.laws_in_play({"target_owned": 1}), "nobody has waited"
+    assert laws.load_ends in KVManagerModel.laws_in_play({"target_owned": 1, "load_ends": 1})
+    assert not {"backed", "load_ends"} & plain.not_checked().keys()
+
+
+def test_laws_say_what_is_wrong() -> None:
+    assert laws.load_ends("r1", True, ["load 0"]) is None
+    assert laws.load_ends("r1", False, []) is None
+    assert "no transfer is in flight" in str(laws.load_ends("r1", True, []))
+    assert laws.promise_kept("r1", 2, 4, True) is None
+    assert laws.promise_kept("r1", 4, 4, False) is None
+    assert "promised 4 tokens and is ready with 2" in str(laws.promise_kept("r1", 2, 4, False))
+
+
+def test_the_methods_of_the_page_hold() -> None:
+    """docs/transfers.md has two methods over an engine with invented names."""
+    _, source = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
+    namespace: dict[str, Any] = {"Loading": Loading}
+    exec(f"class Page:\n{source}", namespace)
+
+    class Engine(TieredManager):
+        def admit(self, rid: str, tokens: list[int], n: int) -> Any:  # type: ignore[override]
+            said = super().admit(rid, tokens, None, n)
+            if said is None:
+                return None
+            loads = isinstance(said, Loading)
+            return SimpleNamespace(loads=loads, promised=said.cached if loads else 0, computed=said)
+
+        @property
+        def requests(self) -> Any:
+            ready = {rid: self.ready(rid) for rid in self._live}
+            return {rid: SimpleNamespace(loads=cached is None, computed=cached) for rid, cached in ready.items()}
+
+    class Adapter(namespace["Page"]):  # type: ignore[misc]
+        fails, late_release, chunk = "any", True, True
+
+        def __init__(self, blocks: int, block_size: int) -> None:
+            self.engine = Engine(blocks, block_size)
+            self.block_size, self.total, self.tiers = block_size, self.engine.total, self.engine.tiers
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in CONTRACTS["kv_manager"].methods:
+                raise AttributeError(name)
+            return getattr(self.engine, name)
+
+    outcome = walk(Adapter, 3_000)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["load_beside"] > 0
+
+
+def test_what_plays_a_manager_without_waiting_says_so(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="has tiers"):
+        play([], TieredManager(4, 2))
+    with pytest.raises(UsageError, match="tiers"):
+        record(TieredManager(4, 2), tmp_path / "trace.jsonl")
+
+
+@pytest.mark.parametrize(
+    "command", [("diff", "--target", "tiered", "--target", "blocks"), ("quality", "--target", "fenced")]
+)
+def test_commands_that_call_a_manager_themselves_say_so(run_cli: Any, command: tuple[str, ...]) -> None:
+    code, _, err = run_cli(*command)
+    assert code == 2
+    assert "has tiers" in err
