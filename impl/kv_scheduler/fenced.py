@@ -6,11 +6,10 @@ scheduler hears of its end later, as of any other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 
-from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tier import Store
-from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_manager.tier import Block, Key, Store
+from kvlockstep.reference.kv_scheduler.contract import Batch, Item
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 
@@ -23,24 +22,27 @@ class FencedScheduler(TieredScheduler):
 
     def schedule(self) -> Batch:
         batch = super().schedule()
-        slots = [slot for item in batch.items for slot in item.slots[item.start :]]
-        self._fence = self._stores_of(self._written({slot // self.block_size for slot in slots}))
+        self._fence = self._stores_of(self._written({block for item in batch.items for block in self._writes(item)}))
         return batch
 
     def waits(self) -> Collection[Hashable]:
         return self._fence
 
-    def _written(self, blocks: set[int]) -> set[int]:
+    def _writes(self, item: Item) -> Iterable[Block]:
+        """The blocks that an item writes."""
+        return {slot // self.block_size for slot in item.slots[item.start :]}
+
+    def _written(self, blocks: set[Block]) -> set[Block]:
         """The blocks that are written next: those of the batch, and the targets of loads."""
         return blocks.union(*(load.blocks for load in self._loads.values()))
 
-    def _stores_of(self, blocks: Collection[int]) -> list[Hashable]:
+    def _stores_of(self, blocks: Collection[Block]) -> list[Hashable]:
         return [id for id, store in self._stores.items() if store.block in blocks]
 
-    def _pinned(self) -> set[int]:
+    def _pinned(self) -> set[Block]:
         return {block for load in self._loads.values() for block in (*load.hit, *load.blocks)}
 
-    def _store(self, key: Key, block: int) -> None:
+    def _store(self, key: Key, block: Block) -> None:
         unit = self._tier.begin_store(key)
         if unit is not None:
             self._stores[self._submit("store", [(block, unit)])] = Store(key, block)

@@ -6,14 +6,17 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
+from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
 from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
-from kvlockstep.reference.kv_manager.tier import Store
+from kvlockstep.reference.kv_manager.tier import Block, Store
 from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_scheduler.grouped import StatePool
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups
 
 
 class DropsEveryThirdStore(TieredScheduler):
@@ -92,7 +95,7 @@ class ResetsInFlight(TieredScheduler):
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
         # Of each transfer from before a reset the blocks and the units that it uses.
-        self._forgotten: dict[Hashable, tuple[list[int], list[int]]] = {}
+        self._forgotten: dict[Hashable, tuple[list[Block], list[int]]] = {}
 
     def reset(self) -> None:
         for id, store in self._stores.items():
@@ -123,15 +126,25 @@ class ResetsInFlight(TieredScheduler):
         """The units of forgotten transfers; several loads may read the same one."""
         return {unit for _, units in self._forgotten.values() for unit in units}
 
-    def _withhold(self, blocks: list[int]) -> None:
+    def _withhold(self, blocks: list[Block]) -> None:
         for block in blocks:
             self._kv._free.remove(block)
             self._kv._refs[block] = 1
 
-    def _end_forgotten(self, blocks: list[int], units: list[int]) -> None:
+    def _end_forgotten(self, blocks: list[Block], units: list[int]) -> None:
         for block in blocks:
-            self._kv._drop(block)
+            self._drop(block)
         self._tier._free += [unit for unit in units if unit not in self._withheld_units()]
+
+
+class ResetsGroupsInFlight(StatePool, TieredGroups, ResetsInFlight):
+    """The same with full attention, a window and states."""
+
+    def _withhold(self, blocks: list[Block]) -> None:
+        for name, block in blocks:
+            pool = self._kv._pools[name]
+            pool.free.remove(block)
+            pool.refs[block] = 1
 
 
 class OverlapsWithTier(TieredScheduler, OverlapScheduler):
@@ -145,11 +158,13 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
 
 VARIANTS = {
     **GROUP_VARIANTS,
+    **GROUP_TRANSFER_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,
     "overlaps-with-tier": OverlapsWithTier,
     "resets-in-flight": ResetsInFlight,
+    "resets-groups-in-flight": ResetsGroupsInFlight,
     "lets-overtake": LetsOvertake,
     "holds-loaded": HoldsLoaded,
     "loads-inside": LoadsInside,

@@ -15,6 +15,7 @@ from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.request import Memory, Request
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.tables import Tables
+from kvlockstep.models.requests.transfers.places import Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
@@ -70,7 +71,8 @@ class Session:
         if traits.tiers and not per_block:
             # Between two operations no batch is in flight that a load would have to wait for.
             known = TransferTraits.of(traits, ordered=True)
-            self.transfers = Transfers(adapter, known, cast(SlotMemory, self.memory), self.checks, self.goals_met)
+            places = Places(cast(SlotMemory, self.memory), size)
+            self.transfers = Transfers(adapter, known, places, self.checks, self.goals_met)
         reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
         self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size, reading)
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)

@@ -78,7 +78,9 @@ def _look_at_transfers(session: Session, free: list[int] | None) -> tuple[int, i
     """Returns the most slots that may be lost to everybody, and the least; checks the transfers, if there are any."""
     if session.transfers is None:
         return session.limbo(), 0
-    return session.transfers.settle(free or [], session.occupancy.held, idle=not session.holding())
+    limbo, held = session.limbo(), session.occupancy.held
+    reserved = session.transfers.settle(free or [], held, limbo, idle=not session.holding())
+    return limbo, len(reserved) * session.traits.block_size
 
 
 def _follow(session: Session, answers: Answers) -> None:

@@ -59,7 +59,7 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"),
-        *("peer", "loses", "durable", "sends_preempted", "events_of_tiers"),
+        *("peer", "loses", "durable", "sends_preempted", "events_of_tiers", "groups_and_tiers"),
     )
 )
 
@@ -87,6 +87,7 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
     has = {
         **vars(traits),
         "groups": grouped,
+        "groups_and_tiers": grouped and tiers,
         "event_listener": traits.event_listener and not grouped,
         "events_of_tiers": tiers and traits.event_listener,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.

@@ -41,7 +41,7 @@ def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) ->
     waiting = [n for n, job in live.items() if job.fresh and not job.undelivered and n not in seen]
     holding = session.holding if session.traits.loaded_first else set()
     # What somebody held may have been taken from him for this batch.
-    holding = {name for name in holding if name in seen or session.tables.entries(name)}
+    holding = {name for name in holding if name in seen or session.held_by(name)}
     # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
     for item in items:
         if not live[item.rid].fresh:

@@ -90,7 +90,7 @@ class SchedulerJudge(TransferOperations):
         check_items(self, items, transfers)
         compare_starts(self, items, transfers)
         if self.transfers:
-            self.before_forward(items, transfers, [int(pair[-1]) for pair in batch.copies], lost)
+            self.before_forward(items, transfers, batch.copies, lost)
         void = void_items(self, items)
         self.launch(items, batch.copies, void)
         if self.transfers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.kv_scheduler.forward import forward
@@ -10,6 +10,9 @@ from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.requests.adapter import as_state, not_checked, number
 from kvlockstep.models.requests.answers import copies_text
+from kvlockstep.models.requests.transfers.places import Block, Places
+from kvlockstep.models.requests.transfers.traits import TransferTraits
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv_scheduler.contract import Item
 
@@ -21,6 +24,9 @@ class OneTable(SchedulerSession):
 
     def prepare(self) -> None:
         """Makes what `settle` needs, once the session is there."""
+        if self.traits.tiers:
+            known, places = TransferTraits.of(self.traits), Places(self.memory, self.traits.block_size)
+            self.transfers = Transfers(self.adapter, known, places, self.checks, self.goals_met)
 
     @property
     def sizes(self) -> list[int]:
@@ -52,13 +58,43 @@ class OneTable(SchedulerSession):
         """Checks what holds right after `reset`, and forgets what the memory has."""
         avail = number(self.adapter.avail)
         free = len(self.tables.free()) if self.tables.shows_free else avail
-        limbo = self.transfers.limbo(set()) if self.transfers else 0
+        limbo = self.limbo(set()) if self.transfers else 0
         self.checks.check(laws.reset_complete, avail, free, self.traits.total, limbo)
         slots = self.occupancy.all_slots()
         if self.transfers:
             slots = self.transfers.unpoisoned(slots)
             self.transfers.reset()
         self.memory.reset(slots)
+
+    def limbo(self, held: Set[Block]) -> int:
+        """How many slots nobody holds that are not available yet: as the scheduler says, or at most so many."""
+        if self.transfers:
+            return self.transfers.limbo(held)
+        return number(self.adapter.limbo) if self.traits.late_release else 0
+
+    def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
+        """The blocks that the copies of a batch write."""
+        return dict.fromkeys(int(pair[-1]) // self.traits.block_size for pair in copies)
+
+    def written_blocks(self, item: Item) -> Iterable[Block]:
+        """The blocks that an item writes."""
+        return dict.fromkeys(slot // self.traits.block_size for slot in item.slots[item.start :])
+
+    def used_blocks(self, item: Item) -> Iterable[Block]:
+        """The blocks that an item reads or writes."""
+        return {slot // self.traits.block_size for slot in item.slots}
+
+    def read_cells(self, item: Item) -> Iterable[Any]:
+        """The cells that an item reads and does not write."""
+        return item.slots[: item.start]
+
+    def written_cells(self, item: Item) -> Iterable[Any]:
+        """The cells that an item writes."""
+        return item.slots[item.start : item.start + item.n]
+
+    def note_loaded(self, item: Item, loaded: set[Block]) -> None:
+        """Counts the goals of a request that starts, for which these blocks were loaded."""
+        self.goals_met["part_loaded"] += 0 < len(loaded) < item.start // self.traits.block_size
 
     @property
     def shows_free(self) -> bool:

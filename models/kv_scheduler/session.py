@@ -14,11 +14,11 @@ from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.tables import Tables
-from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
 from kvlockstep.properties.kv_manager.listener import Listener
+from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
 
@@ -61,15 +61,15 @@ class SchedulerSession:
             most_blocks=blocks_of_longest(self.traits, size),
         )
         self.transfers: Transfers | None = None
-        if self.traits.tiers:
-            traits = TransferTraits.of(self.traits)
-            self.transfers = Transfers(adapter, traits, self.memory, checks, self.goals_met)
         self.listening: Listening | None = None
         if self.traits.event_listener:
             listener = Listener(size, self.traits.event_listener == "counting")
             self.listening = Listening(adapter, listener, checks, self.goals_met)
-        reading = (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.transfers else ()
-        self.contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, reading)
+        # The laws of transfers on what requests read.
+        self.reading: tuple[Law[[Any]], ...] = (
+            (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.traits.tiers else ()
+        )
+        self.contents = Contents(self.memory, checks, laws, size, self.tables.entry_size, self.reading)
         self.saw_evictable = False
         self.avail: int | None = None
         self._said = ""

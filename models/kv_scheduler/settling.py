@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import goals
 from kvlockstep.models.kv_scheduler.events import listen
@@ -10,8 +12,11 @@ from kvlockstep.models.requests.adapter import answered, number
 from kvlockstep.models.requests.doubt import with_blocks
 from kvlockstep.properties import kv_scheduler as laws
 
+if TYPE_CHECKING:
+    from kvlockstep.models.kv_scheduler.one_table import OneTable
 
-def settle(session: SchedulerSession) -> None:
+
+def settle(session: OneTable) -> None:
     """Checks the state between two operations. Raises Divergence."""
     check, occupancy, total = session.checks.check, session.occupancy, session.traits.total
     size, live = session.traits.block_size, session.live
@@ -26,13 +31,14 @@ def settle(session: SchedulerSession) -> None:
     avail, free = number(session.adapter.avail), session.tables.free()
     session.avail = avail
     held = occupancy.held_slots
-    limbo = reserved = 0
+    reserved = 0
     if session.transfers:
         session.holding = {name for name, job in live.items() if job.fresh and tables[name]}
         session.transfers.start(session.transfers.submitted(), live)
-        limbo, reserved = session.transfers.settle(free, occupancy.held, idle=not live and not session.flights)
-    elif session.traits.late_release:
-        limbo = number(session.adapter.limbo)
+    limbo = session.limbo(occupancy.held)
+    if session.transfers:
+        idle = not live and not session.flights
+        reserved = len(session.transfers.settle(free, occupancy.held, limbo, idle)) * size
     started = [name for name, job in live.items() if not job.fresh]
     check(laws.no_double_free, free, size)
     check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler.one_table import OneTable
@@ -73,22 +74,21 @@ class TransferOperations(OneTable, EndsTransfers):
         self,
         items: Sequence[Item],
         submitted: Sequence[Transfer],
-        copied: Sequence[int],
+        copies: Sequence[Any],
         lost: int | None,
     ) -> None:
-        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes.
-
-        `copied` are the slots that are copied into.
-        """
-        transfers, size = self.tiered(), self.traits.block_size
+        """Starts what runs in front of the batch, waits as the worker does, and looks at what the batch writes."""
+        transfers = self.tiered()
         transfers.start((transfer for transfer in submitted if transfer.before), self.live)
         transfers.wait(lost)
-        transfers.check_writes("a copy", dict.fromkeys(target // size for target in copied))
+        transfers.check_writes("a copy", self.copied_blocks(copies))
         for item in items:
-            transfers.check_writes(item.rid, dict.fromkeys(slot // size for slot in item.slots[item.start :]))
-        starts = [(item.rid, item.start) for item in items if self.live[item.rid].fresh]
-        blocks = {slot // size for item in items for slot in item.slots}
-        transfers.launched([item.rid for item in items], blocks, starts)
+            transfers.check_writes(item.rid, self.written_blocks(item))
+        for item in items:
+            if self.live[item.rid].fresh:
+                self.note_loaded(item, transfers.loaded_for(item.rid))
+        blocks = {block for item in items for block in self.used_blocks(item)}
+        transfers.launched([item.rid for item in items], blocks)
 
     def hear_own(self, ended: Collection[str]) -> list[str]:
         """The oldest batch is back, and with it the ends of its own loads. Returns whom a failure has ended.

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
-from kvlockstep.reference.kv.memory import LOST, VOID
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 
-def void_items(session: SchedulerSession, items: Sequence[Item]) -> set[str]:
+def void_items(session: OneTable, items: Sequence[Item]) -> set[str]:
     """Returns the requests of a batch that read what is void, be it only since another one of this batch writes it."""
     void: set[str] = set()
     if session.transfers is None or not session.transfers.failed_unheard:
         return void
-    slots = session.transfers.void_slots
+    cells = session.transfers.void_cells
     left = list(items)
-    while found := [item for item in left if not slots.isdisjoint(item.slots[: item.start])]:
+    while found := [item for item in left if not cells.isdisjoint(session.read_cells(item))]:
         for item in found:
             left.remove(item)
             void.add(item.rid)
-            slots.update(item.slots[item.start : item.start + item.n])
+            cells.update(session.written_cells(item))
             job = session.live[item.rid]
             if job.known is None:
                 job.known, job.first_lost = len(job.request.tokens), item.start
@@ -34,10 +34,8 @@ def void_items(session: SchedulerSession, items: Sequence[Item]) -> set[str]:
 def take_back(session: SchedulerSession) -> set[str]:
     """The scheduler has heard of the failure. Returns the requests that were void; what they gained does not count."""
     assert session.transfers is not None
-    slots = sorted(session.transfers.void_slots)
-    lost = [slot for slot, stamp in zip(slots, session.memory.peek(slots), strict=True) if stamp == VOID]
-    session.memory.put(lost, [LOST] * len(lost))
-    session.transfers.void_slots.clear()
+    session.transfers.places.give_up(session.transfers.void_cells)
+    session.transfers.void_cells.clear()
     void = set()
     for name, job in session.live.items():
         if job.known is not None:

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 class Transfer(NamedTuple):
     """Blocks that are copied together: a "store" from the pool to a tier, or a "load" back.
 
-    `pairs` are (source, target). On the side of the pool they are block numbers, slot // block_size; on the side of
-    `tier` they are units, from 0 up to the tier's size. `id` names the transfer until its end has been heard; later it
-    may name another one. `rids` are the requests that a load is for.
+    `pairs` are (source, target), with several pools (pool, source, target). On the side of the pool they are block
+    numbers, slot // block_size; on the side of `tier` they are units, from 0 up to the tier's size. `id` names the
+    transfer until its end has been heard; later it may name another one. `rids` are the requests that a load is for.
 
     Of a kv_scheduler a transfer that is reported right after `schedule` runs behind the batch that `schedule` decided:
     a store reads what the batch has written. One that is `before` runs in front of that batch. `after` names transfers
@@ -22,7 +22,7 @@ class Transfer(NamedTuple):
     id: Hashable
     kind: Literal["store", "load"]
     tier: str
-    pairs: Sequence[tuple[int, int]]
+    pairs: Sequence[tuple[int, int] | tuple[str, int, int]]
     rids: Sequence[str] = ()
     before: bool = False
     after: Sequence[Hashable] = ()

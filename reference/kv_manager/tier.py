@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvlockstep.reference.kv.transfers import TierUnits
-from kvlockstep.reference.kv_manager.manager import Key
 
 HOST = "host"
+
+# Everything that the content of a block depends on: a key of the manager's, which has the group in it if there are any.
+Key = Any
+# The number of a block; with groups (pool, number).
+Block = Any
 
 
 class Store(NamedTuple):
     """A store in flight: the block that it reads."""
 
     key: Key
-    block: int
+    block: Block
 
 
 class Tier:

@@ -159,7 +159,7 @@ class SchedulerTraits:
     tiers: Mapping[str, int] | None = trait(
         None,
         "{name: units} of the tiers that KV is stored to and loaded from. None without transfers. A unit holds one "
-        "block.",
+        "block, of any group.",
         least=1,
         method=("transfers", "waits", "complete", "poll", "tier"),
     )
@@ -228,6 +228,11 @@ class SchedulerTraits:
         "The blocks of each pool, if the groups have several. None for one pool of `total` slots, in blocks of the "
         "first group.",
         least=1,
+    )
+    mixed_hits: bool = trait(
+        False,
+        "A group may be loaded for positions at which the pool serves another one. If False, a load begins where the "
+        "hit of all groups in the pool ends.",
     )
     frees_window: bool = trait(
         False, "Blocks that no window reaches any more are free when no batch of the request is in flight."

@@ -109,6 +109,15 @@ class TwoPools(GroupedScheduler):
         super().__init__(blocks, block_size, budget, running, groups, pools)
 
 
+class FullAndState(GroupedScheduler):
+    """Full attention and a state in one pool; the grid of the state is a block of tokens."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        groups = Group("full", block_size), Group("state", block_size)
+        # The state that is read, and one behind the token and each of its drafts.
+        super().__init__(blocks, block_size, budget, running, groups, {"kv": blocks + self.drafts + 2})
+
+
 class StatePool(GroupedScheduler):
     """Full attention, a window, and states in a pool of their own on a grid of two blocks."""
 

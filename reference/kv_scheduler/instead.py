@@ -54,6 +54,13 @@ class PooledSchedulerTarget(GroupedSchedulerTarget, Protocol):
         """Returns the blocks of a pool that are free and can never be hit again, or None."""
 
 
+class LatePooledSchedulerTarget(PooledSchedulerTarget, Protocol):
+    """Methods with several pools and `late_release`."""
+
+    def limbo(self, pool: str) -> int:
+        """Returns the blocks of a pool that no live request holds and that are not available yet. Changes nothing."""
+
+
 def target_instead(traits: Any) -> type | None:
     """The protocol whose methods take the place of those in KVSchedulerTarget, if these traits need one."""
     needed: list[type] = []
@@ -62,5 +69,6 @@ def target_instead(traits: Any) -> type | None:
     if traits.partial_loads:
         needed.append(PartialLoadsTarget)
     if not one_full(traits.groups):
-        needed.append(PooledSchedulerTarget if traits.pools else GroupedSchedulerTarget)
+        pooled = LatePooledSchedulerTarget if traits.late_release else PooledSchedulerTarget
+        needed.append(pooled if traits.pools else GroupedSchedulerTarget)
     return type("Instead", tuple(needed), {}) if len(needed) > 1 else next(iter(needed), None)

@@ -7,12 +7,11 @@ request whose blocks are in the tier waits at the head of the queue until they a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tier import HOST, Store, Tier
+from kvlockstep.reference.kv_manager.tier import HOST, Block, Key, Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 
@@ -23,8 +22,8 @@ class Load(NamedTuple):
     rid: str
     keys: list[Key]
     units: list[int]
-    blocks: list[int]
-    hit: list[int]
+    blocks: list[Block]
+    hit: list[Block]
 
 
 class TieredScheduler(KVScheduler):
@@ -80,31 +79,36 @@ class TieredScheduler(KVScheduler):
     def _tier_size(self, blocks: int) -> int:
         return 2 * blocks
 
-    def _pinned(self) -> set[int]:
+    def _pinned(self) -> set[Block]:
         """The blocks that transfers in flight keep."""
         loads = [block for load in self._loads.values() for block in (*load.hit, *load.blocks)]
         return {store.block for store in self._stores.values()}.union(loads)
 
     def _commit(self, job: Job, n: int) -> None:
-        first = job.computed // self.block_size
+        first = job.computed
         super()._commit(job, n)
-        for block in self._kv._live[job.rid].table[first : job.computed // self.block_size]:
-            key = self._kv._key_of.get(block)
-            if key is not None and not self._tier.knows(key):
+        for key, block in self._filled(job, first):
+            if not self._tier.knows(key):
                 self._store(key, block)
 
-    def _store(self, key: Key, block: int) -> None:
+    def _filled(self, job: Job, first: int) -> Iterable[tuple[Key, Block]]:
+        """The published blocks that were filled when positions from `first` on were computed."""
+        size = self.block_size
+        blocks = self._kv._live[job.rid].table[first // size : job.computed // size]
+        return [(self._kv._key_of[block], block) for block in blocks if block in self._kv._key_of]
+
+    def _store(self, key: Key, block: Block) -> None:
         """Submits a store of a block that has just been computed; drops it if the tier has no room."""
         unit = self._tier.begin_store(key)
         if unit is None:
             return
-        self._kv._hold(block)
+        self._hold(block)
         id = self._submit("store", [(block, unit)])
         self._stores[id] = Store(key, block)
 
     def _end_store(self, store: Store, ok: bool) -> None:
         self._tier.end_store(store.key, ok)
-        self._kv._drop(store.block)
+        self._drop(store.block)
 
     def _start(self, job: Job, left: int) -> int | None:
         if any(load.rid == job.rid for load in self._loads.values()) or self._load(job):
@@ -125,7 +129,7 @@ class TieredScheduler(KVScheduler):
         if not units or len(units) > room:
             return False
         for block in hit:
-            kv._hold(block)
+            self._hold(block)
         keys = wanted[: len(units)]
         for key in keys:
             self._tier.begin_load(key)
@@ -138,14 +142,23 @@ class TieredScheduler(KVScheduler):
         """Publishes the blocks of a load, unless it failed or somebody has computed them meanwhile."""
         for key, unit in zip(load.keys, load.units, strict=True):
             self._tier.end_load(key, unit, ok)
-        for key, block in zip(load.keys, load.blocks, strict=True):
-            if ok and key not in self._kv._cached:
-                self._kv._cached[key] = block
-                self._kv._key_of[block] = key
+        for key, block in zip(load.keys, load.blocks, strict=True) if ok else ():
+            self._publish_loaded(key, block)
         for block in reversed((*load.hit, *load.blocks)):
-            self._kv._drop(block)
+            self._drop(block)
 
-    def _submit(self, kind: str, pairs: list[tuple[int, int]], *rids: str, before: bool = False) -> Hashable:
+    def _publish_loaded(self, key: Key, block: Block) -> None:
+        if key not in self._kv._cached:
+            self._kv._cached[key] = block
+            self._kv._key_of[block] = key
+
+    def _hold(self, block: Block) -> None:
+        self._kv._hold(block)
+
+    def _drop(self, block: Block) -> None:
+        self._kv._drop(block)
+
+    def _submit(self, kind: str, pairs: list[tuple[Any, ...]], *rids: str, before: bool = False) -> Hashable:
         id = next(self._ids)
         self._submitted.append(Transfer(id, "load" if kind == "load" else "store", HOST, pairs, rids, before))
         return id

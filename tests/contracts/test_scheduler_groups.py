@@ -82,7 +82,7 @@ def test_pools_of_their_own_are_asked_for_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("trait", "said"),
-    [({"tiers": {"host": 4}}, "groups and tiers"), ({"max_length": None}, "declares no max_length")],
+    [({"durable": True}, "groups with a peer, or durable"), ({"max_length": None}, "declares no max_length")],
 )
 def test_traits_that_do_not_go_with_groups_are_one_message(trait: dict[str, Any], said: str) -> None:
     def made(*sizes: int) -> FullAndWindow:

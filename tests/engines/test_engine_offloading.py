@@ -30,6 +30,13 @@ def walk(target: str, steps: int) -> Any:
         "vllm-simple-async",
         "vllm-simple-lazy",
         "vllm-simple-lazy-async",
+        "vllm-simple-window",
+        "vllm-simple-two-sizes",
+        "vllm-simple-state-window",
+        "vllm-simple-lazy-window",
+        "vllm-simple-async-window",
+        "vllm-offloading-windows",
+        "vllm-offloading-state",
         "vllm-connector-priority",
         "sglang-hicache",
         "sglang-hicache-normal",
@@ -49,6 +56,20 @@ def loads_one_block_less(original: Any, self: Any, output: Any) -> Any:
     return meta
 
 
+def loads_no_last_block(original: Any, self: Any, output: Any) -> Any:
+    """The last one is of the last group."""
+    meta = original(self, output)
+    meta.load_cpu_blocks, meta.load_gpu_blocks = meta.load_cpu_blocks[:-1], meta.load_gpu_blocks[:-1]
+    return meta
+
+
+def stores_in_other_order(original: Any, self: Any, output: Any) -> Any:
+    """The blocks of one group come into the units of another."""
+    meta = original(self, output)
+    meta.store_cpu_blocks = meta.store_cpu_blocks[::-1]
+    return meta
+
+
 def keeps_what_was_promised(original: Any, self: Any, pending: Any) -> None:
     """The pin of a hit that nobody came for."""
 
@@ -65,6 +86,9 @@ def starts_no_load(original: Any, self: Any) -> int:
     ("target", "owner", "method", "broken", "laws"),
     [
         ("vllm-simple", MANAGER, "build_connector_meta", loads_one_block_less, {"prefix_soundness", "progress"}),
+        ("vllm-simple-window", MANAGER, "build_connector_meta", loads_no_last_block, {"prefix_soundness"}),
+        ("vllm-simple-state", MANAGER, "build_connector_meta", loads_no_last_block, {"state_soundness"}),
+        ("vllm-simple-window", MANAGER, "build_connector_meta", stores_in_other_order, {"prefix_soundness"}),
         ("vllm-simple", MANAGER, "_free_pending_cpu_hit", keeps_what_was_promised, {"quiescence"}),
         (
             "sglang-hicache-normal",

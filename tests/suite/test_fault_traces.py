@@ -12,6 +12,7 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
@@ -21,13 +22,28 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager.groups.geometries import StatePool
 from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates
 from kvlockstep.runs.score import LONGEST, laws_that_see
 from kvlockstep.targets import resolve
 
 # The target that is right where a fault is not one over the reference.
 GEOMETRIES = {made: f"variant:{name}" for name, made in {**GROUP_VARIANTS, **SCHEDULER_GROUPS}.items()}
 OTHERS = {TieredScheduler: "tiered", OverlapScheduler: "overlap", StatePool: "groups", StateScheduler: "groups"}
-RIGHT = {OverlapWindow: "grouped-overlap", OverlapStates: "grouped-overlap-state", **OTHERS, **GEOMETRIES}
+TIERED_GROUPS = {
+    FencedWindow: "fenced-window",
+    FencedStates: "fenced-groups",
+    TieredPools: "variant:tiered-pools",
+    TieredStates: "tiered-groups",
+    StateScheduler: "groups",
+    TieredGroups: "tiered-window",
+}
+RIGHT = {
+    OverlapWindow: "grouped-overlap",
+    OverlapStates: "grouped-overlap-state",
+    **TIERED_GROUPS,
+    **OTHERS,
+    **GEOMETRIES,
+}
 
 
 @pytest.fixture(params=FAULTS.values(), ids=lambda fault: f"{fault.contract}-{fault.id}")

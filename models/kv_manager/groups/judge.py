@@ -22,7 +22,7 @@ from kvlockstep.models.requests.groups.session import of_pool
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
-from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.properties.law import ERROR_CONTRACT, Law
 from kvlockstep.reference.kv_manager.groups.contract import Admitted
 
 
@@ -34,6 +34,7 @@ class GroupedJudge(ManagerJudge):
 
     grouped = True
     unit = "block"
+    reading: Sequence[Law[[Any]]] = ()
 
     def __init__(self, adapter: Any, ask: str, checks: Checks | None = None) -> None:
         super().__init__(adapter, memory_of, ask, checks)

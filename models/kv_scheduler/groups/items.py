@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
+from kvlockstep.models.requests.groups.memory import WHOLE, Place
 from kvlockstep.models.requests.groups.reading import cover
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.properties import kv_scheduler as laws
@@ -48,3 +50,40 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
         must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
         where = f" of {named(judge, g)}: no state is saved behind {must[0]} tokens" if must else ""
         judge.checks.check(laws.coverage, item.drafts + 1 - len(must), item.drafts + 1, where, name=item.rid)
+
+
+def cells_read(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[int, Place, int]]:
+    """What an item reads and does not write: the group, the block and the offset of each cell."""
+    for g, table in tables_of(judge, item).items():
+        positions = needed(judge.groups.groups[g], item.start, item.start + item.n)
+        yield from _cells(judge, g, table, range(positions.start, item.start))
+    for g, step in steps_of(judge, item).items():
+        if item.start and step.source is not None:
+            yield g, (judge.groups.groups[g].pool, step.source), WHOLE
+
+
+def cells_written(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[int, Place, int]]:
+    """What an item writes: the group, the block and the offset of each cell."""
+    stop = item.start + item.n
+    for g, table in tables_of(judge, item).items():
+        yield from _cells(judge, g, table, range(item.start, stop))
+    for g, step in steps_of(judge, item).items():
+        for position, block in step.saves:
+            if item.start < position <= stop:
+                yield g, (judge.groups.groups[g].pool, block), WHOLE
+
+
+def hit_blocks(judge: GroupedSchedulerJudge, item: Item) -> dict[int, list[Place]]:
+    """The blocks of each group that an item reads of what is in front of it."""
+    found: dict[int, dict[Place, None]] = {}
+    for g, place, _ in cells_read(judge, item):
+        found.setdefault(g, {})[place] = None
+    return {g: list(blocks) for g, blocks in found.items()}
+
+
+def _cells(judge: GroupedSchedulerJudge, g: int, table: Table, positions: range) -> Iterator[tuple[int, Place, int]]:
+    group = judge.groups.groups[g]
+    for position in positions:
+        slot = table[position]
+        assert slot is not None  # it was seen that all has slots
+        yield g, (group.pool, slot // group.block_size), slot % group.block_size

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler.forward import start_item
 from kvlockstep.models.kv_scheduler.groups import goals
-from kvlockstep.models.kv_scheduler.groups.items import check_tables, steps_of, tables_of
+from kvlockstep.models.kv_scheduler.groups.items import (
+    cells_read,
+    cells_written,
+    check_tables,
+    hit_blocks,
+    steps_of,
+    tables_of,
+)
+from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
@@ -18,8 +27,12 @@ from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy, read, read_state, save, write
 from kvlockstep.models.requests.groups.session import of_pool
+from kvlockstep.models.requests.transfers.places import Block
+from kvlockstep.models.requests.transfers.traits import TransferTraits
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.kv.memory import VOID
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 
@@ -33,8 +46,9 @@ class GroupedSchedulerJudge(SchedulerJudge):
 
     def prepare(self) -> None:
         traits = self.traits
-        if traits.tiers:
-            raise Divergence(ERROR_CONTRACT.id, "a target declares groups and tiers, which are not judged together")
+        if traits.peer or traits.durable:
+            said = "a target declares groups with a peer, or durable, which are not judged together"
+            raise Divergence(ERROR_CONTRACT.id, said)
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
         self.listening = None
@@ -42,6 +56,10 @@ class GroupedSchedulerJudge(SchedulerJudge):
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
+        self.places = GroupPlaces(self.kv, self.groups.pools, max(group.block_size for group in traits.groups))
+        if traits.tiers:
+            known = TransferTraits.of(traits)
+            self.transfers = Transfers(self.adapter, known, self.places, self.checks, self.goals_met)
 
     @property
     def sizes(self) -> list[int]:
@@ -53,8 +71,38 @@ class GroupedSchedulerJudge(SchedulerJudge):
         most = {g: blocks_of_longest(self.traits, groups[g].block_size) for g in self.groups.attention}
         return {g: blocks for g, blocks in most.items() if blocks is not None}
 
-    def limbo(self) -> int:
-        return number(self.adapter.limbo) if self.traits.late_release else 0
+    def limbo_of(self, held: set[Block]) -> dict[str, int]:
+        """How many blocks of each pool nobody holds that are not available yet, as far as the scheduler says."""
+        if self.traits.late_release:
+            return {pool: number(self.groups.by_pool(self.adapter.limbo, pool)) for pool in self.groups.pools}
+        return self.count(self.transfers.unheard(held) if self.transfers else ())
+
+    def count(self, blocks: Iterable[Block]) -> dict[str, int]:
+        """How many of these blocks are in each pool."""
+        found = Counter(self.places.in_pool(block).pool for block in blocks)
+        return {pool: found[pool] for pool in self.groups.pools}
+
+    def free_list(self, free: Mapping[str, Iterable[int]]) -> list[Block]:
+        """The free blocks of all pools."""
+        return [self.places.block(pool, block) for pool, blocks in free.items() for block in blocks]
+
+    def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
+        return [self.places.block(pool, target) for pool, _, target in self._due(copies)]
+
+    def written_blocks(self, item: Item) -> Iterable[Block]:
+        return dict.fromkeys(self.places.block(*place) for _, place, _ in cells_written(self, item))
+
+    def used_blocks(self, item: Item) -> Iterable[Block]:
+        return {self.places.block(*place) for _, place, _ in (*cells_read(self, item), *cells_written(self, item))}
+
+    def read_cells(self, item: Item) -> Iterable[Any]:
+        return [(place, offset) for _, place, offset in cells_read(self, item)]
+
+    def written_cells(self, item: Item) -> Iterable[Any]:
+        return [(place, offset) for _, place, offset in cells_written(self, item)]
+
+    def note_loaded(self, item: Item, loaded: set[Block]) -> None:
+        goals.note_loaded(self, hit_blocks(self, item), loaded)
 
     def settle(self) -> None:
         settle(self)
@@ -72,7 +120,8 @@ class GroupedSchedulerJudge(SchedulerJudge):
         self.kv.begin_forward()
         # The worker's tables: that the scheduler holds the same slots was checked with the items.
         tables = {item.rid: tables_of(self, item) for item in items}
-        steps = [(item, g, step) for item in items for g, step in steps_of(self, item).items()]
+        sound = [item for item in items if item.rid not in void]
+        steps = [(item, g, step) for item in sound for g, step in steps_of(self, item).items()]
         for item in items:
             job = self.live[item.rid]
             resumed, fresh = job.preempted, job.fresh
@@ -83,11 +132,14 @@ class GroupedSchedulerJudge(SchedulerJudge):
         for item, g, step in steps:
             read_state(self, self.live[item.rid].request, g, step)
         for item in items:
-            write(self, self.live[item.rid].request, tables[item.rid], item.start + item.n, covered=True)
+            if item.rid in void:
+                self.kv.mark(cells_written(self, item), VOID)
+            else:
+                write(self, self.live[item.rid].request, tables[item.rid], item.start + item.n, covered=True)
         for item, g, step in steps:
             save(self, self.live[item.rid].request, g, step, item.start + item.n)
         self.evaluated[laws.write_isolation.id] += len(items) > 1
-        for item in items:
+        for item in sound:
             read(self, self.live[item.rid].request, tables, item.start + item.n, covered=True)
         for item in items:
             self.live[item.rid].request.computed = item.start + item.n - item.drafts
@@ -109,16 +161,23 @@ class GroupedSchedulerJudge(SchedulerJudge):
         return [*slots, *(block for g in self.groups.states for block in held[g] or ())]
 
     def check_reset(self) -> None:
-        avail, free = self.groups.avail(), self.groups.free()
+        avail, free, limbo = self.groups.avail(), self.groups.free(), self.limbo_of(set())
         for pool, total in self.groups.pools.items():
             now = len(free[pool]) if self.groups.shows_free else avail[pool]
-            observed = avail[pool], now, total, self.limbo()
+            observed = avail[pool], now, total, limbo[pool]
             self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
-        self.kv.reset()
+        known = [self.places.block(*place) for place in self.kv.known_blocks()]
+        kept = set(known).difference(self.transfers.unpoisoned(known)) if self.transfers else set()
+        self.kv.reset({self.places.in_pool(block) for block in kept})
+        if self.transfers:
+            self.transfers.reset()
 
     def poison(self, free: Any = None) -> None:
         """Spoils the content of the free blocks of each pool."""
         for pool, blocks in self.groups.free().items():
+            if self.transfers:
+                spoilt = self.transfers.unpoisoned(self.free_list({pool: blocks}))
+                blocks = [self.places.in_pool(block).block for block in spoilt]
             self.kv.poison(pool, blocks)
 
     @property

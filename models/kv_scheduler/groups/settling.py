@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.kv_scheduler.goals import notice_sharing
@@ -18,6 +19,7 @@ from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+    from kvlockstep.models.requests.transfers.places import Block
 
 
 def settle(judge: GroupedSchedulerJudge) -> None:
@@ -34,8 +36,10 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     check_tables(judge, tables, judge.most_blocks())
     requests = {name: job.request for name, job in live.items()}
     started = {name: requests[name] for name, job in live.items() if not job.fresh}
+    # Who is in a void batch: what it has computed is not known before its next one.
+    known = {name: request for name, request in started.items() if not live[name].lost}
     flying = {name for flight in judge.flights for name in flight.names}
-    for name, request in started.items():
+    for name, request in known.items():
         if judge.traits.frees_window and name not in flying:
             check_windows(judge, request, tables[name])
     occupied = {pool: occupancy(judge, started, pool, tables, held) for pool in questions.pools}
@@ -44,10 +48,16 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         # Of several pools nobody would know which one a number is of.
         (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
         judge.occupancy.freed = held_before - judge.occupancy.held
+    all_held = {judge.places.block(pool, block) for pool, found in occupied.items() for block in found.blocks}
+    if judge.transfers:
+        judge.holding = {name for name, job in live.items() if job.fresh and any(map(any, tables[name].values()))}
+        judge.transfers.start(judge.transfers.submitted(), live)
+    limbo = judge.limbo_of(all_held)
+    reserved = judge.count(_settle_transfers(judge, judge.free_list(free), all_held, sum(limbo.values())))
     for pool, found in occupied.items():
         check_free(judge, pool, found, tables, free.get(pool, []))
-        check_sum(judge, pool, found, avail[pool], list(started))
-    for name, request in started.items():
+        check_sum(judge, pool, found, avail[pool], list(started), limbo[pool], reserved[pool])
+    for name, request in known.items():
         for g in questions.attention:
             positions = needed(questions.groups[g], request.computed, request.computed)
             cover(judge, tables[name], g, positions, name)
@@ -60,4 +70,16 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
         notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
+    if judge.transfers and sliding:
+        left = {judge.places.block(*place) for places in sliding.values() for place in places}
+        judge.goals_met["window_slides_in_store"] += not left.isdisjoint(judge.transfers.under_store())
     judge.saw_evictable = judge.saw_evictable or avail != counts
+
+
+def _settle_transfers(
+    judge: GroupedSchedulerJudge, free: list[Block], held: set[Block], limbo: int
+) -> Collection[Block]:
+    """Checks the transfers between two operations. Returns the blocks that they still write and nobody holds."""
+    if judge.transfers is None:
+        return ()
+    return judge.transfers.settle(free, held, limbo, idle=not judge.live and not judge.flights)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.slot_memory import LEFT_BY_TRANSFERS
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, Provenance
 from kvlockstep.reference.kv_manager.groups.contract import Group
@@ -15,7 +16,10 @@ from kvlockstep.reference.kv_manager.groups.contract import Group
 Place = tuple[str, int]
 # Stands as the offset of a state, which is the whole block.
 WHOLE = -1
+# Stands as the offset of what a transfer has left where nothing was written since.
+REST = -2
 NOBODY = -1
+MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory"}
 
 
 class Content(NamedTuple):
@@ -23,6 +27,12 @@ class Content(NamedTuple):
 
     group: int
     cells: dict[int, int]
+
+    @property
+    def left(self) -> dict[int, int]:
+        """What a transfer has left in the block, as it stands beside what is written to it afterwards."""
+        mark = self.cells.get(REST, self.cells.get(WHOLE, UNWRITTEN))
+        return {REST: mark} if mark in LEFT_BY_TRANSFERS else {}
 
 
 NOTHING = Content(NOBODY, {})
@@ -72,12 +82,43 @@ class GroupMemory:
             return other
         content = self._blocks.get(place, NOTHING)
         if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
-            content = self._blocks[place] = Content(g, {})
+            content = self._begin(g, place, offset)
         content.cells[offset] = stamp
         if self._owner.setdefault(place, name) != name:
             self._goals_met["physical_reuse"] += 1
             self._owner[place] = name
         return None
+
+    def _begin(self, g: int, place: Place, offset: int) -> Content:
+        """A group begins to write to a block: nothing of what stood there is left but marks of transfers."""
+        left = {} if offset == WHOLE else self._blocks.get(place, NOTHING).left
+        content = self._blocks[place] = Content(g, left)
+        return content
+
+    def mark(self, cells: Iterable[tuple[int, Place, int]], mark: int) -> None:
+        """A mark of a transfer is written to these cells, (group, block, offset)."""
+        for g, place, offset in cells:
+            content = self._blocks.get(place, NOTHING)
+            if content.group != g or offset == WHOLE:
+                content = self._begin(g, place, offset)
+            content.cells[offset] = mark
+
+    def remark(self, old: int, new: int) -> None:
+        """Changes a mark of transfers to another one, wherever it stands."""
+        for content in self._blocks.values():
+            content.cells.update((offset, new) for offset, stamp in list(content.cells.items()) if stamp == old)
+
+    def content(self, place: Place) -> Content:
+        """What a transfer reads in a block."""
+        return self.copied(self._blocks.get(place, NOTHING))
+
+    def put(self, place: Place, content: Content) -> None:
+        """What a transfer leaves in a block."""
+        self._blocks[place] = self.copied(content)
+
+    @staticmethod
+    def copied(content: Content) -> Content:
+        return Content(content.group, dict(content.cells))
 
     def first_wrong(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> Cell | None:
         """The first of these positions that does not hold what it must."""
@@ -106,23 +147,23 @@ class GroupMemory:
     def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
         """Copies blocks (pool, source, target); all sources are read before any target is written."""
         read = [((pool, t), self._blocks.get((pool, s), NOTHING)) for pool, s, t in copies]
-        self._blocks.update((place, Content(content.group, dict(content.cells))) for place, content in read)
+        self._blocks.update((place, self.copied(content)) for place, content in read)
 
     def poison(self, pool: str, blocks: Iterable[int]) -> None:
         """What was freed is lost."""
         self._blocks.update(((pool, block), FREED) for block in blocks)
 
-    def reset(self) -> None:
-        self._blocks = dict.fromkeys(self._blocks, FREED)
+    def reset(self, kept: Collection[Place] = ()) -> None:
+        self._blocks = {place: content if place in kept else FREED for place, content in self._blocks.items()}
 
     def _place(self, g: int, block: int) -> Place:
         return self._groups[g].pool, block
 
     def _name(self, content: Content, offset: int) -> str:
         """The content of a slot, or of a whole block, in words."""
-        if content is FREED:
-            return "freed memory"
-        stamp = content.cells.get(offset, content.cells.get(WHOLE))
+        stamp = content.cells.get(offset, content.cells.get(WHOLE, content.cells.get(REST)))
+        if stamp in MARKS:
+            return MARKS[stamp]
         if stamp is None and offset == WHOLE and content.cells:
             return f"KV of group {content.group}"
         if stamp is None:
@@ -137,15 +178,20 @@ class GroupMemory:
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
-        return tuple(
-            (place, content.group, tuple((o, self._history(stamp)) for o, stamp in sorted(content.cells.items())))
-            for place, content in sorted(self._blocks.items())
-        )
+        return tuple((place, *self.told(content)) for place, content in sorted(self._blocks.items()))
+
+    def told(self, content: Content) -> tuple[Any, ...]:
+        """The content of a block by history."""
+        return content.group, tuple((o, self._history(stamp)) for o, stamp in sorted(content.cells.items()))
 
     def shown(self, pool: str, block: int) -> str:
         """The content of a block in words: of the last position in it."""
-        content = self._blocks.get((pool, block), NOTHING)
-        return self._name(content, max(content.cells, default=0))
+        return self.in_words(self._blocks.get((pool, block), NOTHING))
+
+    def in_words(self, content: Content) -> str:
+        """A content in words: that of its last position, or what is wrong with it."""
+        marked = [offset for offset, stamp in content.cells.items() if stamp in LEFT_BY_TRANSFERS]
+        return self._name(content, marked[0] if marked else max(content.cells, default=0))
 
     def known_blocks(self) -> list[Place]:
         """The blocks that were ever written."""

@@ -98,15 +98,20 @@ def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tab
             check(laws.eviction_safety, [block * size for block in free], blocks, size, serving, 1, name=of)
 
 
-def check_sum(session: GroupSession, pool: str, occupied: Occupied, avail: int, live: list[str]) -> None:
-    """Checks that what is available in a pool and what is held add up to it."""
+def check_sum(
+    session: GroupSession, pool: str, occupied: Occupied, avail: int, live: list[str], limbo: int, reserved: int = 0
+) -> None:
+    """Checks that what is available in a pool and what is held add up to it, but for blocks in `limbo`.
+
+    Of these the `reserved` ones are not available.
+    """
     check, of = session.checks.check, of_pool(session, pool)
     total, held = session.groups.pools[pool], len(occupied.blocks)
-    limbo = occupied.unsure + (session.limbo() if len(session.groups.pools) == 1 else 0)
+    limbo += occupied.unsure
     session.seen[pool] |= occupied.blocks
     check(laws.conservation, session.seen[pool], total, 1, name=of)
     check(laws.leak_freedom, avail, held, total, live, limbo, "block", name=of)
-    check(laws.accounting, avail, held, total, limbo, 0, "block", name=of)
+    check(laws.accounting, avail, held, total, limbo, reserved, "block", name=of)
 
 
 def _blocks(slots: Iterable[int | None], size: int) -> set[int]:

@@ -34,22 +34,25 @@ class Progress:
         self._free: Mapping[str, int] = {}
         self._slid: dict[tuple[str, str], set[int]] = {}
 
-    def note(self, tables: Tables, held: dict[str, set[int]], free: Mapping[str, int]) -> set[str]:
+    def note(
+        self, tables: Tables, held: dict[str, set[int]], free: Mapping[str, int]
+    ) -> dict[str, set[tuple[str, int]]]:
         """Compares what is held, and how many blocks of each pool are free, with the last time.
 
-        Returns the requests whose windows have given something back.
+        Returns the requests whose windows have given something back, with those blocks and their pools.
         """
         for pool, blocks in held.items() if self._before is not None else ():
             self._met["eviction"] += len(blocks - self._held.get(pool, set())) > self._free[pool]
-        sliding = set()
+        sliding: dict[str, set[tuple[str, int]]] = {}
         for name, groups in tables.items():
             old = (self._before or {}).get(name, {})
             for g, table in groups.items():
                 group = self._groups[g]
                 left = {s for s, now in zip(old.get(g, ()), table, strict=False) if s is not None and now is None}
                 self._met["window_slides"] += bool(left)
-                sliding |= {name} if left else set()
                 gone = {slot // group.block_size for slot in left}
+                if gone:
+                    sliding.setdefault(name, set()).update((group.pool, block) for block in gone)
                 self._slid.setdefault((group.pool, name), set()).update(gone)
         for (pool, name), blocks in list(self._slid.items()):
             if name not in tables:

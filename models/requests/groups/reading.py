@@ -9,6 +9,7 @@ from kvlockstep.models.requests.groups.session import GroupSession, named, of_po
 from kvlockstep.models.requests.request import Request, require_right
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.groups import state_soundness
+from kvlockstep.properties.transfers import Source
 from kvlockstep.reference.kv_manager.groups.contract import Step, needed
 
 CONTENT = laws.prefix_soundness, laws.write_isolation, laws.content_equality
@@ -35,10 +36,13 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int, cov
             cover(session, tables[request.name], g, positions)
         checks.evaluated[laws.prefix_soundness.id] += positions.start < request.hit
         checks.evaluated[laws.content_equality.id] += bool(positions)
+        for law in session.reading:
+            checks.evaluated[law.id] += bool(positions)
         cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
         if cell is not None:
             cell = cell._replace(also=_also(request, tables, g, cell.slot))
-            require_right(request, cell, [checks.of(law) for law in CONTENT])
+            reading = [checks.of(law) for law in session.reading]
+            require_right(request, cell, [*reading, *(checks.of(law) for law in CONTENT)])
 
 
 def cover(
@@ -58,6 +62,8 @@ def read_state(session: GroupSession, request: Request, g: int, step: Step) -> N
         return
     wrong = ("nothing", "the state") if step.source is None else session.kv.wrong_state(request, g, step.source)
     got, want = wrong or ("", "")
+    for law in session.reading if wrong else ():
+        session.checks.check(law, Source(request.name, f"its state in block {step.source}", got))
     session.checks.check(state_soundness, request.computed, step.source, got, want, name=request.name)
     session.goals_met["state_in_place"] += step.source in [block for _, block in step.saves]
     session.goals_met["state_moves"] += step.source not in [block for _, block in step.saves]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import GroupQuestions
 from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.properties.law import Law
 
 
 class GroupSession(Protocol):
-    """`groups` asks the target, `kv` is the KV memory. `seen` are the blocks of each pool that were ever held."""
+    """`groups` asks the target, `kv` is the KV memory. `seen` are the blocks of each pool that were ever held.
+
+    `reading` are the laws of transfers on what is read, if the target has any.
+    """
 
     traits: Any
     checks: Checks
@@ -20,8 +25,9 @@ class GroupSession(Protocol):
     goals_met: Counter[str]
 
     @property
+    def reading(self) -> Sequence[Law[[Any]]]: ...
+    @property
     def groups(self) -> GroupQuestions: ...
-    def limbo(self) -> int: ...
 
 
 def named(session: GroupSession, g: int) -> str:

@@ -7,21 +7,20 @@ the target hears of the end is a second moment: a worker that waits for a transf
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
-from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.transfers.delivery import Delivery
-from kvlockstep.models.requests.transfers.places import Place, Places
+from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.properties.transfers import Source
-from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID
+from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, VOID
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 # With `in_steps` nothing is left to submit after so many steps without a batch.
@@ -41,7 +40,7 @@ class Moving:
     transfer: Transfer
     sources: list[Place]
     targets: list[Place]
-    contents: list[list[int]] = field(default_factory=list)
+    contents: list[Any] = field(default_factory=list)
     landed: bool = False
     told: bool = False
     failed: bool = False
@@ -58,25 +57,27 @@ class Moving:
 
 
 class CopyEngine:
-    """The transfers of one target that are in flight. Methods raise Divergence if a law does not hold."""
+    """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
+
+    Methods raise Divergence if a law does not hold.
+    """
 
     def __init__(
-        self, adapter: Any, traits: TransferTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
+        self, adapter: Any, traits: TransferTraits, places: Places, checks: Checks, goals_met: Counter[str]
     ) -> None:
-        self._adapter, self._traits, self._memory = adapter, traits, memory
+        self._adapter, self._traits, self.places = adapter, traits, places
         self._checks, self._goals_met = checks, goals_met
         self._sizes = traits.tiers
-        self.places = Places(memory, traits.block_size)
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
         self._offered: set[Place] = set()
         self._loads: Counter[str] = Counter()
-        self._loaded: dict[str, int] = {}
-        self._batches: deque[tuple[list[str], set[int], list[Hashable]]] = deque()
+        self._loaded: dict[str, set[Block]] = {}
+        self._batches: deque[tuple[list[str], set[Block], list[Hashable]]] = deque()
         self._own: list[Hashable] = []
         self.has_own = False
         self.failed_unheard: list[Hashable] = []
-        self.void_slots: set[int] = set()
+        self.void_cells: set[Any] = set()
         self.moving: dict[Hashable, Moving] = {}
         self._fresh_loads: list[Moving] = []
         self._ended_loads: list[Moving] = []
@@ -90,7 +91,7 @@ class CopyEngine:
         """The copy engine takes them in, in this order."""
         for transfer in transfers:
             self._wait_for(transfer.after, "after")
-            self._start(_placed(transfer, self._sizes, self.moving), live)
+            self._start(self._placed(transfer), live)
 
     def wait(self, lost: int | None = None) -> None:
         """The worker waits for what the target names. By that the target hears nothing; its own loads end.
@@ -123,14 +124,15 @@ class CopyEngine:
     def _fail_own(self, moving: Moving, written: int) -> None:
         """A load that the batch waits for fails; the target hears of it when the batch is back."""
         self._goals_met["own_load_fails"] += 1
-        self.void_slots.update(slot for place in moving.targets[written:] for slot in self.places.slots(place))
+        self.void_cells.update(cell for place in moving.targets[written:] for cell in self.places.cells(place))
         self.failed_unheard.append(moving.transfer.id)
         self.end(moving, written)
 
-    def check_writes(self, name: str, blocks: Iterable[int]) -> None:
-        """A batch writes these blocks of the pool."""
+    def check_writes(self, name: str, blocks: Iterable[Block]) -> None:
+        """A batch writes these blocks."""
         written = set(blocks)
-        block, of = 0, ""
+        block: Block = 0
+        of = ""
         for moving in self.unended if written else ():
             pool = moving.sources if moving.transfer.kind == "store" else moving.targets
             hit = [] if moving.landed else [place.unit for place in pool if place.unit in written]
@@ -164,20 +166,21 @@ class CopyEngine:
     def _start(self, moving: Moving, live: Collection[str]) -> None:
         transfer, check = moving.transfer, self._checks.check
         moving.contents = [self.places.read(place) for place in moving.sources]
+        together = not self.loading().isdisjoint(transfer.rids)
         lost = [i for i, place in enumerate(moving.sources) if place in self.places.lost]
         moving.readable = lost[0] if lost else len(moving.sources)
         self._goals_met["lost"] += bool(lost)
         self._goals_met["offered"] += not self._offered.isdisjoint(moving.sources)
-        for place, stamps in zip(moving.sources, moving.contents, strict=True):
+        for place, content in zip(moving.sources, moving.contents, strict=True):
             if place in self.places.lost:
                 continue
-            if transfer.kind == "store":
-                self.delivery.sent(stamps)
-            source = Source(str(moving), str(place), self._memory.worst(stamps))
+            if transfer.kind == "store" and self._traits.durable:
+                self.delivery.sent(content)
+            source = Source(str(moving), str(place), self.places.in_words(content))
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)
             if transfer.kind == "load":
-                check(laws.backed, str(moving), str(place), self._lacking(place, stamps))
+                check(laws.backed, str(moving), str(place), self._lacking(place, content))
         others = [other for other in self.unended if not other.landed]
         for place in moving.targets:
             # One evaluation where nothing is wrong: many transfers may be in flight.
@@ -193,8 +196,9 @@ class CopyEngine:
             self.places.fill(place, IN_FLIGHT)
         for rid in transfer.rids:
             self._loads[rid] += 1
-            check(laws.transfer_progress, rid, self._loads[rid], len(live) + 1)
-            self._loaded[rid] = len(transfer.pairs)
+            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * max(1, len(self._traits.groups)))
+            before = self._loaded.get(rid, set()) if together else set()
+            self._loaded[rid] = before.union(place.unit for place in moving.targets)
         self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
         self.moving[transfer.id] = moving
         self._fresh_loads += [moving] if transfer.kind == "load" else []
@@ -204,44 +208,53 @@ class CopyEngine:
         if moving.landed:
             return
         moving.landed = True
-        for n, (place, stamps) in enumerate(zip(moving.sources, moving.contents, strict=True)):
-            changed = "is overwritten" if self.places.read(place) != stamps else ""
+        for n, (place, content) in enumerate(zip(moving.sources, moving.contents, strict=True)):
+            changed = "is overwritten" if self.places.read(place) != content else ""
             self._checks.check(laws.source_stable, str(moving), str(place), changed and f"it {changed}")
             # Of a reset in the meantime nobody may see what was stored before it, not even what was kept for a load.
             if moving.stale and place.tier is not None and not self._is_read(place):
-                self.places.write(place, [POISON] * len(stamps))
-            arrives = [POISON] * len(stamps) if moving.stale else stamps
+                self.places.fill(place, POISON)
+            arrives = self.places.filled(POISON) if moving.stale else content
             left = VOID if moving.transfer.id in self.failed_unheard else LOST
-            self.places.write(moving.targets[n], arrives if n < written else [left] * len(stamps))
+            self.places.write(moving.targets[n], arrives if n < written else self.places.filled(left))
 
     def _is_read(self, place: Place) -> bool:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())
 
-    def _lacking(self, place: Place, stamps: list[int]) -> str:
+    def _lacking(self, place: Place, content: Any) -> str:
         """What is wrong with a unit as the source of a load."""
         if place.unit in self._view(place.tier or "").free:
             return "is free"
-        return "holds nothing of this cache" if stamps[0] in (UNWRITTEN, POISON) else ""
+        return "holds nothing of this cache" if self.places.is_nothing(content) else ""
 
     def _view(self, name: str) -> TierUnits:
         found = answered(self._adapter.tier, name)
         return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
 
+    def _placed(self, transfer: Transfer) -> Moving:
+        """The transfer with its places. Raises Divergence for one that the contract does not know."""
+        size = self._sizes.get(transfer.tier)
+        load = transfer.kind == "load"
+        wrong = "" if size else f"names the tier {transfer.tier!r}"
+        if transfer.id in self.moving:
+            wrong = "has the id of another one in flight"
+        if transfer.kind not in ("store", "load"):
+            wrong = f"is of the kind {transfer.kind!r}"
+        if not transfer.pairs:
+            wrong = "has no pairs"
+        ends = taken(
+            lambda: [self.places.end_of(pair, load) for pair in transfer.pairs],
+            transfer.pairs,
+            self._adapter.transfers,
+            "pairs of a block and a unit",
+        )
+        if size and not all(0 <= unit < size for _, unit in ends):
+            wrong = f"names a unit beyond the {size} of {transfer.tier}"
+        if wrong:
+            raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
+        pool, tier = [Place(None, block) for block, _ in ends], [Place(transfer.tier, unit) for _, unit in ends]
+        return Moving(transfer, tier, pool) if load else Moving(transfer, pool, tier)
 
-def _placed(transfer: Transfer, sizes: Mapping[str, int], in_flight: Collection[Hashable]) -> Moving:
-    """The transfer with its places. Raises Divergence for one that the contract does not know."""
-    size = sizes.get(transfer.tier)
-    wrong = "" if size else f"names the tier {transfer.tier!r}"
-    if transfer.id in in_flight:
-        wrong = "has the id of another one in flight"
-    if transfer.kind not in ("store", "load"):
-        wrong = f"is of the kind {transfer.kind!r}"
-    if not transfer.pairs:
-        wrong = "has no pairs"
-    pool = [Place(None, unit) for unit in (p[transfer.kind == "load"] for p in transfer.pairs)]
-    tier = [Place(transfer.tier, unit) for unit in (p[transfer.kind == "store"] for p in transfer.pairs)]
-    if size and not all(0 <= place.unit < size for place in tier):
-        wrong = f"names a unit beyond the {size} of {transfer.tier}"
-    if wrong:
-        raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
-    return Moving(transfer, pool, tier) if transfer.kind == "store" else Moving(transfer, tier, pool)
+    def loading(self) -> set[str]:
+        """Returns the requests that wait for a load."""
+        return {rid for moving in self.moving.values() for rid in moving.transfer.rids}

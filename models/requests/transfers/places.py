@@ -1,54 +1,106 @@
-"""Places of KV under a target with tiers, and what stands in each: blocks of the pool, units of a tier."""
+"""Places of KV under a target with tiers, and what stands in each: blocks of a pool, units of a tier."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.models.requests.slot_memory import SlotMemory
-from kvlockstep.reference.kv.memory import UNWRITTEN
+from kvlockstep.reference.kv.memory import LOST, POISON, UNWRITTEN, VOID
+
+
+class OfPool(NamedTuple):
+    """A block of one of several pools."""
+
+    pool: str
+    block: int
+
+    def __str__(self) -> str:
+        return f"{self.block} of pool {self.pool}"
+
+
+# A block of the only pool, or of one of several.
+Block = int | OfPool
 
 
 class Place(NamedTuple):
-    """A block of the pool, whose tier is None, or a unit of a tier."""
+    """A block, whose tier is None, or a unit of a tier."""
 
     tier: str | None
-    unit: int
+    unit: Block
 
     def __str__(self) -> str:
         return f"block {self.unit}" if self.tier is None else f"unit {self.unit} of {self.tier}"
 
 
 class Places:
-    """The contents of places, one stamp for each of `block_size` slots.
+    """The contents of places where a request has one table: one stamp for each of `block_size` slots.
 
     `stored` are those of the units that were ever written; of these `lost` are gone in their tier, and nobody was told.
+    With groups a content is another type; the copy engine looks into none.
     """
 
     def __init__(self, memory: SlotMemory, block_size: int) -> None:
         self._memory, self._size = memory, block_size
-        self.stored: dict[Place, list[int]] = {}
+        self.stored: dict[Place, Any] = {}
         self.lost: set[Place] = set()
 
-    def read(self, place: Place) -> list[int]:
+    def read(self, place: Place) -> Any:
+        """A copy of what stands in a place."""
         if place.tier is None:
-            return self._memory.peek(self.slots(place))
+            return self._memory.peek(self.cells(place))
         return list(self.stored.get(place, [UNWRITTEN] * self._size))
 
-    def write(self, place: Place, stamps: Sequence[int]) -> None:
+    def write(self, place: Place, content: Any) -> None:
         if place.tier is None:
-            self._memory.put(self.slots(place), stamps)
+            self._memory.put(self.cells(place), content)
         else:
-            self.stored[place] = list(stamps)
+            self.stored[place] = list(content)
             self.lost.discard(place)
 
-    def fill(self, place: Place, stamp: int) -> None:
-        """Writes one stamp into every slot of a place."""
-        self.write(place, [stamp] * self._size)
+    def fill(self, place: Place, mark: int) -> None:
+        """Writes one mark into all of a place."""
+        self.write(place, self.filled(mark))
 
-    def slots(self, place: Place) -> list[int]:
-        """Returns the slots of a block of the pool."""
+    def filled(self, mark: int) -> Any:
+        """A content of which all is one mark."""
+        return [mark] * self._size
+
+    def is_nothing(self, content: Any) -> bool:
+        """True if a content is none of this cache: never written, or wiped."""
+        return content[0] in (UNWRITTEN, POISON)
+
+    def in_words(self, content: Any) -> str:
+        """A content in words: what is most wrong in it."""
+        return self._memory.worst(content)
+
+    def end_of(self, pair: Sequence[Any], load: bool) -> tuple[Block, int]:
+        """The block and the unit of a pair of a transfer. Raises ValueError or TypeError for what is no pair."""
+        source, target = pair
+        return (target, source) if load else (source, target)
+
+    def prefix(self, content: Any) -> tuple[int | None, Sequence[int]] | None:
+        """The extra key and all tokens up to the end of a content; None if it is no KV."""
+        return self._memory.history(content[-1]) if content[-1] > UNWRITTEN else None
+
+    def cells(self, place: Place) -> Any:
+        """The cells of a block: here the slots."""
+        assert isinstance(place.unit, int)
         return list(range(place.unit * self._size, (place.unit + 1) * self._size))
+
+    def blocks_of(self, free: Iterable[Any]) -> set[Block]:
+        """The blocks that a free list names."""
+        return {slot // self._size for slot in free}
+
+    def without(self, free: list[Any], blocks: set[Block]) -> list[Any]:
+        """A free list without what lies in these blocks."""
+        return [slot for slot in free if slot // self._size not in blocks]
+
+    def give_up(self, cells: Iterable[Any]) -> None:
+        """Of these cells those that are void are lost from now on."""
+        slots = sorted(cells)
+        lost = [slot for slot, stamp in zip(slots, self._memory.peek(slots), strict=True) if stamp == VOID]
+        self._memory.put(lost, [LOST] * len(lost))
 
     def state(self) -> Any:
         """What the fingerprint of a state has of the tiers."""

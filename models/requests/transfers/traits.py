@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from kvlockstep.reference.kv_manager.groups.contract import Group
+
 
 @dataclass(frozen=True)
 class TransferTraits:
@@ -19,6 +21,8 @@ class TransferTraits:
     partial_loads: bool = False
     in_steps: bool = False
     peer: str | None = None
+    durable: bool = False
+    groups: tuple[Group, ...] = ()
 
     @classmethod
     def of(cls, traits: Any, **known: Any) -> Self:

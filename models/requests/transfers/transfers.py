@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import answered, number, taken
 from kvlockstep.models.requests.checks import Checks
-from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine, Moving
-from kvlockstep.models.requests.transfers.places import Place
+from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.kv_manager.listener import Fetched
 from kvlockstep.properties.law import ERROR_CONTRACT
-from kvlockstep.reference.kv.memory import POISON, UNWRITTEN
+from kvlockstep.reference.kv.memory import POISON
 from kvlockstep.reference.kv.transfers import Transfer
 
 # A transfer that is in flight for so many batches has been starved.
@@ -27,12 +26,12 @@ class Transfers(CopyEngine):
     """The transfers of one target, and the memory of its tiers. Methods raise Divergence if a law does not hold."""
 
     def __init__(
-        self, adapter: Any, traits: TransferTraits, memory: SlotMemory, checks: Checks, goals_met: Counter[str]
+        self, adapter: Any, traits: TransferTraits, places: Places, checks: Checks, goals_met: Counter[str]
     ) -> None:
-        super().__init__(adapter, traits, memory, checks, goals_met)
+        super().__init__(adapter, traits, places, checks, goals_met)
         self._polls = 0
         self._stepped = False
-        self._free_in_steps: deque[set[int]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
+        self._free_in_steps: deque[set[Any]] = deque([set()] * STEPS_TO_SUBMIT, STEPS_TO_SUBMIT)
         self.quiet = True
 
     def submitted(self) -> list[Transfer]:
@@ -40,7 +39,7 @@ class Transfers(CopyEngine):
         found = answered(self._adapter.transfers)
         return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
 
-    def launched(self, names: list[str], blocks: set[int], starts: Iterable[tuple[str, int]]) -> None:
+    def launched(self, names: list[str], blocks: set[Block], starts: Iterable[tuple[str, int]] = ()) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self._traits.in_steps
@@ -55,7 +54,11 @@ class Transfers(CopyEngine):
 
     def started(self, name: str, hit: int) -> None:
         """A request begins with a hit of so many tokens."""
-        self._goals_met["part_loaded"] += 0 < self._loaded.pop(name, 0) < hit // self._traits.block_size
+        self._goals_met["part_loaded"] += 0 < len(self.loaded_for(name)) < hit // self._traits.block_size
+
+    def loaded_for(self, name: str) -> set[Block]:
+        """Returns the blocks that were loaded for a request that starts now, and forgets them."""
+        return self._loaded.pop(name, set())
 
     def returned(self) -> bool:
         """The oldest batch is back, and with it the ends of its own loads. Returns whether one of them had failed."""
@@ -87,12 +90,8 @@ class Transfers(CopyEngine):
         self._fresh_loads.clear()
         self._ended_loads.clear()
 
-    def loading(self) -> set[str]:
-        """Returns the requests that wait for a load."""
-        return {rid for moving in self.moving.values() for rid in moving.transfer.rids}
-
-    def unpoisoned(self, free: list[int]) -> list[int]:
-        """Returns the free slots without those that a transfer still reads: a target may fence what it has freed.
+    def unpoisoned(self, free: list[Any]) -> list[Any]:
+        """Returns the free list without what a transfer still reads: a target may fence what it has freed.
 
         With `in_steps` it may even submit a store of what it has freed in the step before.
         """
@@ -101,25 +100,29 @@ class Transfers(CopyEngine):
         read = {
             place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier
         }
-        return [slot for slot in free if slot // self._traits.block_size not in read] if read else free
+        return self.places.without(free, read) if read else free
 
-    def settle(self, free: Sequence[int], held: set[int], idle: bool) -> tuple[int, int]:
+    def under_store(self) -> set[Block]:
+        """Returns the blocks that a store still reads."""
+        stores = [m for m in self.unended if m.transfer.kind == "store" and not m.landed]
+        return {place.unit for moving in stores for place in moving.sources}
+
+    def settle(self, free: Sequence[Any], held: Set[Block], limbo: int, idle: bool) -> set[Block]:
         """Checks what holds between the operations; `idle` if nothing is live or in flight.
 
-        Returns the most slots that may be lost to everybody, and the least.
+        `limbo` counts what nobody holds and is not available yet. Returns the blocks of it that surely are not: those
+        that transfers still write.
         """
-        size = self._traits.block_size
         if self._stepped:
             self._free_in_steps.append(set(free))
             self._stepped = False
-        free_blocks = {slot // size for slot in free}
+        free_blocks = self.places.blocks_of(free)
         unlanded = [moving for moving in self.unended if not moving.landed]
         reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
-        limbo = self.limbo(held)
         for name, missing in self.delivery.due():
-            self._checks.check(laws.delivery, name, missing, size)
+            self._checks.check(laws.delivery, name, missing, self._traits.block_size)
         views = {name: self._view(name) for name in self._sizes}
-        owners: dict[str | None, dict[str, set[int]]] = {None: {"free": free_blocks}} if unlanded else {}
+        owners: dict[str | None, dict[str, set[Any]]] = {None: {"free": free_blocks}} if unlanded else {}
         for name, view in views.items() if unlanded else ():
             owners[name] = {"free": set(view.free), "cached": set(view.cached)}
         for moving in unlanded:
@@ -140,14 +143,17 @@ class Transfers(CopyEngine):
         if idle and self.quiet:
             pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
             self._checks.check(laws.quiescence, pinned, limbo)
-        return limbo, len(reserved) * size
+        return reserved
 
-    def limbo(self, held: set[int]) -> int:
+    def limbo(self, held: Set[Block]) -> int:
         """Returns how many slots nobody holds that are not available yet: as the target says, or at most so many."""
         if self._traits.late_release:
             return number(self._adapter.limbo)
-        unheard = {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None}
-        return len(unheard - held) * self._traits.block_size
+        return len(self.unheard(held)) * self._traits.block_size
+
+    def unheard(self, held: Set[Block]) -> set[Block]:
+        """Returns the blocks that nobody holds and that need not be available before the end of a transfer is heard."""
+        return {p.unit for m in self.moving.values() for p in (*m.sources, *m.targets) if p.tier is None} - held
 
     def came_back(self) -> list[list[tuple[int | None, Sequence[int]]]]:
         """Returns the loads that have ended well since the last poll, each with the prefixes of its blocks."""
@@ -165,8 +171,8 @@ class Transfers(CopyEngine):
 
     def _prefixes(self, moving: Moving) -> list[tuple[int | None, Sequence[int]]]:
         """The extra key and all tokens up to the end of each block that is KV."""
-        last = (stamps[-1] for stamps in moving.contents)
-        return [self._memory.history(stamp) for stamp in last if stamp > UNWRITTEN]
+        found = (self.places.prefix(content) for content in moving.contents)
+        return [prefix for prefix in found if prefix is not None]
 
     def losable(self) -> list[Place]:
         """Returns the units that a hit may find, and that nothing reads: their tier may lose them."""

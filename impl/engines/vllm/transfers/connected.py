@@ -68,17 +68,21 @@ class ConnectedScheduler(VllmScheduler):
         return [] if request is None or request.is_finished() else super().slots(rid)
 
     def limbo(self) -> int:
-        """Blocks of nobody who is live, kept for a transfer or for a batch in flight."""
+        """Slots of blocks of nobody who is live, kept for a transfer or for a batch in flight."""
+        return len(self._blocks_in_limbo()) * self.block_size
+
+    def _blocks_in_limbo(self) -> set[int]:
         scheduler = self._scheduler
-        tables = {rid: scheduler.kv_cache_manager.get_block_ids(rid)[0] for rid in scheduler.requests}
+        tables = {rid: set().union(*scheduler.kv_cache_manager.get_block_ids(rid)) for rid in scheduler.requests}
         held = {block for rid in tables if not scheduler.requests[rid].is_finished() for block in tables[rid]}
-        return len(self._kept().union(*tables.values()) - held - {0}) * self.block_size
+        return self._kept().union(*tables.values()) - held - {0}
 
     def _kept(self) -> set[int]:
         """Blocks that are kept beside those in the tables of requests."""
         return {block.block_id for _, blocks in self._scheduler.deferred_frees for block in blocks}
 
     def _configure(self, config: Any) -> None:
+        super()._configure(config)
         config.kv_transfer_config = SimpleNamespace(
             kv_load_failure_policy=self._policy_on_failure,
             kv_connector_extra_config={},

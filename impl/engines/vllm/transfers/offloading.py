@@ -71,7 +71,7 @@ class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
 
 
 class OffloadingScheduler(ConnectedScheduler):
-    """A scheduler with an OffloadingConnector. `chunks` bounds the CPU tier; each holds one block."""
+    """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block."""
 
     def __init__(
         self,
@@ -85,20 +85,21 @@ class OffloadingScheduler(ConnectedScheduler):
         repaired: bool = True,
         **options: Any,
     ) -> None:
-        self.tiers = {CPU: blocks}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
         super().__init__(blocks, block_size, budget, running, **options)
         self.policy = None
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
+        caches, wide, hash_size = self._caches(self.blocks, self.block_size)
+        self.tiers = {CPU: caches.num_blocks - 1}
         config.kv_transfer_config.kv_connector_extra_config = {
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
         }
         vars(config.cache_config).update(
-            block_size=self.block_size,
-            prefix_match_unit=None,
+            block_size=wide,
+            prefix_match_unit=hash_size,
             prefix_cache_retention_interval=None,
             cache_dtype="auto",
             kv_cache_layout=None,
@@ -115,12 +116,11 @@ class OffloadingScheduler(ConnectedScheduler):
         product.OffloadingSpecFactory = SimpleNamespace(
             create_spec=lambda given: Spec(given, self._manager, self._copies)
         )
-        cache_config = vllm.cache_config(self.blocks, self.block_size)
         role = vllm.connector.KVConnectorRole
-        self._worker = product.OffloadingConnector(config, role.WORKER, cache_config)
+        self._worker = product.OffloadingConnector(config, role.WORKER, caches)
         self._worker.connector_worker._init_worker(None)
         kind = OneTokenComputed if self._repaired else product.OffloadingConnector
-        return kind(config, role.SCHEDULER, cache_config)
+        return kind(config, role.SCHEDULER, caches)
 
     def results(self, finished: set[str]) -> Any:
         output = vllm.outputs.KVConnectorOutput()

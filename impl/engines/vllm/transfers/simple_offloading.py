@@ -98,7 +98,6 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
     def __init__(
         self, blocks: int, block_size: int, budget: int, running: int, lazy: bool = False, **options: Any
     ) -> None:
-        self.tiers = {CPU: 2 * blocks if lazy else blocks}
         self._lazy = lazy
         self._reports: deque[Any] = deque()
         super().__init__(blocks, block_size, budget, running, **options)
@@ -107,6 +106,9 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
 
     def connect(self, config: Any) -> Any:
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
+        caches, wide, hash_size = self._caches(self.blocks, self.block_size)
+        pool = caches.num_blocks - 1
+        self.tiers = {CPU: 2 * pool if self._lazy else pool}
         units = self.tiers[CPU] + 1
         config.kv_transfer_config.kv_connector_extra_config = {
             "cpu_bytes_to_use": units * BLOCK_BYTES,
@@ -114,12 +116,15 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
             "lazy_offload": self._lazy,
         }
         vars(config.cache_config).update(
-            block_size=self.block_size, prefix_match_unit=None, simple_cpu_offload_num_blocks=None
+            block_size=wide,
+            prefix_match_unit=hash_size,
+            simple_cpu_offload_num_blocks=None,
         )
         config.parallel_config.world_size = 1
-        size = (self.blocks + 1) * BLOCK_BYTES
-        tensor = vllm.interface.KVCacheTensor(size, ["layer"], layer_stride=size, block_stride=BLOCK_BYTES)
-        cache_config = replace(vllm.cache_config(self.blocks, self.block_size), kv_cache_tensors=[tensor])
+        size = caches.num_blocks * BLOCK_BYTES
+        layers = [name for group in caches.kv_cache_groups for name in group.layer_names]
+        tensor = vllm.interface.KVCacheTensor(size, layers, layer_stride=size, block_stride=BLOCK_BYTES)
+        cache_config = replace(caches, kv_cache_tensors=[tensor])
         role = vllm.connector.KVConnectorRole
         self._copies = CopyBackend()
         self._worker = Connector(config, role.WORKER, cache_config)
@@ -185,3 +190,4 @@ make = SimpleOffloadingScheduler
 make_lazy = partial(SimpleOffloadingScheduler, lazy=True)
 make_async = partial(SimpleOffloadingScheduler, asynchronous=True)
 make_lazy_async = partial(SimpleOffloadingScheduler, lazy=True, asynchronous=True)
+make_ngram = partial(SimpleOffloadingScheduler, drafts=3)

@@ -1,0 +1,118 @@
+"""Schedulers with groups and tiers that keep the contract in a way of their own. No law may blame them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants.failing_loads import LoadsInside
+from kvlockstep.reference.kv_manager.tier import Block, Key
+from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, StatePool
+from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
+from kvlockstep.reference.kv_scheduler.tiered import Load
+from kvlockstep.reference.kv_scheduler.tiered_groups import (
+    TieredGroups,
+    TieredPools,
+    TieredState,
+    TieredWindow,
+    TieredWindows,
+)
+
+
+class LoadsByGroup(TieredGroups):
+    """Loads the blocks of each group in a transfer of its own, and starts a request when all have ended."""
+
+    def _begin(self, load: Load) -> None:
+        parts = [[i for i, key in enumerate(load.keys) if key[0] == g] for g in range(len(self.groups))]
+        for part in filter(None, parts):
+            keys, units, blocks = ([of[i] for i in part] for of in (load.keys, load.units, load.blocks))
+            # What the pool has is kept up to the end of the last part.
+            for block in load.hit:
+                self._hold(block)
+            super()._begin(Load(load.rid, keys, units, blocks, list(load.hit)))
+        for block in load.hit:
+            self._drop(block)
+
+
+class LoadsStatesApart(StatePool, LoadsByGroup):
+    """Full attention, a window and states, each loaded apart."""
+
+
+class HearsGroupsAtOnce(TieredWindow):
+    """Takes in the end of a transfer when it is told, and waits for no poll."""
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        super().complete(id, ok)
+        self.poll()
+
+
+class OverlapsWithTieredWindow(FullAndWindow, TieredGroups, OverlapScheduler):
+    """A window and a tier under a scheduler with a batch in flight; the device orders loads behind it."""
+
+    ordered = True
+
+    def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
+        return OverlapScheduler.schedule(self, accepted)
+
+
+class LoadsGroupsInside(TieredGroups, LoadsInside):
+    """Loads in front of the batch that needs it, which waits; if that fails, the request begins again."""
+
+    def _start(self, job: Job, left: int) -> int | None:
+        if any(load.rid == job.rid for load in self._loads.values()):
+            return None
+        if not self._load(job):
+            return KVScheduler._start(self, job, left)
+        # Nobody else shares what is loaded before the batch is back.
+        load = next(load for load in self._loads.values() if load.rid == job.rid)
+        for key, block in zip(load.keys, load.blocks, strict=True):
+            self._publish_loaded(key, block)
+        cached = KVScheduler._start(self, job, left)
+        for key, (pool, block) in zip(load.keys, load.blocks, strict=True):
+            del self._kv._pools[pool].cached[key]
+            del self._kv._pools[pool].key_of[block]
+        return cached
+
+    def _rewind(self, load: Load) -> None:
+        for job in self._running:
+            if job.rid == load.rid:
+                self._kv.finish(job.rid)
+                self._kv._live[job.rid] = self._kv._hit(job.tokens, job.extra_key, 0)
+                job.computed = 0
+                self._launched = [item for item in self._launched if item.rid != job.rid]
+
+
+class LoadsStatesInside(StatePool, LoadsGroupsInside):
+    """Full attention, a window and states, loaded inside."""
+
+
+class DropsStoresOfGroups(TieredState):
+    """A tier that has no time for every third store, so that it serves some groups of a prefix and not all."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._offered = 0
+
+    def _store(self, key: Key, block: Block) -> None:
+        self._offered += 1
+        if self._offered % 3:
+            super()._store(key, block)
+
+
+class LosesUnits(TieredWindow):
+    """A tier that may lose what it holds; what could not be loaded is forgotten."""
+
+    loses = True
+
+
+GROUP_TRANSFER_VARIANTS = {
+    "tiered-pools": TieredPools,
+    "tiered-windows": TieredWindows,
+    "loads-states-apart": LoadsStatesApart,
+    "hears-groups-at-once": HearsGroupsAtOnce,
+    "overlaps-with-tiered-window": OverlapsWithTieredWindow,
+    "loads-states-inside": LoadsStatesInside,
+    "loses-units": LosesUnits,
+    "drops-stores-of-groups": DropsStoresOfGroups,
+}

@@ -1,0 +1,76 @@
+"""Places of KV where a request has a table for each group: a block, or a unit, holds what one group has written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from kvlockstep.models.requests.groups.memory import FREED, NOBODY, NOTHING, REST, WHOLE, Content, GroupMemory
+from kvlockstep.models.requests.transfers.places import Block, OfPool, Place, Places
+from kvlockstep.reference.kv.memory import LOST, VOID
+
+
+class GroupPlaces(Places):
+    """The contents of blocks of `pools`, in which a block has `size` tokens at most, and of units of tiers.
+
+    With one pool a block is its number, else an OfPool.
+    """
+
+    def __init__(self, memory: GroupMemory, pools: Collection[str], size: int) -> None:
+        self._kv, self._pools, self._most = memory, list(pools), size
+        self.stored: dict[Place, Content] = {}
+        self.lost: set[Place] = set()
+
+    def block(self, pool: str, number: int) -> Block:
+        """A block of a pool."""
+        return OfPool(pool, number) if len(self._pools) > 1 else number
+
+    def in_pool(self, block: Block) -> OfPool:
+        """The pool and the number of a block."""
+        return block if isinstance(block, OfPool) else OfPool(self._pools[0], block)
+
+    def read(self, place: Place) -> Content:
+        if place.tier is None:
+            return self._kv.content(self.in_pool(place.unit))
+        return self.stored.get(place, NOTHING)
+
+    def write(self, place: Place, content: Content) -> None:
+        if place.tier is None:
+            self._kv.put(self.in_pool(place.unit), content)
+        else:
+            self.stored[place] = content
+            self.lost.discard(place)
+
+    def filled(self, mark: int) -> Content:
+        return Content(NOBODY, {WHOLE: mark})
+
+    def is_nothing(self, content: Content) -> bool:
+        return content in (NOTHING, FREED)
+
+    def in_words(self, content: Content) -> str:
+        return self._kv.in_words(content)
+
+    def end_of(self, pair: Sequence[Any], load: bool) -> tuple[Block, int]:
+        if len(self._pools) == 1:
+            return super().end_of(pair, load)
+        pool, *ends = pair
+        if pool not in self._pools:
+            raise ValueError(pool)
+        source, target = map(int, ends)
+        return (OfPool(pool, target), source) if load else (OfPool(pool, source), target)
+
+    def cells(self, place: Place) -> Any:
+        return [(self.in_pool(place.unit), offset) for offset in (*range(self._most), WHOLE, REST)]
+
+    def blocks_of(self, free: Iterable[Any]) -> set[Block]:
+        return set(free)
+
+    def without(self, free: list[Any], blocks: set[Block]) -> list[Any]:
+        return [block for block in free if block not in blocks]
+
+    def give_up(self, cells: Iterable[Any]) -> None:
+        self._kv.remark(VOID, LOST)
+
+    def state(self) -> Any:
+        stored = [(place, *self._kv.told(content)) for place, content in sorted(self.stored.items())]
+        return tuple(stored), tuple(sorted(self.lost))
