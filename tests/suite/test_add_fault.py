@@ -51,7 +51,7 @@ def test_a_module_of_faults_is_found(added):
 
 
 def test_the_new_fault_is_caught_and_its_trace_written(added, run_cli, tmp_path):
-    code, out, _ = run_cli("score", "--fault", ID, "--profile", "quick", "--traces", tmp_path)
+    code, out, _ = run_cli("score", "--fault", ID, "--profile", "ci", "--traces", tmp_path)
     assert code == 0, out
     trace = load_trace(tmp_path / "block_pool" / f"{ID}.jsonl", "block_pool")
     assert (trace.target, trace.law) == (f"fault:{ID}", added.law)

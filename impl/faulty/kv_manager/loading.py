@@ -235,7 +235,7 @@ class ReadyWithLess(CachesInTier):
 
 @fault("kv-load-by-name", law="load_before_read", seen=("shape: keyed by request id",))
 class LoadsByName(CachesInTier):
-    """The end of a load is kept by request id, so a request that was preempted is ready by its earlier load."""
+    """A load's end is kept by request id, so a preempted request is ready by its earlier load."""
 
     def reset(self) -> None:
         super().reset()

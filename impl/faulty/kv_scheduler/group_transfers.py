@@ -24,7 +24,7 @@ FULL, WINDOW, STATE = range(3)
 
 @fault("sched-slid-store-unpinned", law="transfer_isolation", seen=("mutant",))
 class SlidStoreUnpinned(TieredWindow):
-    """A block that a window leaves is given away while a store still reads it; only full blocks are pinned."""
+    """A block that a window leaves is given away under its store; only full blocks are pinned."""
 
     def _store(self, key: Key, block: Block) -> None:
         super()._store(key, block)
@@ -156,14 +156,14 @@ class KeyLacksGroup(Tier):
 
 @fault("sched-tier-key-lacks-group", law="prefix_soundness", seen=("mutant",))
 class TierKeyLacksGroup(CachesInTier, TieredWindow):
-    """The tier knows a block by its tokens, without its group, so one group's block is loaded as another's."""
+    """The tier knows a block by its tokens alone, so one group's block is loaded as another's."""
 
     tier_type = KeyLacksGroup
 
 
 @fault("sched-slide-frees-target", law="target_owned", seen=("mutant",))
 class SlideFreesTarget(CachesInTier, TieredWindow):
-    """The window slides while its request waits for the load, and gives back a block that the load still writes."""
+    """A window that slides while its request waits for a load frees a block that the load still writes."""
 
     def _begin(self, load: Load) -> None:
         super()._begin(load)
@@ -206,7 +206,7 @@ class StorePinsOneGroup(TieredPools):
 
 @fault("sched-load-in-wrong-pool", law="prefix_soundness", seen=("mutant",))
 class LoadInWrongPool(CachesInTier, TieredPools):
-    """The worker is told the numbers of a load's blocks without their pools, and fills those of the first pool."""
+    """The worker is told a load's blocks without their pools, and fills those of the first pool."""
 
     def _submit(self, kind: str, pairs: list[tuple[Any, ...]], *rids: str, before: bool = False) -> Hashable:
         if kind == "load":

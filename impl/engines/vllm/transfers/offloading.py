@@ -73,6 +73,9 @@ class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
 class OffloadingScheduler(ConnectedScheduler):
     """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block."""
 
+    # The engine's default; schedulers with groups have their own.
+    _retention: int | None = 0
+
     def __init__(
         self,
         blocks: int,
@@ -100,7 +103,7 @@ class OffloadingScheduler(ConnectedScheduler):
         vars(config.cache_config).update(
             block_size=wide,
             prefix_match_unit=hash_size,
-            prefix_cache_retention_interval=None,
+            prefix_cache_retention_interval=self._retention,
             cache_dtype="auto",
             kv_cache_layout=None,
         )
