@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from kvlockstep.runs.check import FAILURES, check_target
 from kvlockstep.runs.play_trace import replay_trace
 from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetResult, worst
 from kvlockstep.show.console import NowAndThen, progress_bar, stdout, traits_text
-from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, known_divergences, resolve
+from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, check_contract, known_divergences, resolve
 
 SKIPPED, KNOWN = "skipped", "known"
 MISUSE = "misuse"
@@ -59,13 +59,19 @@ class EngineRow:
 
 
 def check_engines(
-    profile: Profile, seed: int, directory: Path, progress: Callable[[str], None] | None = None
+    profile: Profile,
+    seed: int,
+    directory: Path,
+    progress: Callable[[str], None] | None = None,
+    contracts: Collection[str] = (),
 ) -> Iterator[EngineRow]:
-    """Checks each engine of the registry under each of its contracts.
+    """Checks each engine of the registry under each of its contracts, or only under `contracts`.
 
     A missing one is a skipped row; one that is there and cannot be loaded is an error.
     """
     for contract, targets in ENGINE_TARGETS.items():
+        if contracts and contract not in contracts:
+            continue
         for name in targets:
             if progress is not None:
                 progress(f"{contract} on {name}")
@@ -131,10 +137,13 @@ class KnownRow:
         return "still there" if self.found == self.law else f"now {self.found}" if self.found else "no longer occurs"
 
 
-def replay_known(profile: Profile, misuse: bool = False) -> Iterator[KnownRow]:
-    """Replays the trace of each known divergence on its engine; with `misuse` also calls that no scheduler makes."""
+def replay_known(profile: Profile, misuse: bool = False, contracts: Collection[str] = ()) -> Iterator[KnownRow]:
+    """Replays the trace of each known divergence on its engine, or only those of `contracts`.
+
+    With `misuse` also calls that no scheduler makes.
+    """
     for known in known_divergences():
-        if known.kind == MISUSE and not misuse:
+        if (known.kind == MISUSE and not misuse) or (contracts and known.contract not in contracts):
             continue
         found: str | None = None
         with contextlib.suppress(UsageError):
@@ -171,22 +180,32 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
 @click.command("engines", epilog="Example: kvlockstep engines --engine-path ~/src/vllm")
 @options(profile_option, seed_option, dir_option, json_option, engine_path_option)
 @click.option(
+    "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Check only this contract. Repeatable."
+)
+@click.option(
     "-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the table to FILE as Markdown."
 )
 @click.option(
     "--misuse", is_flag=True, help="Also try call sequences that an engine accepts but its own scheduler never makes."
 )
 def engines_command(
-    profile: str | None, seed: int | None, directory: str | None, as_json: bool, output: str | None, misuse: bool
+    profile: str | None,
+    seed: int | None,
+    directory: str | None,
+    as_json: bool,
+    contracts: Sequence[str],
+    output: str | None,
+    misuse: bool,
 ) -> None:
     """Check every engine that is installed or lies under --engine-path.
 
     The others are listed with the reason and how to get them.
     """
     budget = profile_of(profile or "quick")
+    only = [check_contract(name) for name in contracts]
     with progress_bar() as bar:
-        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar)))
-    known = list(replay_known(budget, misuse))
+        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar), only))
+    known = list(replay_known(budget, misuse, only))
     if output:
         try:
             Path(output).write_text(markdown(rows, known, budget.name))

@@ -95,6 +95,10 @@ def without_the_rest(engine: Engine, bare: Sequence[str], stubs: Sequence[str]) 
     below = _BelowStubs()
     sys.meta_path.append(below)
     sys.path.insert(0, str(engine.root))
+    if "torchvision" in stubs:
+        with suppress(ImportError):
+            # transformers remembers whether torchvision is there, so it has to look before the stub is.
+            importlib.import_module("transformers.utils").is_torchvision_available()
     foreign = [name for name in stubs if name.split(".")[0] != engine.package]
     missing = [name for name in foreign if name not in sys.modules and not _importable(name)]
     try:

@@ -111,6 +111,17 @@ def test_a_known_divergence_that_is_gone_is_reported(monkeypatch, tmp_path):
     assert f"| {link} | bug | leak_freedom | 1 | still there |" in page
 
 
+def test_one_contract_is_checked_when_asked(only, monkeypatch, tmp_path):
+    only(fine="kvlockstep.reference.kv_manager:KVManager")
+    monkeypatch.setattr(engines, "known_divergences", lambda: [known("leak_freedom", tmp_path)])
+    assert [row.target for row in check_engines(TINY, 0, tmp_path, contracts=["kv_manager"])] == ["fine"]
+    assert not [*check_engines(TINY, 0, tmp_path, contracts=["kv_tier"])]
+    assert [row.id for row in replay_known(TINY, contracts=["kv_manager"])] == ["leaks-on-abort"]
+    assert not [*replay_known(TINY, contracts=["kv_tier"])]
+    done = CliRunner().invoke(cli, ["engines", "--contract", "kv_manger"])
+    assert "kv_manager" in str(done.exception)
+
+
 def test_misuse_is_replayed_when_asked(monkeypatch, tmp_path):
     bug = known("leak_freedom", tmp_path)
     misuse = dataclasses.replace(bug, id="frees-twice", kind="misuse")
