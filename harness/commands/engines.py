@@ -120,7 +120,7 @@ def _row(report: TargetResult) -> EngineRow:
 
 @dataclass(frozen=True)
 class KnownRow:
-    """A known divergence with the result of its trace today; `found` is None if the engine is missing."""
+    """A known divergence with the result of its trace today; `found` is None if it cannot be played here, without the engine or a card."""
 
     id: str
     kind: str
@@ -133,7 +133,7 @@ class KnownRow:
     @property
     def status(self) -> str:
         if self.found is None:
-            return "engine missing"
+            return "not played here"
         return "still there" if self.found == self.law else f"now {self.found}" if self.found else "no longer occurs"
 
 

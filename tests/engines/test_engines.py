@@ -105,7 +105,7 @@ def test_a_known_divergence_that_is_gone_is_reported(monkeypatch, tmp_path):
     missing = dataclasses.replace(there, target="no.such:engine")
     monkeypatch.setattr(engines, "known_divergences", lambda: [there, gone, other, missing])
     rows = list(replay_known(TINY))
-    assert [row.status for row in rows] == ["still there", "no longer occurs", "now leak_freedom", "engine missing"]
+    assert [row.status for row in rows] == ["still there", "no longer occurs", "now leak_freedom", "not played here"]
     page = markdown([], rows, "quick")
     link = "[leaks-on-abort](divergences.md#leaks-on-abort)"
     assert f"| {link} | bug | leak_freedom | 1 | still there |" in page
