@@ -120,7 +120,10 @@ def _row(report: TargetResult) -> EngineRow:
 
 @dataclass(frozen=True)
 class KnownRow:
-    """A known divergence with the result of its trace today; `found` is None if it cannot be played here, without the engine or a card."""
+    """A known divergence with the result of its trace today.
+
+    `found` is None if it cannot be played here, for want of the engine or of a card.
+    """
 
     id: str
     kind: str
