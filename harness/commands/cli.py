@@ -24,8 +24,8 @@ UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EBADF, errno.EIO)
 READER_GONE = 128 + 13
 
 
-# The verbs with their summaries. That of a-verb is `a_verb_command` in commands/a_verb.py, which is imported when the
-# verb is called: all of them together take half a second.
+# The verbs with their summaries. The command of the verb a-verb is `a_verb_command` in commands/a_verb.py. It is
+# imported when the verb is called: all of them together take half a second.
 GROUPS = {
     "Check": {
         "check": "Check targets against a contract",

@@ -149,9 +149,9 @@ def replay_known(profile: Profile, misuse: bool = False, contracts: Collection[s
         if (known.kind == MISUSE and not misuse) or (contracts and known.contract not in contracts):
             continue
         found: str | None = None
+        trace = load_trace(known.trace, known.contract)
         with contextlib.suppress(UsageError):
-            target = resolve(known.contract, known.target)
-            again = replay_trace(target, load_trace(known.trace, known.contract), profile)
+            again = replay_trace(resolve(known.contract, known.target), trace, profile)
             found = again.law if again is not None else ""
         yield KnownRow(known.id, known.kind, known.target, known.version, known.law, found, known.reason.strip())
 

@@ -38,6 +38,6 @@ class FencedManager(TieredManager):
         id = super()._submit(kind, pairs, *rids)
         if kind == "load":
             filled = {block for _, block in pairs}
-            after = [store for store in self._unpublished() if self._stores[store].block in filled]
+            after = [other for other in self._unpublished() if self._stores[other].block in filled]
             self._submitted[-1] = self._submitted[-1]._replace(after=after)
         return id

@@ -59,6 +59,7 @@ class LoadingOperations(OneTable, EndsTransfers):
 
     def wait_for_loads(self, request: Request, said: Loading) -> Answer:
         """An admission is granted whose request waits for what is loaded."""
+        self._answer = Answer(text=f"loading {said.cached}")
         request.hit = self.hit_of(request, said.cached, "admit")
         if self.listening is not None:
             self.listening.compare(Hit(request.tokens, request.extra_key, request.hit, loads=True))

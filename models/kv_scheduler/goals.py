@@ -89,7 +89,7 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
         "groups": grouped,
         "groups_and_tiers": grouped and tiers,
         "event_listener": traits.event_listener and not grouped,
-        "events_of_tiers": tiers and traits.event_listener,
+        "events_of_tiers": tiers and traits.event_listener and not grouped,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         **reachable(traits),

@@ -29,7 +29,7 @@ def load_ends(rid: str, waits: bool, unheard: Sequence[str]) -> str | None:
 
 @law(CONTRACT, needs=("tiers",), answers=("LMCache#5151",))
 def promise_kept(rid: str, ready: int, promised: int, failed: bool) -> str | None:
-    """A request is ready with what its admission has promised, or with less if a transfer has failed since."""
+    """A request is ready with at least what its admission has promised, or with less if a transfer has failed since."""
     if ready >= promised or failed:
         return None
     return f"{rid} was promised {counted(promised, 'token')} and is ready with {ready}, though nothing has failed"

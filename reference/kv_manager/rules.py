@@ -64,8 +64,9 @@ RULES = {
         "With `tiers`, a request whose admission was answered with `Loading` holds its slots, and is neither scheduled "
         "nor read before `ready` has returned a number; it may be aborted or preempted. Then it goes on by `reserve`: "
         "with a chunk, or with all the rest where `chunk` is not declared. A transfer may end at any time, within a "
-        "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What was submitted before "
-        "`launch` has returned runs in front of the step; who was admitted with a number reads what is loaded in that "
-        "step, if `waits` names the load, which does not fail then."
+        "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What an admission waits for "
+        "is submitted when `admit` returns. What was submitted before `launch` has returned runs in front of the step. "
+        "Who was admitted with a number reads what is loaded for it in that step, if `waits` names the load, which "
+        "does not fail then; nobody else may count on a load that has not ended."
     ),
 }

@@ -10,6 +10,7 @@ import pytest
 from driving import explore, random_walk
 from watched import watched
 
+from kvlockstep.drivers.episode import not_evaluated
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.variants.group_transfers import LoadsStatesApart, LoadsStatesInside, OverlapsWithTieredWindow
 from kvlockstep.models.core.model import Divergence
@@ -262,3 +263,27 @@ def test_a_copy_of_a_block_has_its_group() -> None:
     places.write(Place(None, 1), places.read(Place("host", 3)))
     assert memory.first_wrong(request, 0, [2, 3], range(2)) is None
     assert memory.first_wrong(request, 1, [2, 3], range(2)).got == "the KV of [1] in group 0"
+
+
+def test_a_block_that_is_written_again_has_nothing_left_of_a_failed_load() -> None:
+    class Quiet(TieredWindow):
+        """Does not say what is free, so nothing is poisoned in between."""
+
+        def free_slots(self, pool: str = "") -> None:  # type: ignore[override]
+            return None
+
+    outcome = watched(random_walk, KVSchedulerModel, Quiet, seed=1, steps=4_000)
+    assert outcome.failure is None, outcome.failure
+    assert not not_evaluated(KVSchedulerModel, outcome.evaluated, outcome.not_checked)
+
+
+def test_events_of_a_scheduler_with_groups_are_said_not_to_be_looked_at() -> None:
+    class Announces(TieredWindow):
+        event_listener = "set"
+
+        def events(self) -> list[str]:
+            return ["nonsense"]
+
+    model = KVSchedulerModel(GROUP_SCOPES[0], Announces)
+    assert model.not_checked()["event_consistency"] == "the events of groups are not looked at"
+    assert "announced_tier" in model.unreachable()

@@ -71,6 +71,19 @@ def test_every_order_of_completion_in_a_small_scope(manager: Callable[..., Any])
     assert outcome.reach["load"] > 0
 
 
+def test_one_hit_may_be_loaded_by_several_transfers() -> None:
+    class BlockByBlock(TieredManager):
+        fails = None  # type: ignore[assignment]
+
+        def _load(self, rid: str, found: dict[Any, int], blocks: list[int]) -> None:
+            for (key, unit), block in zip(found.items(), blocks, strict=True):
+                super()._load(rid, {key: unit}, [block])
+
+    outcome = walk(BlockByBlock, 4_000)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["load_blocks"]
+
+
 def test_who_loads_goes_on_behind_what_was_loaded() -> None:
     run = loading()
     assert str(run.ready("b")) == "still loading"

@@ -196,6 +196,10 @@ class GroupedSchedulerJudge(SchedulerJudge):
 
     def lacking(self) -> dict[str, str]:
         found = not_checked(laws.LAWS, self.traits, self.groups.shows_free)
+        if self.traits.event_listener:
+            found[laws.event_consistency.id] = "the events of groups are not looked at"
+        if not self.groups.shows_free:
+            found[laws.eviction_safety.id] = "free_slots returns None"
         kinds = {group.kind for group in self.groups.groups}
         if "state" not in kinds:
             found[laws.state_soundness.id] = "no group is a state"

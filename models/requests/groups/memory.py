@@ -84,6 +84,9 @@ class GroupMemory:
         if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
             content = self._begin(g, place, offset)
         content.cells[offset] = stamp
+        if REST in content.cells and len(content.cells) > self._groups[g].block_size:
+            # Every slot is written anew: nothing of the transfer is left.
+            del content.cells[REST]
         if self._owner.setdefault(place, name) != name:
             self._goals_met["physical_reuse"] += 1
             self._owner[place] = name

@@ -194,12 +194,15 @@ class CopyEngine:
             self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self.places.stored
             self._offered.discard(place)
             self.places.fill(place, IN_FLIGHT)
+        # Transfers that are in flight together are one load.
+        busy = {rid for other in self.unended for rid in other.transfer.rids}
         for rid in transfer.rids:
-            self._loads[rid] += 1
+            self._loads[rid] += rid not in busy
             check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * max(1, len(self._traits.groups)))
             before = self._loaded.get(rid, set()) if together else set()
             self._loaded[rid] = before.union(place.unit for place in moving.targets)
-        self._goals_met["load_blocks"] += transfer.kind == "load" and len(transfer.pairs) > 1
+        several = len(transfer.pairs) > 1 or not busy.isdisjoint(transfer.rids)
+        self._goals_met["load_blocks"] += transfer.kind == "load" and several
         self.moving[transfer.id] = moving
         self._fresh_loads += [moving] if transfer.kind == "load" else []
 
