@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import LoadsInside
-from kvlockstep.reference.kv_manager.tier import Block, Key
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, StatePool
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
@@ -39,12 +39,8 @@ class LoadsStatesApart(StatePool, LoadsByGroup):
     """Full attention, a window and states, each loaded apart."""
 
 
-class HearsGroupsAtOnce(TieredWindow):
+class HearsGroupsAtOnce(tiers.HearsAtOnce, TieredWindow):
     """Takes in the end of a transfer when it is told, and waits for no poll."""
-
-    def complete(self, id: Hashable, ok: bool) -> None:
-        super().complete(id, ok)
-        self.poll()
 
 
 class OverlapsWithTieredWindow(FullAndWindow, TieredGroups, OverlapScheduler):
@@ -87,17 +83,8 @@ class LoadsStatesInside(StatePool, LoadsGroupsInside):
     """Full attention, a window and states, loaded inside."""
 
 
-class DropsStoresOfGroups(TieredState):
+class DropsStoresOfGroups(tiers.DropsEveryThirdStore, TieredState):
     """A tier that has no time for every third store, so that it serves some groups of a prefix and not all."""
-
-    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
-        super().__init__(blocks, block_size, budget, running)
-        self._offered = 0
-
-    def _store(self, key: Key, block: Block) -> None:
-        self._offered += 1
-        if self._offered % 3:
-            super()._store(key, block)
 
 
 class LosesUnits(TieredWindow):

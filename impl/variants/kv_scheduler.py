@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
-from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
 from kvlockstep.reference.kv_manager.tier import Block, Store
 from kvlockstep.reference.kv_scheduler.contract import Batch
@@ -19,25 +19,12 @@ from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups
 
 
-class DropsEveryThirdStore(TieredScheduler):
+class DropsEveryThirdStore(tiers.DropsEveryThirdStore, TieredScheduler):
     """A tier that has no time for every third store."""
 
-    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
-        super().__init__(blocks, block_size, budget, running)
-        self._offered = 0
 
-    def _store(self, key: Key, block: int) -> None:
-        self._offered += 1
-        if self._offered % 3:
-            super()._store(key, block)
-
-
-class HearsAtOnce(TieredScheduler):
+class HearsAtOnce(tiers.HearsAtOnce, TieredScheduler):
     """Takes in the end of a transfer when it is told, and waits for no poll."""
-
-    def complete(self, id: Hashable, ok: bool) -> None:
-        super().complete(id, ok)
-        self.poll()
 
 
 class NotesEvictions(KVManager):
@@ -87,7 +74,7 @@ class WritesBack(TieredScheduler):
         self._tier.end_store(store.key, ok)
 
 
-class ResetsInFlight(TieredScheduler):
+class ResetsInFlight(tiers.WithholdsForgotten, TieredScheduler):
     """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
 
     reset_in_flight = True
@@ -109,32 +96,10 @@ class ResetsInFlight(TieredScheduler):
             self._withhold(blocks)
             self._tier._free = [unit for unit in self._tier._free if unit not in units]
 
-    def poll(self) -> None:
-        for id in [id for id, _ in self._completed if id in self._forgotten]:
-            self._end_forgotten(*self._forgotten.pop(id))
-            self._completed = [done for done in self._completed if done[0] != id]
-        super().poll()
-
-    def tier(self, name: str) -> TierUnits:
-        units = super().tier(name)
-        return units._replace(storing=[*units.storing, *self._withheld_units()])
-
-    def _pinned(self) -> set[int]:
-        return super()._pinned().union(*(blocks for blocks, _ in self._forgotten.values()))
-
-    def _withheld_units(self) -> set[int]:
-        """The units of forgotten transfers; several loads may read the same one."""
-        return {unit for _, units in self._forgotten.values() for unit in units}
-
     def _withhold(self, blocks: list[Block]) -> None:
         for block in blocks:
             self._kv._free.remove(block)
             self._kv._refs[block] = 1
-
-    def _end_forgotten(self, blocks: list[Block], units: list[int]) -> None:
-        for block in blocks:
-            self._drop(block)
-        self._tier._free += [unit for unit in units if unit not in self._withheld_units()]
 
 
 class ResetsGroupsInFlight(StatePool, TieredGroups, ResetsInFlight):

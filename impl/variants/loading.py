@@ -6,7 +6,8 @@ from collections.abc import Collection, Hashable
 from typing import Any
 
 from kvlockstep.impl.kv_manager.fenced import FencedManager
-from kvlockstep.reference.kv.transfers import Loading, TierUnits
+from kvlockstep.impl.variants import tiers
+from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
@@ -14,18 +15,12 @@ from kvlockstep.reference.kv_manager.tier import HOST
 from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
 
 
-class HearsAtOnce(TieredManager):
+class HearsAtOnce(tiers.HearsAtOnce, TieredManager):
     """Takes in the end of a transfer when it is told, and waits for no poll."""
 
-    def complete(self, id: Hashable, ok: bool) -> None:
-        super().complete(id, ok)
-        self.poll()
 
-
-class LoadsInStep(TieredManager):
-    """Answers with the whole hit, and loads in the step that reads it: the worker waits for the load."""
-
-    fails = "stores"
+class AnswersAtOnce(TieredManager):
+    """Answers an admission that loads as if everything were there."""
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Any:
         said = super().admit(rid, tokens, extra_key, n)
@@ -33,6 +28,12 @@ class LoadsInStep(TieredManager):
             return said
         self._live[rid].computed = said.cached
         return said.cached
+
+
+class LoadsInStep(AnswersAtOnce):
+    """Answers with the whole hit, and loads in the step that reads it: the worker waits for the load."""
+
+    fails = "stores"
 
     def waits(self) -> Collection[Hashable]:
         return list(self._loads)
@@ -56,17 +57,8 @@ class WritesBack(FencedManager):
             self._store(key, block)
 
 
-class DropsEveryThirdStore(TieredManager):
+class DropsEveryThirdStore(tiers.DropsEveryThirdStore, TieredManager):
     """A tier that has no time for every third store."""
-
-    def __init__(self, blocks: int, block_size: int) -> None:
-        super().__init__(blocks, block_size)
-        self._offered = 0
-
-    def _store(self, key: Key, block: int) -> None:
-        self._offered += 1
-        if self._offered % 3:
-            super()._store(key, block)
 
 
 class SaysNothingOfLimbo(TieredManager):
@@ -75,7 +67,7 @@ class SaysNothingOfLimbo(TieredManager):
     late_release = False
 
 
-class ResetsInFlight(TieredManager):
+class ResetsInFlight(tiers.WithholdsForgotten, TieredManager):
     """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
 
     reset_in_flight = True
@@ -94,26 +86,6 @@ class ResetsInFlight(TieredManager):
                 self._free.remove(block)
                 self._refs[block] = 1
             self._tier._free = [unit for unit in self._tier._free if unit not in units]
-
-    def poll(self) -> None:
-        for id in [id for id, _ in self._completed if id in self._forgotten]:
-            blocks, units = self._forgotten.pop(id)
-            for block in blocks:
-                self._drop(block)
-            self._tier._free += [unit for unit in units if unit not in self._withheld_units()]
-            self._completed = [done for done in self._completed if done[0] != id]
-        super().poll()
-
-    def tier(self, name: str) -> TierUnits:
-        units = super().tier(name)
-        return units._replace(storing=[*units.storing, *self._withheld_units()])
-
-    def _pinned(self) -> set[int]:
-        return super()._pinned().union(*(blocks for blocks, _ in self._forgotten.values()))
-
-    def _withheld_units(self) -> set[int]:
-        """The units of forgotten transfers; several loads may read the same one."""
-        return {unit for _, units in self._forgotten.values() for unit in units}
 
 
 class AnnouncesTiers(TieredManager):

@@ -7,12 +7,13 @@ request whose blocks are in the tier has its slots from its admission on, and is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable
 from typing import NamedTuple
 
-from kvlockstep.reference.kv.transfers import Loading, TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import Loading, Transfer
 from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
-from kvlockstep.reference.kv_manager.tier import HOST, Store, Tier
+from kvlockstep.reference.kv_manager.tier import HOST, Store
+from kvlockstep.reference.kv_manager.transferring import Transferring
 
 
 class Load(NamedTuple):
@@ -24,12 +25,8 @@ class Load(NamedTuple):
     blocks: list[int]
 
 
-class TieredManager(KVManager):
+class TieredManager(KVManager, Transferring):
     """Meets reference.contracts.KVManagerTarget with transfers. The tier is twice as large as the pool."""
-
-    tier_type = Tier
-    fails = "any"
-    late_release = True
 
     def __init__(self, blocks: int, block_size: int) -> None:
         self.tiers = {HOST: self._tier_size(blocks)}
@@ -64,27 +61,6 @@ class TieredManager(KVManager):
         request = self._live[rid]
         return None if any(load.request is request for load in self._loads.values()) else request.computed
 
-    def transfers(self) -> Sequence[Transfer]:
-        submitted, self._submitted = self._submitted, []
-        return submitted
-
-    def waits(self) -> Collection[Hashable]:
-        return []
-
-    def complete(self, id: Hashable, ok: bool) -> None:
-        self._completed.append((id, ok))
-
-    def poll(self) -> None:
-        completed, self._completed = self._completed, []
-        for id, ok in completed:
-            if id in self._stores:
-                self._end_store(self._stores.pop(id), ok)
-            else:
-                self._end_load(self._loads.pop(id), ok)
-
-    def tier(self, name: str) -> TierUnits:
-        return self._tier.units()
-
     def limbo(self) -> int:
         held = {block for request in self._live.values() for block in request.table}
         return len(self._pinned() - held) * self.block_size
@@ -97,9 +73,6 @@ class TieredManager(KVManager):
             key = self._key_of.get(block)
             if key is not None and not self._tier.knows(key):
                 self._store(key, block)
-
-    def _tier_size(self, blocks: int) -> int:
-        return 2 * blocks
 
     def _pinned(self) -> set[int]:
         """The blocks that transfers in flight keep."""

@@ -7,11 +7,12 @@ request whose blocks are in the tier waits at the head of the queue until they a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-from kvlockstep.reference.kv_manager.tier import HOST, Block, Key, Store, Tier
+from kvlockstep.reference.kv.transfers import Transfer
+from kvlockstep.reference.kv_manager.tier import HOST, Block, Key, Store
+from kvlockstep.reference.kv_manager.transferring import Transferring
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 
@@ -26,12 +27,8 @@ class Load(NamedTuple):
     hit: list[Block]
 
 
-class TieredScheduler(KVScheduler):
+class TieredScheduler(KVScheduler, Transferring):
     """Meets kv_scheduler.contract.KVSchedulerTarget with transfers. The tier is twice as large as the pool."""
-
-    tier_type = Tier
-    fails = "any"
-    late_release = True
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
@@ -43,24 +40,6 @@ class TieredScheduler(KVScheduler):
         self._completed: list[tuple[Hashable, bool]] = []
         self._ids = itertools.count()
 
-    def transfers(self) -> Sequence[Transfer]:
-        submitted, self._submitted = self._submitted, []
-        return submitted
-
-    def waits(self) -> Collection[Hashable]:
-        return []
-
-    def complete(self, id: Hashable, ok: bool) -> None:
-        self._completed.append((id, ok))
-
-    def poll(self) -> None:
-        completed, self._completed = self._completed, []
-        for id, ok in completed:
-            if id in self._stores:
-                self._end_store(self._stores.pop(id), ok)
-            else:
-                self._end_load(self._loads.pop(id), ok)
-
     def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         self.poll()
         return super().update(sampled, accepted)
@@ -69,15 +48,9 @@ class TieredScheduler(KVScheduler):
         super().reset()
         self._tier = self.tier_type(self.tiers[HOST])
 
-    def tier(self, name: str) -> TierUnits:
-        return self._tier.units()
-
     def limbo(self) -> int:
         held = {block for request in self._kv._live.values() for block in request.table}
         return len(self._pinned() - held) * self.block_size
-
-    def _tier_size(self, blocks: int) -> int:
-        return 2 * blocks
 
     def _pinned(self) -> set[Block]:
         """The blocks that transfers in flight keep."""

@@ -6,12 +6,14 @@ from collections.abc import Collection, Hashable
 from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.impl.faulty.tiers import FreesTwice, KeepsReaders, UnpinnedTier
 from kvlockstep.impl.kv_manager.fenced import FencedManager
-from kvlockstep.impl.variants.loading import AnnouncesTiers
+from kvlockstep.impl.variants.loading import AnnouncesTiers, AnswersAtOnce
+from kvlockstep.impl.variants.tiers import HearsAtOnce
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tier import Store, Tier
+from kvlockstep.reference.kv_manager.tier import Store
 from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
 
 
@@ -47,12 +49,8 @@ class ForgetsPool(TieredManager):
         self.evict_all()
 
 
-class CachesInTier(ForgetsPool):
+class CachesInTier(HearsAtOnce, ForgetsPool):
     """Hears of the end of a transfer at once, which makes traces short."""
-
-    def complete(self, id: Hashable, ok: bool) -> None:
-        super().complete(id, ok)
-        self.poll()
 
 
 @fault("kv-load-abort-frees-target", law="target_owned", seen=("vllm#32255",))
@@ -94,13 +92,7 @@ class TargetAvailable(CachesInTier):
 class LoadUnpinned(CachesInTier, OneUnit):
     """A unit is evicted and stored to while a load still reads it."""
 
-    class tier_type(Tier):
-        def begin_load(self, key: Key) -> None:
-            pass
-
-        def end_load(self, key: Key, unit: int, ok: bool) -> None:
-            if not ok and self._cached.get(key) == unit:
-                self._free.append(self._cached.pop(key))
+    tier_type = UnpinnedTier
 
 
 @fault("kv-load-failed-store-cached", law="failure_visible", seen=("sglang#27108",))
@@ -169,19 +161,12 @@ class LoadSkipsExactMultiple(CachesInTier):
             self._submitted[-1] = self._submitted[-1]._replace(pairs=list(self._submitted[-1].pairs)[:-1])
 
 
-class AnswersAtOnce(CachesInTier):
+class AnswersFromTier(AnswersAtOnce, CachesInTier):
     """Answers an admission that loads as if everything were there."""
-
-    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Any:
-        said = super().admit(rid, tokens, extra_key, n)
-        if not isinstance(said, Loading):
-            return said
-        self._live[rid].computed = said.cached
-        return said.cached
 
 
 @fault("kv-load-mask-without-copy", law="prefix_soundness", seen=("LMCache-Ascend#270",))
-class MaskWithoutCopy(AnswersAtOnce):
+class MaskWithoutCopy(AnswersFromTier):
     """The hit is answered, and the copy is never made."""
 
     def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
@@ -189,7 +174,7 @@ class MaskWithoutCopy(AnswersAtOnce):
 
 
 @fault("kv-load-hit-before-load", law="load_before_read", seen=("shape: publish too early",))
-class HitBeforeLoad(AnswersAtOnce):
+class HitBeforeLoad(AnswersFromTier):
     """A request starts in the step in which its load was submitted, and the worker does not wait for it."""
 
 
@@ -291,22 +276,14 @@ class ResetReusesTarget(TieredManager):
 class UnitFreedTwice(TieredManager):
     """The unit of a store that failed is given back twice, by the error path and by the clean-up."""
 
-    class tier_type(Tier):
-        def end_store(self, key: Key, ok: bool) -> None:
-            unit = self._storing[key]
-            super().end_store(key, ok)
-            if not ok:
-                self._free.append(unit)
+    tier_type = FreesTwice
 
 
 @fault("kv-load-reader-left", law="quiescence", seen=("shape: refcount-leak",))
 class ReaderLeft(CachesInTier):
     """A load that failed stays a reader of its units, which are never evicted again."""
 
-    class tier_type(Tier):
-        def end_load(self, key: Key, unit: int, ok: bool) -> None:
-            if ok:
-                super().end_load(key, unit, ok)
+    tier_type = KeepsReaders
 
 
 @fault("kv-load-store-unfenced", law="transfer_isolation", seen=("ATOM#2146",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.impl.faulty.tiers import FreesTwice, KeepsReaders, UnpinnedTier
 from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.kv_scheduler import ResetsInFlight
@@ -32,17 +33,6 @@ class CachesInTier(TieredScheduler):
     def poll(self) -> None:
         self._kv.evict_all()
         super().poll()
-
-
-class UnpinnedTier(Tier):
-    """Units that loads read are evicted like others."""
-
-    def begin_load(self, key: Key) -> None:
-        pass
-
-    def end_load(self, key: Key, unit: int, ok: bool) -> None:
-        if not ok and self._cached.get(key) == unit:
-            self._free.append(self._cached.pop(key))
 
 
 @fault("sched-store-unfenced", law="transfer_isolation", seen=("ATOM#2146",))
@@ -223,12 +213,7 @@ class StoreNeverDone(TieredScheduler):
 class UnitFreedTwice(TieredScheduler):
     """The unit of a store that failed is given back twice, by the error path and by the clean-up."""
 
-    class tier_type(Tier):
-        def end_store(self, key: Key, ok: bool) -> None:
-            unit = self._storing[key]
-            super().end_store(key, ok)
-            if not ok:
-                self._free.append(unit)
+    tier_type = FreesTwice
 
 
 @fault("sched-unit-lost", law="tier_accounting", seen=("sglang#13501",))
@@ -246,10 +231,7 @@ class UnitLost(CachesInTier):
 class ReaderLeft(CachesInTier):
     """A load that failed stays a reader of its units, which are never evicted again."""
 
-    class tier_type(Tier):
-        def end_load(self, key: Key, unit: int, ok: bool) -> None:
-            if ok:
-                super().end_load(key, unit, ok)
+    tier_type = KeepsReaders
 
 
 @fault("sched-load-other-stream", law="stream_order", seen=("TensorRT-LLM#10060",))

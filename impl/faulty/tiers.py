@@ -1,0 +1,34 @@
+"""Tiers that are wrong, beneath managers and schedulers that are faults of their contracts."""
+
+from __future__ import annotations
+
+from kvlockstep.reference.kv_manager.tier import Key, Tier
+
+
+class UnpinnedTier(Tier):
+    """Units that loads read are evicted like others."""
+
+    def begin_load(self, key: Key) -> None:
+        pass
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        if not ok and self._cached.get(key) == unit:
+            self._free.append(self._cached.pop(key))
+
+
+class FreesTwice(Tier):
+    """The unit of a store that failed is given back twice."""
+
+    def end_store(self, key: Key, ok: bool) -> None:
+        unit = self._storing[key]
+        super().end_store(key, ok)
+        if not ok:
+            self._free.append(unit)
+
+
+class KeepsReaders(Tier):
+    """A load that failed stays a reader of its units."""
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        if ok:
+            super().end_load(key, unit, ok)

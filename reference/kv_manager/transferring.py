@@ -1,0 +1,71 @@
+"""A part of managers and schedulers with a tier: what they submit, and how they hear of the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any
+
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv_manager.tier import Key, Store, Tier
+
+
+class Transferring:
+    """The transfers in flight of one target, and its tier.
+
+    The target makes `_tier`, `_stores`, `_loads`, `_submitted` and `_completed`, and fills in the methods that are not
+    implemented here. It names this base last, so that methods of its other bases come first.
+    """
+
+    tier_type = Tier
+    fails = "any"
+    late_release = True
+
+    _tier: Tier
+    _stores: dict[Hashable, Store]
+    _loads: dict[Hashable, Any]
+    _submitted: list[Transfer]
+    _completed: list[tuple[Hashable, bool]]
+
+    def transfers(self) -> Sequence[Transfer]:
+        submitted, self._submitted = self._submitted, []
+        return submitted
+
+    def waits(self) -> Collection[Hashable]:
+        return []
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        self._completed.append((id, ok))
+
+    def poll(self) -> None:
+        completed, self._completed = self._completed, []
+        for id, ok in completed:
+            if id in self._stores:
+                self._end_store(self._stores.pop(id), ok)
+            else:
+                self._end_load(self._loads.pop(id), ok)
+
+    def tier(self, name: str) -> TierUnits:
+        return self._tier.units()
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2 * blocks
+
+    def _store(self, key: Key, block: Any) -> None:
+        """Submits a store of a block that has just been computed; drops it if the tier has no room."""
+        raise NotImplementedError
+
+    def _end_store(self, store: Store, ok: bool) -> None:
+        """The end of a store is heard."""
+        raise NotImplementedError
+
+    def _end_load(self, load: Any, ok: bool) -> None:
+        """The end of a load is heard."""
+        raise NotImplementedError
+
+    def _pinned(self) -> set[Any]:
+        """The blocks that transfers in flight keep."""
+        raise NotImplementedError
+
+    def _drop(self, block: Any) -> None:
+        """Lets go of a block that a transfer has kept."""
+        raise NotImplementedError
