@@ -298,7 +298,7 @@ class SGLangScheduler:
         self.mixes = given.mixed
         self.policy = "priority" if given.priority else "fcfs" if given.policy == "fcfs" else None
         self.can_reset = not given.overlap
-        memory = self._rows, self._allocator, self._tree = sglang.memory(blocks + 1, block_size, given.core, running)
+        memory = self._rows, self._allocator, self._tree = self._memory(blocks + 1, block_size, budget, running, given)
         self._scheduler = kind(memory, budget, running, given)
         self._estimate = given.estimate
         self._id_end = id_end
@@ -308,6 +308,12 @@ class SGLangScheduler:
         }
         self._launched: deque[Any] = deque()
         self._reqs: dict[str, Any] = {}
+
+    def _memory(
+        self, blocks: int, block_size: int, budget: int, running: int, given: Options
+    ) -> tuple[Any, Any, Any]:
+        """The rows of the requests that run, an allocator of `blocks` pages, and the tree over both."""
+        return sglang.memory(blocks, block_size, given.core, running)
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
         params = sampling.SamplingParams(max_new_tokens=max_tokens)

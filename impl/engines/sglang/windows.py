@@ -12,7 +12,7 @@ managers/schedule_batch.py (maybe_evict_swa), beside those of manager.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -44,7 +44,67 @@ class MappedPool(swa.BaseSWAKVPool):  # type: ignore[misc]
 MappedPool.__abstractmethods__ = frozenset()
 
 
-class SGLangWindowManager(SGLangKVManager):
+def memory(
+    pools: Mapping[str, int], block_size: int, core: str, requests: int, reach: int, need_sort: bool, **options: Any
+) -> tuple[Any, Any, Any]:
+    """The rows of `requests` requests, an allocator of both `pools` of pages, and the tree over both."""
+    sizes = {pool: pages * block_size for pool, pages in pools.items()}
+    rows = sglang.ReqToTokenPool(requests, sizes[FULL] + block_size, "cpu", enable_memory_saver=False)
+    allocator = swa.SWATokenToKVPoolAllocator(
+        sizes[FULL], sizes[WINDOW], block_size, torch.int64, "cpu", MappedPool(), need_sort
+    )
+    params = sglang.CacheInitParams(
+        disable=False,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=block_size,
+        tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.SWA),
+        tree_core_backend=core,
+        # The engine does not count the token itself.
+        sliding_window_size=reach - 1,
+        **options,
+    )
+    return rows, allocator, sglang.UnifiedRadixCache(params)
+
+
+def sliding_every(tokens: int) -> Any:
+    """The context in which the window of a decode slides when it has so many tokens to leave."""
+    return environment.envs.SGLANG_SWA_EVICTION_INTERVAL.override(tokens)
+
+
+class WindowPools:
+    """What an adapter says of the two pools. `slots` and `held` are told by the rows of full attention."""
+
+    block_size: int
+    _allocator: Any
+    _tree: Any
+
+    def avail(self, pool: str = FULL) -> int:
+        evictable = self._tree.full_evictable_size() if pool == FULL else self._tree.swa_evictable_size()
+        return self.free_now(pool) + int(evictable) // self.block_size
+
+    def free_now(self, pool: str = FULL) -> int:
+        return int(self._of(pool).available_size()) // self.block_size
+
+    def free_slots(self, pool: str = FULL) -> Iterable[int] | None:
+        pages: list[int] = self._of(pool).get_all_free_pages().tolist()
+        return pages
+
+    def _in_group(self, full: list[int], group: int) -> list[int | None]:
+        """The slots in a group that belong to these of full attention."""
+        if group == 0:
+            return list(full)
+        return [slot or None for slot in self._allocator.full_to_swa_index_mapping[full].tolist()]
+
+    def _held(self, full: list[int], group: int) -> set[int] | None:
+        """Which part of a window is locked, only the tree knows."""
+        return {slot // self.block_size for slot in full} if group == 0 else None
+
+    def _of(self, pool: str) -> Any:
+        return self._allocator.full_attn_allocator if pool == FULL else self._allocator.swa_attn_allocator
+
+
+class SGLangWindowManager(WindowPools, SGLangKVManager):  # type: ignore[misc]
     """Full attention in `blocks` pages, and a window of `reach` positions in `window_blocks` pages.
 
     The window of a decode slides when it has `interval` tokens to leave.
@@ -73,23 +133,7 @@ class SGLangWindowManager(SGLangKVManager):
     def _memory(  # type: ignore[override]
         self, blocks: int, block_size: int, core: str, requests: int, need_sort: bool, **options: Any
     ) -> tuple[Any, Any, Any]:
-        sizes = {pool: pages * block_size for pool, pages in self.pools.items()}
-        rows = sglang.ReqToTokenPool(requests, sizes[FULL] + block_size, "cpu", enable_memory_saver=False)
-        allocator = swa.SWATokenToKVPoolAllocator(
-            sizes[FULL], sizes[WINDOW], block_size, torch.int64, "cpu", MappedPool(), need_sort
-        )
-        params = sglang.CacheInitParams(
-            disable=False,
-            req_to_token_pool=rows,
-            token_to_kv_pool_allocator=allocator,
-            page_size=block_size,
-            tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.SWA),
-            tree_core_backend=core,
-            # The engine does not count the token itself.
-            sliding_window_size=self.groups[1].reach - 1,
-            **options,
-        )
-        return rows, allocator, sglang.UnifiedRadixCache(params)
+        return memory(self.pools, block_size, core, requests, self.groups[1].reach, need_sort, **options)
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | Admitted | None:  # type: ignore[override]
         hit = super().admit(rid, tokens, extra_key, n)
@@ -107,37 +151,18 @@ class SGLangWindowManager(SGLangKVManager):
 
     def launch(self) -> None:
         # By default the engine waits for 128 tokens, more than an episode has.
-        with environment.envs.SGLANG_SWA_EVICTION_INTERVAL.override(self._interval):
+        with sliding_every(self._interval):
             super().launch()
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
-        full = super().slots(rid)
-        if group == 0:
-            return list(full)
-        return [slot or None for slot in self._allocator.full_to_swa_index_mapping[full].tolist()]
+        return self._in_group(super().slots(rid), group)
 
     def held(self, rid: str, group: int) -> set[int] | None:
-        """Which part of a window is locked, only the tree knows."""
-        full = super().slots(rid)
-        return {slot // self.block_size for slot in full} if group == 0 else None
+        return self._held(super().slots(rid), group)
 
     def evict_all(self) -> None:
         sizes = self._tree.full_evictable_size(), self._tree.swa_evictable_size()
         self._tree.evict(sglang.EvictParams(num_tokens=sizes[0], swa_num_tokens=sizes[1]))
-
-    def avail(self, pool: str = FULL) -> int:
-        evictable = self._tree.full_evictable_size() if pool == FULL else self._tree.swa_evictable_size()
-        return self.free_now(pool) + int(evictable) // self.block_size
-
-    def free_now(self, pool: str = FULL) -> int:
-        return int(self._of(pool).available_size()) // self.block_size
-
-    def free_slots(self, pool: str = FULL) -> Iterable[int] | None:
-        pages: list[int] = self._of(pool).get_all_free_pages().tolist()
-        return pages
-
-    def _of(self, pool: str) -> Any:
-        return self._allocator.full_attn_allocator if pool == FULL else self._allocator.swa_attn_allocator
 
     def _prefill_adder(self, due: int) -> Any:
         adder = super()._prefill_adder(due)

@@ -1,0 +1,61 @@
+"""kv_scheduler with groups on SGLang's Scheduler (0.5.23) over full attention and a sliding window, on CPU.
+
+The scheduler is driven as in scheduler.py, over the two pools of windows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from kvlockstep.impl.engines.sglang import windows
+from kvlockstep.impl.engines.sglang.scheduler import Options, SGLangScheduler
+from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, WindowPools
+from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv_scheduler.contract import Batch, Item
+
+
+class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
+    """One Scheduler over full attention and a window of `reach` positions, which slides every `interval` tokens."""
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        reach: int = 4,
+        interval: int = 1,
+        **options: Any,
+    ) -> None:
+        self.groups = Group("full", block_size), Group("window", block_size, reach=reach, pool=WINDOW)
+        self._interval = interval
+        super().__init__(blocks, block_size, budget, running, **options)
+        self._scheduler.is_hybrid_swa = True
+
+    def _memory(
+        self, blocks: int, block_size: int, budget: int, running: int, given: Options
+    ) -> tuple[Any, Any, Any]:
+        window, chunk = self.groups[1].reach - 1, budget // block_size * block_size
+        least = window + self._interval + 3 * block_size + self.overlap * chunk
+        self.pools = {FULL: blocks, WINDOW: -(-least // block_size)}
+        return windows.memory(self.pools, block_size, given.core, running, self.groups[1].reach, False)
+
+    def schedule(self) -> Batch:
+        with windows.sliding_every(self._interval):
+            return super().schedule()
+
+    def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
+        return self._in_group(super().slots(rid), group)
+
+    def held(self, rid: str, group: int) -> Iterable[int] | None:
+        return self._held(super().slots(rid), group)
+
+    def _item(self, *asked: Any) -> Item:
+        item = super()._item(*asked)
+        return item._replace(slots=(), groups=[self._in_group(list(item.slots), g) for g in range(len(self.groups))])
+
+
+make = SGLangWindowScheduler
+make_overlap = partial(SGLangWindowScheduler, overlap=True)
