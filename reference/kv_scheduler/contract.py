@@ -234,6 +234,9 @@ class SchedulerTraits:
         "A group may be loaded for positions at which the pool serves another one. If False, a load begins where the "
         "hit of all groups in the pool ends.",
     )
+    states_in_place: bool = trait(
+        False, "A request keeps one block for its state. What it hits, and what it publishes, are other blocks."
+    )
     frees_window: bool = trait(
         False, "Blocks that no window reaches any more are free when no batch of the request is in flight."
     )

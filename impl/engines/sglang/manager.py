@@ -86,18 +86,21 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def pages(blocks: int, block_size: int, need_sort: bool = False) -> Any:
+    """An allocator of so many pages."""
+    made: dict[str, Any] = {"dtype": torch.int64, "device": "cpu", "kvcache": None, "need_sort": need_sort}
+    if block_size == 1:
+        return TokenToKVPoolAllocator(blocks, **made)
+    return PagedTokenToKVPoolAllocator(blocks * block_size, block_size, **made)
+
+
 def memory(
     blocks: int, block_size: int, core: str | None, requests: int, need_sort: bool = False, **options: Any
 ) -> tuple[Any, Any, Any]:
     """The rows of `requests` requests, an allocator of `blocks` pages, and the tree over both, with its `options`."""
     total = blocks * block_size
     rows = ReqToTokenPool(requests, total + block_size, "cpu", enable_memory_saver=False)
-    made: dict[str, Any] = {"dtype": torch.int64, "device": "cpu", "kvcache": None, "need_sort": need_sort}
-    allocator = (
-        TokenToKVPoolAllocator(total, **made)
-        if block_size == 1
-        else PagedTokenToKVPoolAllocator(total, block_size, **made)
-    )
+    allocator = pages(blocks, block_size, need_sort)
     params = CacheInitParams(
         disable=False,
         req_to_token_pool=rows,

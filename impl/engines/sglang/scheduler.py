@@ -65,7 +65,7 @@ SETTINGS: dict[str, Any] = {
     },
     "memory": {"enable_flexkv": False, "enable_hisparse": False, "radix_eviction_policy": "lru"},
     "observability": {"enable_metrics": False},
-    "parallel": {"pp_size": 1, "pp_max_micro_batch_size": 0},
+    "parallel": {"dcp_enabled": False, "pp_size": 1, "pp_max_micro_batch_size": 0},
     "schedule": {
         "prefill_max_requests": None,
         "retraction_policy": "length",
@@ -185,6 +185,8 @@ class Options(NamedTuple):
 class Scheduler(engine.Scheduler):  # type: ignore[misc]
     """The engine's Scheduler over `memory`: rows, allocator and tree, with prompts in chunks of `budget`."""
 
+    worker: Callable[..., Any] = ModelWorker
+
     def __init__(self, memory: tuple[Any, Any, Any], budget: int, running: int, options: Options) -> None:
         self.__dict__.update(dict.fromkeys(OFF, False) | dict.fromkeys(ABSENT) | dict.fromkeys(COUNTERS, 0))
         self.req_to_token_pool, self.token_to_kv_pool_allocator, self.tree_cache = memory
@@ -204,7 +206,7 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
         self.model_config = SimpleNamespace(
             is_encoder_decoder=False, vocab_size=1 << 31, self_opened_think_start_ids=None
         )
-        self.tp_worker = self.model_worker = ModelWorker(self.req_to_token_pool)
+        self.tp_worker = self.model_worker = self.worker(self.req_to_token_pool)
         self._wire_the_rest()
         self.aborted: set[str] = set()
         self.waiting_queue: list[Any] = []

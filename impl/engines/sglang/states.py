@@ -11,8 +11,8 @@ unified_cache/components/mamba.py, and managers/scheduler.py, beside those of ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -28,15 +28,38 @@ pools: Any = import_module("sglang.srt.mem_cache.memory_pool")
 component: Any = import_module("sglang.srt.mem_cache.unified_cache.components.mamba")
 slot_allocator = import_module("sglang.srt.mem_cache.allocator.mamba")
 
-FULL, STATES = "kv", "states"
-SLOTS_PER_REQUEST = 3
+sizing: Any = import_module("sglang.srt.mem_cache.allocation_sizing")
+context: Any = import_module("sglang.srt.runtime_context")
+policies: Any = import_module("sglang.srt.managers.schedule_policy")
 
-# The engine reads both from the arguments of a server. With pages of one token each position may have a checkpoint.
-component.mamba_checkpoint_grid = lambda page: page
-component.mamba_cache_chunk_size = lambda: 1
+FULL, STATES = "kv", "states"
+STATE = sglang.ComponentType.MAMBA
+SLOTS_PER_REQUEST = 3
+# Without the extra buffer each position may have a checkpoint.
+PLAIN = {"enable_mamba_extra_buffer": False, "enable_mamba_extra_buffer_lazy": False}
+PLAIN |= {"mamba_track_interval": 1, "mamba_cache_chunk_size": 1}
+
+
+def chunk_size() -> int:
+    """The engine reads it from the model's configuration, and its page size."""
+    return int(context.get_exec().mamba.mamba_cache_chunk_size)
+
+
+readers = [context, component, sglang.batches, policies]
 with suppress(ImportError):
-    rust: Any = import_module("sglang.srt.mem_cache.rust_tree_core.adapter")
-    rust.mamba_cache_chunk_size = component.mamba_cache_chunk_size
+    readers.append(import_module("sglang.srt.mem_cache.rust_tree_core.adapter"))
+for reader in readers:
+    reader.mamba_cache_chunk_size = chunk_size
+
+
+@contextmanager
+def configured(settings: Mapping[str, Any]) -> Iterator[None]:
+    """The engine runs with these settings for states."""
+    sglang.configure({"exec": {"mamba": settings}})
+    try:
+        yield
+    finally:
+        sglang.configure({"exec": {"mamba": PLAIN}})
 
 
 class StateLog:
@@ -53,21 +76,69 @@ class StateLog:
 
 
 class Rows(pools.HybridReqToTokenPool):  # type: ignore[misc]
-    """The engine's request rows with states, without its tensors of states."""
+    """The engine's request rows with states, without its tensors of states. `overlap` and `lazy` are of extra buffers."""
 
-    def __init__(self, requests: int, width: int, states: int) -> None:
+    def __init__(
+        self, requests: int, width: int, states: int, extra: bool = False, overlap: bool = False, lazy: bool = False
+    ) -> None:
         sglang.ReqToTokenPool.__init__(self, requests, width, "cpu", enable_memory_saver=False)
-        self.mamba_ping_pong_track_buffer_size = 1
-        self.mamba_initial_tracking_slots = 0
-        self.enable_mamba_extra_buffer = self.enable_mamba_extra_buffer_lazy = False
+        self.mamba_ping_pong_track_buffer_size = sizing.get_mamba_tracking_slots(extra_buffer=True, overlap=overlap)
+        self.mamba_initial_tracking_slots = sizing.get_mamba_tracking_slots(
+            extra_buffer=extra, overlap=overlap, lazy=lazy
+        )
+        self.enable_mamba_extra_buffer, self.enable_mamba_extra_buffer_lazy = extra, lazy
         self.layer_transfer_counter = self.mamba_ckpt_pool = None
         self.short_conv_pool = self.ngram_pool = SimpleNamespace(clear=lambda: None)
         self.mamba_pool = StateLog(states)
         self.mamba_allocator = slot_allocator.MambaSlotAllocator(states, "cpu")
-        self.req_index_to_mamba_index_mapping = torch.zeros(self.req_to_token.shape[0], dtype=torch.int32)
+        rows = self.req_to_token.shape[0]
+        self.req_index_to_mamba_index_mapping = torch.zeros(rows, dtype=torch.int32)
+        self.req_index_to_mamba_ping_pong_track_buffer_mapping = torch.zeros(
+            (rows, self.mamba_ping_pong_track_buffer_size), dtype=torch.int64
+        )
 
 
-class SGLangStateManager(SGLangKVManager):
+def memory(rows: Rows, blocks: int, block_size: int, core: str, need_sort: bool, **options: Any) -> tuple[Any, ...]:
+    """The rows, an allocator of `blocks` pages, and the tree over both."""
+    allocator = sglang.pages(blocks, block_size, need_sort)
+    params = sglang.CacheInitParams(
+        disable=False,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=block_size,
+        enable_mamba_extra_buffer=rows.enable_mamba_extra_buffer,
+        tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.MAMBA),
+        tree_core_backend=core,
+        **options,
+    )
+    return rows, allocator, sglang.UnifiedRadixCache(params)
+
+
+class StatePools:
+    """What an adapter says of the two pools."""
+
+    block_size: int
+    _rows: Any
+    _allocator: Any
+    _tree: Any
+
+    def avail(self, pool: str = FULL) -> int:
+        if pool == STATES:
+            return self.free_now(pool) + int(self._tree.mamba_evictable_size())
+        return self.free_now(pool) + int(self._tree.full_evictable_size()) // self.block_size
+
+    def free_now(self, pool: str = FULL) -> int:
+        if pool == STATES:
+            return int(self._rows.mamba_allocator.available_size())
+        return int(self._allocator.available_size()) // self.block_size
+
+    def free_slots(self, pool: str = FULL) -> Iterable[int] | None:
+        free = self._rows.mamba_allocator.free_slots if pool == STATES else self._allocator.get_all_free_pages()
+        blocks: list[int] = free.tolist()
+        return blocks
+
+
+class SGLangStateManager(StatePools, SGLangKVManager):  # type: ignore[misc]
     """Full attention in `slots` pages of one token, and states for `running` requests at a time."""
 
     copies_at_admit = copies_at_commit = True
@@ -81,20 +152,9 @@ class SGLangStateManager(SGLangKVManager):
 
     def _memory(  # type: ignore[override]
         self, blocks: int, block_size: int, core: str, requests: int, need_sort: bool, **options: Any
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, ...]:
         rows = Rows(requests, blocks + block_size, self.pools[STATES])
-        made: dict[str, Any] = {"dtype": torch.int64, "device": "cpu", "kvcache": None, "need_sort": need_sort}
-        allocator = sglang.TokenToKVPoolAllocator(blocks, **made)
-        params = sglang.CacheInitParams(
-            disable=False,
-            req_to_token_pool=rows,
-            token_to_kv_pool_allocator=allocator,
-            page_size=block_size,
-            tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.MAMBA),
-            tree_core_backend=core,
-            **options,
-        )
-        return rows, allocator, sglang.UnifiedRadixCache(params)
+        return memory(rows, blocks, block_size, core, need_sort, **options)
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Asks the cache only if one more request may run."""
@@ -135,17 +195,8 @@ class SGLangStateManager(SGLangKVManager):
         sizes = self._tree.full_evictable_size(), self._tree.mamba_evictable_size()
         self._tree.evict(sglang.EvictParams(num_tokens=sizes[0], mamba_num=sizes[1]))
 
-    def avail(self, pool: str = FULL) -> int:
-        evictable = self._tree.full_evictable_size() if pool == FULL else self._tree.mamba_evictable_size()
-        return self.free_now(pool) + int(evictable)
 
-    def free_now(self, pool: str = FULL) -> int:
-        return int((self._allocator if pool == FULL else self._rows.mamba_allocator).available_size())
-
-    def free_slots(self, pool: str = FULL) -> Iterable[int] | None:
-        free = self._allocator.get_all_free_pages() if pool == FULL else self._rows.mamba_allocator.free_slots
-        slots: list[int] = free.tolist()
-        return slots
+sglang.configure({"exec": {"mamba": PLAIN}})
 
 
 def make_state_python(blocks: int, block_size: int) -> SGLangStateManager:

@@ -27,10 +27,12 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
         running: int,
         reach: int = 4,
         interval: int = 1,
+        requests: int = 2,
         **options: Any,
     ) -> None:
         self.groups = Group("full", block_size), Group("window", block_size, reach=reach, pool=WINDOW)
         self._interval = interval
+        self._requests = requests
         super().__init__(blocks, block_size, budget, running, **options)
         self._scheduler.is_hybrid_swa = True
 
@@ -38,7 +40,7 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
         self, blocks: int, block_size: int, budget: int, running: int, given: Options
     ) -> tuple[Any, Any, Any]:
         window, chunk = self.groups[1].reach - 1, budget // block_size * block_size
-        least = window + self._interval + 3 * block_size + self.overlap * chunk
+        least = self._requests * (2 * window + self._interval + 3 * block_size) + self.overlap * chunk
         self.pools = {FULL: blocks, WINDOW: -(-least // block_size)}
         return windows.memory(self.pools, block_size, given.core, running, self.groups[1].reach, False)
 
@@ -59,3 +61,7 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
 
 make = SGLangWindowScheduler
 make_overlap = partial(SGLangWindowScheduler, overlap=True)
+make_tight = partial(SGLangWindowScheduler, requests=1)
+make_wide = partial(SGLangWindowScheduler, reach=7, interval=3)
+make_overlap_wide = partial(SGLangWindowScheduler, reach=7, interval=3, overlap=True)
+make_try = partial(SGLangWindowScheduler, requests=1, overlap=True, estimate=4096, reach=7, conservativeness=0.14)

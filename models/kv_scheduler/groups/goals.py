@@ -37,6 +37,8 @@ def unreachable(judge: GroupedSchedulerJudge) -> set[str]:
         never.add("window_slides_in_store")
     if not judge.groups.states:
         never.add("loaded_state")
+    if traits.states_in_place:
+        never.add("state_moves")
     if len(judge.groups.groups) == 1:
         never.add("loaded_groups")
     if len(judge.groups.groups) == 1 or not traits.mixed_hits:
