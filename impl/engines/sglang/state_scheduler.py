@@ -15,7 +15,7 @@ Where a checkpoint is saved, the worker works out by itself: layers/attention/hy
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.sglang import states
-from kvlockstep.impl.engines.sglang.scheduler import ModelWorker, Options, Scheduler, SGLangScheduler
+from kvlockstep.impl.engines.sglang.scheduler import ModelWorker, Options, RepairedScheduler, Scheduler, SGLangScheduler
 from kvlockstep.impl.engines.sglang.states import FULL, SLOTS_PER_REQUEST, STATES, StatePools
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step
 from kvlockstep.reference.kv_scheduler.contract import Batch
@@ -65,6 +65,22 @@ class StateScheduler(Scheduler):
     worker = StateWorker
 
 
+class SwappingScheduler(StateScheduler):
+    """Without sglang-state-overwritten: behind a checkpoint that a decode has saved, the next goes to the other slot."""
+
+    def process_batch_result(self, batch: Any, result: Any) -> None:
+        super().process_batch_result(batch, result)
+        for i, saved in enumerate(batch.mamba_track_mask_cpu or ()):
+            kv = batch.reqs[i].kv
+            if saved and kv.mamba_ping_pong_track_buffer is not None and not self.req_to_token_pool.enable_mamba_extra_buffer_lazy:
+                last = batch.mamba_track_buffer_indices[i]
+                kv.mamba_next_track_idx = self.req_to_token_pool.get_mamba_ping_pong_other_idx(last)
+
+
+class MixedScheduler(SwappingScheduler, RepairedScheduler):
+    """Without sglang-scheduler-starved-chunk as well."""
+
+
 def in_one(*rounds: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     """Copies that are made one after the other as copies that are made at once."""
     source: dict[int, int] = {}
@@ -90,6 +106,7 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
         chunk: int = 0,
         interval: int = 0,
         lazy: bool = False,
+        kind: Callable[..., Any] = SwappingScheduler,
         **options: Any,
     ) -> None:
         if not chunk:
@@ -99,7 +116,7 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
         self._states = states.PLAIN | self._extra | {"mamba_cache_chunk_size": self._chunk}
         self._states["mamba_track_interval"] = max(interval, block_size)
         with states.configured(self._states):
-            super().__init__(blocks, block_size, budget, running, kind=StateScheduler, **options)
+            super().__init__(blocks, block_size, budget, running, kind, **options)
         self._scheduler.model_config.hf_text_config = SimpleNamespace(mamba_chunk_size=chunk or 1)
 
     def _memory(
@@ -160,6 +177,17 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
 
 
 make = SGLangStateScheduler
+make_python = partial(SGLangStateScheduler, core="python")
+make_priority = partial(SGLangStateScheduler, priority=True)
 make_extra = partial(SGLangStateScheduler, chunk=2, interval=4)
 make_overlap_extra = partial(SGLangStateScheduler, chunk=2, interval=4, overlap=True)
-make_overlap_lazy = partial(SGLangStateScheduler, chunk=2, interval=4, lazy=True, overlap=True)
+make_overlap_extra_python = partial(make_overlap_extra, core="python")
+make_overlap_extra_priority = partial(make_overlap_extra, priority=True)
+make_overlap_extra_wide = partial(make_overlap_extra, chunk=4, interval=8)
+make_overlap_extra_mixed = partial(make_overlap_extra, kind=MixedScheduler, mixed=True)
+make_overlap_lazy = partial(make_overlap_extra, lazy=True)
+make_overlap_lazy_python = partial(make_overlap_lazy, core="python")
+make_overlap_lazy_mixed = partial(make_overlap_lazy, kind=MixedScheduler, mixed=True)
+make_unswapped = partial(make_overlap_extra, kind=StateScheduler)
+# As the engine is by default, for a model with chunks of 64 tokens.
+make_default = partial(SGLangStateScheduler, chunk=64, interval=256, overlap=True, kind=StateScheduler)

@@ -27,12 +27,12 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
         running: int,
         reach: int = 4,
         interval: int = 1,
-        requests: int = 2,
+        releases: bool = False,
         **options: Any,
     ) -> None:
         self.groups = Group("full", block_size), Group("window", block_size, reach=reach, pool=WINDOW)
         self._interval = interval
-        self._requests = requests
+        self._releases = releases
         super().__init__(blocks, block_size, budget, running, **options)
         self._scheduler.is_hybrid_swa = True
 
@@ -40,12 +40,13 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
         self, blocks: int, block_size: int, budget: int, running: int, given: Options
     ) -> tuple[Any, Any, Any]:
         window, chunk = self.groups[1].reach - 1, budget // block_size * block_size
-        least = self._requests * (2 * window + self._interval + 3 * block_size) + self.overlap * chunk
+        least = 2 * (2 * window + self._interval + 3 * block_size) + self.overlap * chunk
         self.pools = {FULL: blocks, WINDOW: -(-least // block_size)}
         return windows.memory(self.pools, block_size, given.core, running, self.groups[1].reach, False)
 
     def schedule(self) -> Batch:
-        with windows.sliding_every(self._interval):
+        releasing = windows.environment.envs.SGLANG_OPT_RELEASE_PREFILL_SWA.override(self._releases)
+        with windows.sliding_every(self._interval), releasing:
             return super().schedule()
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
@@ -61,7 +62,8 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
 
 make = SGLangWindowScheduler
 make_overlap = partial(SGLangWindowScheduler, overlap=True)
-make_tight = partial(SGLangWindowScheduler, requests=1)
-make_wide = partial(SGLangWindowScheduler, reach=7, interval=3)
-make_overlap_wide = partial(SGLangWindowScheduler, reach=7, interval=3, overlap=True)
-make_try = partial(SGLangWindowScheduler, requests=1, overlap=True, estimate=4096, reach=7, conservativeness=0.14)
+make_overlap_python = partial(SGLangWindowScheduler, overlap=True, core="python")
+make_overlap_priority = partial(SGLangWindowScheduler, overlap=True, priority=True)
+make_overlap_wide = partial(SGLangWindowScheduler, overlap=True, reach=7, interval=3, releases=True)
+make_overlap_mixed = partial(SGLangWindowScheduler, overlap=True, mixed=True)
+make_mixed = partial(SGLangWindowScheduler, mixed=True)
