@@ -311,9 +311,7 @@ class SGLangScheduler:
         self._launched: deque[Any] = deque()
         self._reqs: dict[str, Any] = {}
 
-    def _memory(
-        self, blocks: int, block_size: int, budget: int, running: int, given: Options
-    ) -> tuple[Any, Any, Any]:
+    def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
         """The rows of the requests that run, an allocator of `blocks` pages, and the tree over both."""
         return sglang.memory(blocks, block_size, given.core, running)
 

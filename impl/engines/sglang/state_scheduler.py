@@ -24,7 +24,14 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.sglang import states
-from kvlockstep.impl.engines.sglang.scheduler import ModelWorker, Options, RepairedScheduler, Scheduler, SGLangScheduler
+from kvlockstep.impl.engines.sglang.scheduler import (
+    ModelWorker,
+    Options,
+    RepairedScheduler,
+    Scheduler,
+    SGLangScheduler,
+    engine,
+)
 from kvlockstep.impl.engines.sglang.states import FULL, SLOTS_PER_REQUEST, STATES, StatePools
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step
 from kvlockstep.reference.kv_scheduler.contract import Batch
@@ -66,19 +73,33 @@ class StateScheduler(Scheduler):
 
 
 class SwappingScheduler(StateScheduler):
-    """Without sglang-state-overwritten: behind a checkpoint that a decode has saved, the next goes to the other slot."""
+    """Without sglang-state-overwritten: behind a checkpoint of a decode, the next one goes to the other slot."""
 
     def process_batch_result(self, batch: Any, result: Any) -> None:
         super().process_batch_result(batch, result)
-        for i, saved in enumerate(batch.mamba_track_mask_cpu or ()):
+        rows = self.req_to_token_pool
+        for i, saved in enumerate(() if rows.enable_mamba_extra_buffer_lazy else batch.mamba_track_mask_cpu or ()):
             kv = batch.reqs[i].kv
-            if saved and kv.mamba_ping_pong_track_buffer is not None and not self.req_to_token_pool.enable_mamba_extra_buffer_lazy:
-                last = batch.mamba_track_buffer_indices[i]
-                kv.mamba_next_track_idx = self.req_to_token_pool.get_mamba_ping_pong_other_idx(last)
+            if saved and kv.mamba_ping_pong_track_buffer is not None:
+                kv.mamba_next_track_idx = rows.get_mamba_ping_pong_other_idx(batch.mamba_track_buffer_indices[i])
 
 
 class MixedScheduler(SwappingScheduler, RepairedScheduler):
-    """Without sglang-scheduler-starved-chunk as well."""
+    """Without sglang-scheduler-starved-chunk and sglang-state-between-pages as well.
+
+    Which checkpoint a chunk may have is decided as for a context that is spread over ranks: one at the end of a page.
+    """
+
+    def get_new_batch_prefill(self, running_batch: Any) -> Any:
+        name = "_mamba_radix_cache_v2_req_prepare_for_extend"
+        place = getattr(engine.ScheduleBatch, name)
+
+        def place_in_pages(batch: Any, req: Any) -> Any:
+            with engine.get_parallel().override(dcp_enabled=True):
+                return place(batch, req)
+
+        with patch.object(engine.ScheduleBatch, name, place_in_pages):
+            return super().get_new_batch_prefill(running_batch)
 
 
 def in_one(*rounds: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
@@ -111,26 +132,23 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
     ) -> None:
         if not chunk:
             blocks, block_size = blocks * block_size, 1
-        self._chunk = max(chunk, block_size)
-        self._extra = {"enable_mamba_extra_buffer": chunk > 0, "enable_mamba_extra_buffer_lazy": lazy}
-        self._states = states.PLAIN | self._extra | {"mamba_cache_chunk_size": self._chunk}
-        self._states["mamba_track_interval"] = max(interval, block_size)
+        self._states = {
+            "enable_mamba_extra_buffer": chunk > 0,
+            "enable_mamba_extra_buffer_lazy": lazy,
+            "mamba_cache_chunk_size": max(chunk, block_size),
+            "mamba_track_interval": max(interval, block_size),
+        }
         with states.configured(self._states):
             super().__init__(blocks, block_size, budget, running, kind, **options)
         self._scheduler.model_config.hf_text_config = SimpleNamespace(mamba_chunk_size=chunk or 1)
 
-    def _memory(
-        self, blocks: int, block_size: int, budget: int, running: int, given: Options
-    ) -> tuple[Any, Any, Any]:
-        width = (blocks + 1) * block_size
-        extra = {"extra": self._extra["enable_mamba_extra_buffer"], "lazy": self._extra["enable_mamba_extra_buffer_lazy"]}
-        tracking = states.sizing.get_mamba_tracking_slots(
-            extra_buffer=extra["extra"], overlap=given.overlap, lazy=extra["lazy"]
-        )
+    def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
+        extra, lazy = self._states["enable_mamba_extra_buffer"], self._states["enable_mamba_extra_buffer_lazy"]
+        tracking = states.sizing.get_mamba_tracking_slots(extra_buffer=extra, overlap=given.overlap, lazy=lazy)
         slots = (SLOTS_PER_REQUEST + tracking) * running
         self.groups = Group("full", block_size), Group("state", block_size, pool=STATES)
         self.pools = {FULL: blocks, STATES: slots}
-        rows = states.Rows(running, width, slots, overlap=given.overlap, **extra)
+        rows = states.Rows(running, (blocks + 1) * block_size, slots, extra, given.overlap, lazy)
         return states.memory(rows, blocks, block_size, given.core, False)
 
     def schedule(self) -> Batch:
@@ -178,16 +196,15 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
 
 make = SGLangStateScheduler
 make_python = partial(SGLangStateScheduler, core="python")
-make_priority = partial(SGLangStateScheduler, priority=True)
 make_extra = partial(SGLangStateScheduler, chunk=2, interval=4)
-make_overlap_extra = partial(SGLangStateScheduler, chunk=2, interval=4, overlap=True)
+make_overlap_extra = partial(make_extra, overlap=True)
 make_overlap_extra_python = partial(make_overlap_extra, core="python")
 make_overlap_extra_priority = partial(make_overlap_extra, priority=True)
 make_overlap_extra_wide = partial(make_overlap_extra, chunk=4, interval=8)
 make_overlap_extra_mixed = partial(make_overlap_extra, kind=MixedScheduler, mixed=True)
 make_overlap_lazy = partial(make_overlap_extra, lazy=True)
-make_overlap_lazy_python = partial(make_overlap_lazy, core="python")
 make_overlap_lazy_mixed = partial(make_overlap_lazy, kind=MixedScheduler, mixed=True)
 make_unswapped = partial(make_overlap_extra, kind=StateScheduler)
-# As the engine is by default, for a model with chunks of 64 tokens.
-make_default = partial(SGLangStateScheduler, chunk=64, interval=256, overlap=True, kind=StateScheduler)
+make_unaligned = partial(make_unswapped, mixed=True)
+# By default, for a model with chunks of 64 tokens.
+make_default = partial(make_unswapped, chunk=64, interval=256)

@@ -76,7 +76,10 @@ class StateLog:
 
 
 class Rows(pools.HybridReqToTokenPool):  # type: ignore[misc]
-    """The engine's request rows with states, without its tensors of states. `overlap` and `lazy` are of extra buffers."""
+    """The engine's request rows with states, without its tensors of states.
+
+    `extra` slots for checkpoints: two with `overlap`, or one of them only when needed with `lazy`.
+    """
 
     def __init__(
         self, requests: int, width: int, states: int, extra: bool = False, overlap: bool = False, lazy: bool = False

@@ -1,6 +1,14 @@
 """kv_scheduler with groups on SGLang's Scheduler (0.5.23) over full attention and a sliding window, on CPU.
 
-The scheduler is driven as in scheduler.py, over the two pools of windows.py.
+The scheduler is driven as in scheduler.py, over the two pools of windows.py. The worker finds a slot of the window by
+the engine's mapping, from the slot of full attention. It does so in the forward, and what the scheduler writes next
+waits for that (`_apply_war_barrier`), so that the mapping is that of the launch.
+
+The window of a running request slides in `alloc_for_decode`; what it has hit stays locked for as long as it runs, or
+with `releases` until its window has left it (SGLANG_OPT_RELEASE_PREFILL_SWA). A chunk that finds no room in a pool is
+parked, and the running requests go on.
+Source: sglang/srt/managers/schedule_batch.py (maybe_evict_swa), mem_cache/prefill_budget.py and
+model_executor/pool_configurator.py (compute_swa_request_cap), beside those of scheduler.py and windows.py.
 """
 
 from __future__ import annotations
@@ -10,14 +18,17 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import windows
-from kvlockstep.impl.engines.sglang.scheduler import Options, SGLangScheduler
+from kvlockstep.impl.engines.sglang.scheduler import DEFAULT_ESTIMATE, LOWEST_RATIO, Options, SGLangScheduler
 from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, WindowPools
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
 
 
 class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
-    """One Scheduler over full attention and a window of `reach` positions, which slides every `interval` tokens."""
+    """One Scheduler over full attention and a window of `reach` positions, which slides every `interval` tokens.
+
+    By default the engine has an interval of 128 tokens, more than an episode.
+    """
 
     def __init__(
         self,
@@ -36,10 +47,9 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
         super().__init__(blocks, block_size, budget, running, **options)
         self._scheduler.is_hybrid_swa = True
 
-    def _memory(
-        self, blocks: int, block_size: int, budget: int, running: int, given: Options
-    ) -> tuple[Any, Any, Any]:
+    def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
         window, chunk = self.groups[1].reach - 1, budget // block_size * block_size
+        # For a request that decodes and one in chunks: what the engine reckons, and the window that a hit keeps.
         least = 2 * (2 * window + self._interval + 3 * block_size) + self.overlap * chunk
         self.pools = {FULL: blocks, WINDOW: -(-least // block_size)}
         return windows.memory(self.pools, block_size, given.core, running, self.groups[1].reach, False)
@@ -62,8 +72,7 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
 
 make = SGLangWindowScheduler
 make_overlap = partial(SGLangWindowScheduler, overlap=True)
-make_overlap_python = partial(SGLangWindowScheduler, overlap=True, core="python")
-make_overlap_priority = partial(SGLangWindowScheduler, overlap=True, priority=True)
-make_overlap_wide = partial(SGLangWindowScheduler, overlap=True, reach=7, interval=3, releases=True)
-make_overlap_mixed = partial(SGLangWindowScheduler, overlap=True, mixed=True)
-make_mixed = partial(SGLangWindowScheduler, mixed=True)
+make_overlap_python = partial(make_overlap, core="python")
+make_overlap_priority = partial(make_overlap, priority=True)
+make_overlap_wide = partial(make_overlap, reach=7, interval=3, releases=True)
+make_overlap_mixed = partial(make_overlap, mixed=True, estimate=DEFAULT_ESTIMATE, conservativeness=LOWEST_RATIO)
