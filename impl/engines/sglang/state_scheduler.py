@@ -110,7 +110,7 @@ def in_one(*rounds: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]
     return [(STATES, s, t) for t, s in source.items()]
 
 
-class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
+class SGLangStateScheduler(StatePools, SGLangScheduler):
     """One Scheduler over full attention and states, with as many states as the engine asks for.
 
     `chunk` and `interval` are of extra buffers, in tokens; chunk is 0 without them.
@@ -132,7 +132,7 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):  # type: ignore[misc]
     ) -> None:
         if not chunk:
             blocks, block_size = blocks * block_size, 1
-        self._states = {
+        self._states: dict[str, Any] = {
             "enable_mamba_extra_buffer": chunk > 0,
             "enable_mamba_extra_buffer_lazy": lazy,
             "mamba_cache_chunk_size": max(chunk, block_size),

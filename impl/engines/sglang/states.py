@@ -36,8 +36,12 @@ FULL, STATES = "kv", "states"
 STATE = sglang.ComponentType.MAMBA
 SLOTS_PER_REQUEST = 3
 # Without the extra buffer each position may have a checkpoint.
-PLAIN = {"enable_mamba_extra_buffer": False, "enable_mamba_extra_buffer_lazy": False}
-PLAIN |= {"mamba_track_interval": 1, "mamba_cache_chunk_size": 1}
+PLAIN: dict[str, Any] = {
+    "enable_mamba_extra_buffer": False,
+    "enable_mamba_extra_buffer_lazy": False,
+    "mamba_cache_chunk_size": 1,
+    "mamba_track_interval": 1,
+}
 
 
 def chunk_size() -> int:
@@ -101,7 +105,9 @@ class Rows(pools.HybridReqToTokenPool):  # type: ignore[misc]
         )
 
 
-def memory(rows: Rows, blocks: int, block_size: int, core: str, need_sort: bool, **options: Any) -> tuple[Any, ...]:
+def memory(
+    rows: Rows, blocks: int, block_size: int, core: str | None, need_sort: bool, **options: Any
+) -> tuple[Any, ...]:
     """The rows, an allocator of `blocks` pages, and the tree over both."""
     allocator = sglang.pages(blocks, block_size, need_sort)
     params = sglang.CacheInitParams(
@@ -141,7 +147,7 @@ class StatePools:
         return blocks
 
 
-class SGLangStateManager(StatePools, SGLangKVManager):  # type: ignore[misc]
+class SGLangStateManager(StatePools, SGLangKVManager):
     """Full attention in `slots` pages of one token, and states for `running` requests at a time."""
 
     copies_at_admit = copies_at_commit = True

@@ -24,7 +24,7 @@ from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
 
 
-class SGLangWindowScheduler(WindowPools, SGLangScheduler):  # type: ignore[misc]
+class SGLangWindowScheduler(WindowPools, SGLangScheduler):
     """One Scheduler over full attention and a window of `reach` positions, which slides every `interval` tokens.
 
     By default the engine has an interval of 128 tokens, more than an episode.

@@ -45,7 +45,13 @@ MappedPool.__abstractmethods__ = frozenset()
 
 
 def memory(
-    pools: Mapping[str, int], block_size: int, core: str, requests: int, reach: int, need_sort: bool, **options: Any
+    pools: Mapping[str, int],
+    block_size: int,
+    core: str | None,
+    requests: int,
+    reach: int,
+    need_sort: bool,
+    **options: Any,
 ) -> tuple[Any, Any, Any]:
     """The rows of `requests` requests, an allocator of both `pools` of pages, and the tree over both."""
     sizes = {pool: pages * block_size for pool, pages in pools.items()}
@@ -104,7 +110,7 @@ class WindowPools:
         return self._allocator.full_attn_allocator if pool == FULL else self._allocator.swa_attn_allocator
 
 
-class SGLangWindowManager(WindowPools, SGLangKVManager):  # type: ignore[misc]
+class SGLangWindowManager(WindowPools, SGLangKVManager):
     """Full attention in `blocks` pages, and a window of `reach` positions in `window_blocks` pages.
 
     The window of a decode slides when it has `interval` tokens to leave.
