@@ -143,13 +143,17 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):
         self._scheduler.model_config.hf_text_config = SimpleNamespace(mamba_chunk_size=chunk or 1)
 
     def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
+        self.groups = Group("full", block_size), Group("state", block_size, pool=STATES)
+        rows = self._state_rows(blocks, block_size, running, given)
+        self.pools = {FULL: blocks, STATES: rows.mamba_pool.size}
+        return states.memory(rows, states.sglang.pages(blocks, block_size), block_size, given.core)
+
+    def _state_rows(self, blocks: int, block_size: int, running: int, given: Options) -> states.Rows:
+        """The rows of requests, with as many states as the engine asks for."""
         extra, lazy = self._states["enable_mamba_extra_buffer"], self._states["enable_mamba_extra_buffer_lazy"]
         tracking = states.sizing.get_mamba_tracking_slots(extra_buffer=extra, overlap=given.overlap, lazy=lazy)
         slots = (SLOTS_PER_REQUEST + tracking) * running
-        self.groups = Group("full", block_size), Group("state", block_size, pool=STATES)
-        self.pools = {FULL: blocks, STATES: slots}
-        rows = states.Rows(running, (blocks + 1) * block_size, slots, extra, given.overlap, lazy)
-        return states.memory(rows, blocks, block_size, given.core, False)
+        return states.Rows(running, (blocks + 1) * block_size, slots, extra, given.overlap, lazy)
 
     def schedule(self) -> Batch:
         with states.configured(self._states), patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor):
@@ -195,11 +199,9 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):
 
 
 make = SGLangStateScheduler
-make_python = partial(SGLangStateScheduler, core="python")
 make_extra = partial(SGLangStateScheduler, chunk=2, interval=4)
 make_overlap_extra = partial(make_extra, overlap=True)
 make_overlap_extra_python = partial(make_overlap_extra, core="python")
-make_overlap_extra_priority = partial(make_overlap_extra, priority=True)
 make_overlap_extra_wide = partial(make_overlap_extra, chunk=4, interval=8)
 make_overlap_extra_mixed = partial(make_overlap_extra, kind=MixedScheduler, mixed=True)
 make_overlap_lazy = partial(make_overlap_extra, lazy=True)

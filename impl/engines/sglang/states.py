@@ -106,17 +106,16 @@ class Rows(pools.HybridReqToTokenPool):  # type: ignore[misc]
 
 
 def memory(
-    rows: Rows, blocks: int, block_size: int, core: str | None, need_sort: bool, **options: Any
-) -> tuple[Any, ...]:
-    """The rows, an allocator of `blocks` pages, and the tree over both."""
-    allocator = sglang.pages(blocks, block_size, need_sort)
+    rows: Rows, allocator: Any, block_size: int, core: str | None, *more: Any, **options: Any
+) -> tuple[Rows, Any, Any]:
+    """The rows, an allocator, and the tree over both, with `more` components."""
     params = sglang.CacheInitParams(
         disable=False,
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
         page_size=block_size,
         enable_mamba_extra_buffer=rows.enable_mamba_extra_buffer,
-        tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.MAMBA),
+        tree_components=(sglang.ComponentType.FULL, *more, STATE),
         tree_core_backend=core,
         **options,
     )
@@ -163,7 +162,7 @@ class SGLangStateManager(StatePools, SGLangKVManager):
         self, blocks: int, block_size: int, core: str, requests: int, need_sort: bool, **options: Any
     ) -> tuple[Any, ...]:
         rows = Rows(requests, blocks + block_size, self.pools[STATES])
-        return memory(rows, blocks, block_size, core, need_sort, **options)
+        return memory(rows, sglang.pages(blocks, block_size, need_sort), block_size, core, **options)
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Asks the cache only if one more request may run."""

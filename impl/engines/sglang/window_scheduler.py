@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import windows
-from kvlockstep.impl.engines.sglang.scheduler import DEFAULT_ESTIMATE, LOWEST_RATIO, Options, SGLangScheduler
+from kvlockstep.impl.engines.sglang.scheduler import Options, SGLangScheduler
 from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, WindowPools
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
@@ -48,11 +48,9 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):
         self._scheduler.is_hybrid_swa = True
 
     def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
-        window, chunk = self.groups[1].reach - 1, budget // block_size * block_size
-        # For a request that decodes and one in chunks: what the engine reckons, and the window that a hit keeps.
-        least = 2 * (2 * window + self._interval + 3 * block_size) + self.overlap * chunk
-        self.pools = {FULL: blocks, WINDOW: -(-least // block_size)}
-        return windows.memory(self.pools, block_size, given.core, running, self.groups[1].reach, False)
+        reach, chunks = self.groups[1].reach, self.overlap * (budget // block_size * block_size)
+        self.pools = {FULL: blocks, WINDOW: windows.pages_of_window(reach - 1, self._interval, block_size, chunks)}
+        return windows.memory(self.pools, block_size, given.core, running, reach)
 
     def schedule(self) -> Batch:
         releasing = windows.environment.envs.SGLANG_OPT_RELEASE_PREFILL_SWA.override(self._releases)
@@ -73,6 +71,4 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):
 make = SGLangWindowScheduler
 make_overlap = partial(SGLangWindowScheduler, overlap=True)
 make_overlap_python = partial(make_overlap, core="python")
-make_overlap_priority = partial(make_overlap, priority=True)
 make_overlap_wide = partial(make_overlap, reach=7, interval=3, releases=True)
-make_overlap_mixed = partial(make_overlap, mixed=True, estimate=DEFAULT_ESTIMATE, conservativeness=LOWEST_RATIO)

@@ -44,21 +44,24 @@ class MappedPool(swa.BaseSWAKVPool):  # type: ignore[misc]
 MappedPool.__abstractmethods__ = frozenset()
 
 
+def pages(pools: Mapping[str, int], block_size: int, need_sort: bool = False) -> Any:
+    """An allocator of the pages of both pools."""
+    full, window = (pools[pool] * block_size for pool in (FULL, WINDOW))
+    return swa.SWATokenToKVPoolAllocator(full, window, block_size, torch.int64, "cpu", MappedPool(), need_sort)
+
+
 def memory(
     pools: Mapping[str, int],
     block_size: int,
     core: str | None,
     requests: int,
     reach: int,
-    need_sort: bool,
+    need_sort: bool = False,
     **options: Any,
 ) -> tuple[Any, Any, Any]:
     """The rows of `requests` requests, an allocator of both `pools` of pages, and the tree over both."""
-    sizes = {pool: pages * block_size for pool, pages in pools.items()}
-    rows = sglang.ReqToTokenPool(requests, sizes[FULL] + block_size, "cpu", enable_memory_saver=False)
-    allocator = swa.SWATokenToKVPoolAllocator(
-        sizes[FULL], sizes[WINDOW], block_size, torch.int64, "cpu", MappedPool(), need_sort
-    )
+    rows = sglang.ReqToTokenPool(requests, (pools[FULL] + 1) * block_size, "cpu", enable_memory_saver=False)
+    allocator = pages(pools, block_size, need_sort)
     params = sglang.CacheInitParams(
         disable=False,
         req_to_token_pool=rows,
@@ -71,6 +74,14 @@ def memory(
         **options,
     )
     return rows, allocator, sglang.UnifiedRadixCache(params)
+
+
+def pages_of_window(window: int, interval: int, block_size: int, chunks: int) -> int:
+    """The pages of a window of `window` tokens behind each token, for a request that decodes and one in chunks.
+
+    For each of them what the engine reckons with, and the window that a hit keeps; `chunks` are tokens in flight.
+    """
+    return -(-(2 * (2 * window + interval + 3 * block_size) + chunks) // block_size)
 
 
 def sliding_every(tokens: int) -> Any:
