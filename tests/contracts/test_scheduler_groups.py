@@ -63,6 +63,26 @@ def test_one_full_group_is_what_there_is_without_the_trait() -> None:
     assert {goal.id for goal in KVSchedulerModel.goals if goal.when == "groups"} <= plain.unreachable()
 
 
+def test_a_state_that_stays_in_its_block_need_not_move() -> None:
+    class InPlace(StatePool):
+        states_in_place = True
+
+    assert "state_moves" not in KVSchedulerModel(SCOPE, StatePool).unreachable()
+    assert "state_moves" in KVSchedulerModel(SCOPE, InPlace).unreachable()
+
+
+def test_a_state_that_is_said_to_stay_and_moves_is_named() -> None:
+    class Moves(StatePool):
+        states_in_place = True
+
+    model = KVSchedulerModel(SCOPE, Moves)
+    for op in (add("r0", [1, 2, 3, 4], outputs=2), SCHEDULE, UPDATE):
+        model.step(op)
+    with pytest.raises(Divergence, match="r0 reads its state from block 0 and saves it elsewhere") as caught:
+        model.step(SCHEDULE)
+    assert caught.value.law == "error_contract"
+
+
 def test_a_target_with_groups_that_lacks_their_methods_is_named() -> None:
     class Lacks(KVScheduler):
         groups = (Group("full", 2), Group("window", 2, reach=3))

@@ -50,6 +50,10 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
         must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
         where = f" of {named(judge, g)}: no state is saved behind {must[0]} tokens" if must else ""
         judge.checks.check(laws.coverage, item.drafts + 1 - len(must), item.drafts + 1, where, name=item.rid)
+        kept = step.source is None or step.source in [block for _, block in step.saves]
+        if judge.traits.states_in_place and not kept:
+            said = f"{item.rid} reads its state from block {step.source} and saves it elsewhere, with states_in_place"
+            raise Divergence(ERROR_CONTRACT.id, said)
 
 
 def cells_read(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[int, Place, int]]:
