@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -185,7 +185,13 @@ def _types(contract: str) -> list[dict[str, Any]]:
     ]
 
 
-PARTS = {"goal": _goals, "trait": _traits, "method": _methods, "type": _types, "rule": _rules}
+PARTS: dict[str, Callable[[str], Iterable[dict[str, Any]]]] = {
+    "goal": _goals,
+    "trait": _traits,
+    "method": _methods,
+    "type": _types,
+    "rule": _rules,
+}
 
 
 def _stated(part: dict[str, Any]) -> str:
