@@ -17,6 +17,7 @@ from kvlockstep.models.kv_scheduler.model import SchedulerScope
 REASON = "sglang is not on this machine: see --engine-path"
 windows = pytest.importorskip("kvlockstep.impl.engines.sglang.window_scheduler", reason=REASON, exc_type=ImportError)
 states = pytest.importorskip("kvlockstep.impl.engines.sglang.state_scheduler", reason=REASON, exc_type=ImportError)
+both = pytest.importorskip("kvlockstep.impl.engines.sglang.state_window_scheduler", reason=REASON, exc_type=ImportError)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ states = pytest.importorskip("kvlockstep.impl.engines.sglang.state_scheduler", r
         states.make_overlap_extra,
         states.make_overlap_extra_mixed,
         states.make_overlap_lazy,
+        both.make_overlap_extra,
     ],
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:

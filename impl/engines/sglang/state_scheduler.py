@@ -117,6 +117,7 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):
     """
 
     states_in_place = True
+    groups: tuple[Group, ...]
 
     def __init__(
         self,

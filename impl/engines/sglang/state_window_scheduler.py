@@ -42,11 +42,13 @@ class SGLangStateWindowScheduler(WindowPools, SGLangStateScheduler):
     def schedule(self) -> Batch:
         with windows.sliding_every(1):
             batch = super().schedule()
-        items = []
-        for item in batch.items:
-            full, step = item.groups
-            items.append(item._replace(groups=[full, self._in_group(list(full), 1), step]))
-        return batch._replace(items=items)
+        tables: list[Any] = [item.groups for item in batch.items]
+        return batch._replace(
+            items=[
+                item._replace(groups=[full, self._in_group(full, 1), step])
+                for item, (full, step) in zip(batch.items, tables, strict=True)
+            ]
+        )
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
         return self._in_group(super().slots(rid), group)
