@@ -90,10 +90,11 @@ class FreeQueue:
             # An engine evicts block by block: half the time of `_unlink`.
             end = self._end
             entry = end.following
-            assert entry is not None and entry.following is not None
-            end.following = entry.following
-            entry.following.preceding = end
-            entry.following = None
+            assert entry is not None
+            following, entry.following = entry.following, None
+            assert following is not None
+            end.following = following
+            following.preceding = end
             self._linked -= 1
             if self._gone:
                 self._link(self._arrived(1))
