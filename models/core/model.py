@@ -37,6 +37,12 @@ class Divergence(AssertionError):
         super().__init__(f"{law}: {self.message}")
 
 
+@cache
+def _types_of(scope: type[Scope]) -> dict[str, Any]:
+    """The types of a scope's parameters; a trace is checked against them once for every scope that a model has."""
+    return get_type_hints(scope)
+
+
 @dataclass(frozen=True)
 class Scope:
     """The size of an episode; subclasses name the parameters. Stands in the header of a trace."""
@@ -54,10 +60,9 @@ class Scope:
         return 1
 
     @classmethod
-    @cache
     def parameters(cls) -> dict[str, Any]:
         """The parameters as `to_json` names them, each with its type."""
-        hints = get_type_hints(cls)
+        hints = _types_of(cls)
         return {f.name: hints[f.name] for f in fields(cls)}
 
     @classmethod
