@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 from kvlockstep.models.core.op import Command, Op, Pick, require
@@ -36,6 +37,12 @@ class Divergence(AssertionError):
         super().__init__(f"{law}: {self.message}")
 
 
+@cache
+def _types_of(scope: type[Scope]) -> dict[str, Any]:
+    """The types of a scope's parameters; a trace is checked against them once for every scope that a model has."""
+    return get_type_hints(scope)
+
+
 @dataclass(frozen=True)
 class Scope:
     """The size of an episode; subclasses name the parameters. Stands in the header of a trace."""
@@ -55,7 +62,7 @@ class Scope:
     @classmethod
     def parameters(cls) -> dict[str, Any]:
         """The parameters as `to_json` names them, each with its type."""
-        hints = get_type_hints(cls)
+        hints = _types_of(cls)
         return {f.name: hints[f.name] for f in fields(cls)}
 
     @classmethod
