@@ -24,10 +24,10 @@ both = pytest.importorskip("kvlockstep.impl.engines.sglang.state_window_schedule
     "make",
     [
         windows.make,
-        windows.make_overlap_wide,
+        pytest.param(windows.make_overlap_wide, marks=pytest.mark.slow),
         states.make,
         states.make_overlap_extra,
-        states.make_overlap_extra_mixed,
+        pytest.param(states.make_overlap_extra_mixed, marks=pytest.mark.slow),
         states.make_overlap_lazy,
         both.make_overlap_extra,
     ],
