@@ -189,6 +189,12 @@ class HostTier:
     def _pages(self, slots: Any) -> list[int]:
         return pages_of(slots, self._page)
 
+    def load(self, rids: Sequence[str]) -> None:
+        """Submits what is queued to be loaded, for these requests."""
+        first = len(self.copies.submitted)
+        self.tree.ready_to_load_host_cache()
+        self.copies.submitted[first:] = [one._replace(rids=rids) for one in self.copies.submitted[first:]]
+
     def waits(self) -> list[Hashable]:
         """Takes what the engine has waited for, and what the batch waits for: both have landed now."""
         named = [*self.copies.fence, *self.copies.needed]
