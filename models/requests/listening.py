@@ -63,7 +63,7 @@ class Listening:
     def compare(self, hit: Hit, name: str | None = None) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.
 
-        That of a request with a `name` may be as long as pool and tiers say together, if `launched` finds a load for it.
+        That of a request with a `name` may be as long as pool and tiers say together, if `launched` finds its load.
         """
         law = self._checks.of(laws.event_consistency)
         self._goals_met["announced_hit"] += hit.cached > 0

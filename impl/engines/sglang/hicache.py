@@ -69,11 +69,21 @@ class CopyEngine(Copies):
         places = (host, device) if kind == "load" else (device, host)
         pairs = list(zip(*places, strict=True))
         # What was waited for gives its page or its unit to this one.
-        after = tuple(self.fence)
-        self.submitted.append(Transfer(id, kind, HOST, pairs, (), False, after))
+        fresh = {transfer.id for transfer in self.submitted}
+        after = tuple(other for other in self.fence if other not in fresh)
+        self.submitted.append(Transfer(id, kind, HOST, pairs, after=after))
         done = self.event(id)
         self.units[done] = host
         return SimpleNamespace(start_event=Event(done=True), finish_event=done, timing_enabled=False)
+
+    def take(self) -> list[Transfer]:
+        """What the engine has waited for in the call that submitted it has ended."""
+        taken = [transfer._replace(waited=transfer.id in self.fence) for transfer in super().take()]
+        over = {transfer.id for transfer in taken if transfer.waited}
+        self.fence[:] = [id for id in self.fence if id not in over]
+        for id in over:
+            del self.events[id]
+        return taken
 
 
 class Controller(controllers.HybridCacheController):  # type: ignore[misc]
@@ -111,7 +121,6 @@ def host_pools(pages: int, page: int) -> Any:
     return controllers.HostPoolGroup([entry])
 
 
-
 class HostTier:
     """The host tier of a `tree` over `allocator`: `pages` pages, stored to by one of the engine's write policies.
 
@@ -133,16 +142,10 @@ class HostTier:
         tree.metrics_collector = None
 
     def units(self) -> TierUnits:
-        """What became of each host page. What the engine has waited for lands when the batch waits for it."""
+        """What became of each host page."""
         pool = self._pools.anchor_entry.host_pool
         free = self._pages(torch.cat([pool.free_slots, *pool.release_slots]))
-        found = self._of_queues(free, pool.size // self._page) if self._nodes is None else self._of_nodes(free)
-        late = {unit for id in self.copies.fence for unit in self.copies.units[self.copies.events[id]]}
-        return found._replace(
-            cached=[unit for unit in found.cached if unit not in late],
-            storing=[*found.storing, *(unit for unit in found.cached if unit in late)],
-            pinned=[unit for unit in found.pinned if unit not in late],
-        )
+        return self._of_queues(free, pool.size // self._page) if self._nodes is None else self._of_nodes(free)
 
     def kept(self) -> set[int]:
         """Slots on the paths that transfers keep."""
@@ -202,12 +205,6 @@ class HostTier:
         self.copies.needed.clear()
         return named
 
-    def complete(self, id: Hashable) -> None:
-        """A transfer has ended, and nobody has to wait for it any more."""
-        self.copies.events.pop(id).done = True
-        for waiting in (self.copies.fence, self.copies.needed):
-            waiting[:] = [other for other in waiting if other != id]
-
 
 class WithHostTier:
     """The methods of a target with tiers, whose `_host` is a HostTier."""
@@ -225,7 +222,7 @@ class WithHostTier:
         return self._host.waits()
 
     def complete(self, id: Hashable, ok: bool) -> None:
-        self._host.complete(id)
+        self._host.copies.events.pop(id).done = True
 
     def tier(self, name: str) -> TierUnits:
         return self._host.units()

@@ -63,7 +63,9 @@ class TieredManager(WithHostTier, SGLangKVManager):
 
     def _neutral(self, event: Any) -> Event:
         neutral = super()._neutral(event)
-        return neutral._replace(medium=MEDIA[event.medium]) if isinstance(neutral, BlockStored | BlockRemoved) else neutral
+        return (
+            neutral._replace(medium=MEDIA[event.medium]) if isinstance(neutral, BlockStored | BlockRemoved) else neutral
+        )
 
 
 make_through = partial(TieredManager, core="python")
