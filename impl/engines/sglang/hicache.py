@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -41,25 +41,33 @@ with without_the_rest(ENGINE, BARE, STUBS):
 
 
 class CopyEngine(Copies):
-    """Takes what the controller submits. `needed` are the transfers that the batch waits for.
+    """Takes what the controller submits. `needed` are the transfers that the batch waits for, layer by layer.
 
+    With `restores` nobody waits in a batch: whoever needs a load asks for the event of its last layer.
     `units` are the host pages of each whose end was not heard, by its event.
     """
 
-    def __init__(self, page: int) -> None:
+    def __init__(self, page: int, restores: bool) -> None:
         super().__init__()
+        self.restores = restores
         self.needed: list[Hashable] = []
         self.units: WeakKeyDictionary[Event, list[int]] = WeakKeyDictionary()
         self.device_to_host_stream = self.host_to_device_stream = Silent()
         self._page = page
         self._ids = itertools.count()
+        self._loads: set[Hashable] = set()
+        self._ended: set[Hashable] = set()
 
     def submit_device_to_host(self, transfers: Sequence[Any]) -> Any:
         return self._submit("store", transfers)
 
-    def submit_host_to_device(self, transfers: Sequence[Any], **_options: Any) -> Any:
+    def submit_host_to_device(self, transfers: Sequence[Any], on_layer_done: Any, **_options: Any) -> Any:
         done = self._submit("load", transfers)
-        self.needed.append(self.submitted[-1].id)
+        self._loads.add(self.submitted[-1].id)
+        if self.restores:
+            on_layer_done.__self__.load_events[-1] = done.finish_event
+        else:
+            self.needed.append(self.submitted[-1].id)
         return done
 
     def _submit(self, kind: Literal["store", "load"], transfers: Sequence[Any]) -> Any:
@@ -76,6 +84,20 @@ class CopyEngine(Copies):
         self.units[done] = host
         return SimpleNamespace(start_event=Event(done=True), finish_event=done, timing_enabled=False)
 
+    @property
+    def loads(self) -> list[Hashable]:
+        """The loads that have not ended."""
+        return [id for id in self.events if id in self._loads and id not in self._ended]
+
+    def end(self, id: Hashable) -> None:
+        """A transfer has ended; its event is done when all in front of it on its stream have ended, too."""
+        self._ended.add(id)
+        for on_stream in (self._loads.__contains__, lambda id: id not in self._loads):
+            stream = [id for id in self.events if on_stream(id)]
+            for id in itertools.takewhile(self._ended.__contains__, stream):
+                self.events.pop(id).done = True
+                self._ended.remove(id)
+
     def take(self) -> list[Transfer]:
         """What the engine has waited for in the call that submitted it has ended."""
         taken = [transfer._replace(waited=transfer.id in self.fence) for transfer in super().take()]
@@ -87,9 +109,12 @@ class CopyEngine(Copies):
 
 
 class Controller(controllers.HybridCacheController):  # type: ignore[misc]
-    """The engine's, made without its `__init__`, which looks for devices."""
+    """The engine's, made without its `__init__`, which looks for devices.
 
-    def __init__(self, allocator: Any, pools: Any, page: int, write_policy: str) -> None:
+    `restores` is the most loads at a time of an engine that restores, None for one that loads in its batches.
+    """
+
+    def __init__(self, allocator: Any, pools: Any, page: int, write_policy: str, restores: int | None) -> None:
         self.mem_pool_device_allocator, self.mem_pool_host = allocator, pools
         self.page_size, self.write_policy, self.io_backend = page, write_policy, "kernel"
         self.device = "cpu"
@@ -107,8 +132,11 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
         self.transfer_layer_id_max = 1
         # Layers are waited for in the batch, so they are done when the next load begins.
         with patch.object(base, "device_module", SimpleNamespace(Event=partial(Event, done=True))):
-            self.layer_done_counter = base.LayerDoneCounter(1)
-        self.l2_transfer_engine = CopyEngine(page)
+            self.layer_done_counter = counter = base.LayerDoneCounter(1)
+            if restores is not None:
+                counter.num_counters = restores
+                counter.events = [base.LayerLoadingEvent(1) for _ in range(restores)]
+        self.l2_transfer_engine = CopyEngine(page, restores is not None)
 
     def _stop_storage_threads(self) -> None:
         """There are none."""
@@ -128,10 +156,12 @@ class HostTier:
     the controller say which cannot.
     """
 
-    def __init__(self, tree: Any, allocator: Any, pages: int, page: int, write_policy: str) -> None:
+    def __init__(
+        self, tree: Any, allocator: Any, pages: int, page: int, write_policy: str, restores: int | None = None
+    ) -> None:
         self.tree, self._page = tree, page
         self._pools = host_pools(pages, page)
-        self.controller = Controller(allocator, self._pools, page, write_policy)
+        self.controller = Controller(allocator, self._pools, page, write_policy, restores)
         self.copies: CopyEngine = self.controller.l2_transfer_engine
         tree.cache_controller, tree.host_pool_group = self.controller, self._pools
         tree.components[FULL]._full_kv_pool_host = self._pools.anchor_entry.host_pool
@@ -192,10 +222,10 @@ class HostTier:
     def _pages(self, slots: Any) -> list[int]:
         return pages_of(slots, self._page)
 
-    def load(self, rids: Sequence[str]) -> None:
-        """Submits what is queued to be loaded, for these requests."""
+    def load(self, rids: Sequence[str], submit: Callable[[], object]) -> None:
+        """Has the engine `submit` what is queued to be loaded, for these requests."""
         first = len(self.copies.submitted)
-        self.tree.ready_to_load_host_cache()
+        submit()
         self.copies.submitted[first:] = [one._replace(rids=rids) for one in self.copies.submitted[first:]]
 
     def waits(self) -> list[Hashable]:
@@ -222,7 +252,7 @@ class WithHostTier:
         return self._host.waits()
 
     def complete(self, id: Hashable, ok: bool) -> None:
-        self._host.copies.events.pop(id).done = True
+        self._host.copies.end(id)
 
     def tier(self, name: str) -> TierUnits:
         return self._host.units()

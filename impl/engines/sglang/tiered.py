@@ -25,11 +25,17 @@ class TieredManager(WithHostTier, SGLangKVManager):
     """A `UnifiedRadixCache` with a host tier, as large as the pool, with one of the engine's `write_policy`."""
 
     def __init__(
-        self, blocks: int, block_size: int, core: str, write_policy: str = "write_through", **options: Any
+        self,
+        blocks: int,
+        block_size: int,
+        core: str,
+        write_policy: str = "write_through",
+        restores: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, core, **options)
         self.tiers = {HOST: blocks}
-        self._host = HostTier(self._tree, self._allocator, blocks, block_size, write_policy)
+        self._host = HostTier(self._tree, self._allocator, blocks, block_size, write_policy, restores)
         # Requests of the step whose results are not processed yet.
         self._results = 0
 
@@ -41,7 +47,8 @@ class TieredManager(WithHostTier, SGLangKVManager):
         admitted = self._adder.can_run_list if self._adder is not None else []
         self._results = len({*self._chunks, *admitted, *self._decodes})
         if admitted or self._chunks:
-            self._host.load([req.rid for req in admitted if req.host_loaded_length])
+            rids = [req.rid for req in admitted if req.host_loaded_length]
+            self._host.load(rids, self._tree.ready_to_load_host_cache)
         super().launch()
 
     def commit(self, rid: str, n: int) -> None:
