@@ -51,9 +51,15 @@ class TransferQueue(decode.DecodeTransferQueue):  # type: ignore[misc]
 
 
 class PreallocQueue(decode.DecodePreallocQueue):  # type: ignore[misc]
-    """The engine's queue of requests that wait for slots, without the prefill instances it talks to."""
+    """The engine's queue of requests that wait for slots, without the prefill instances it talks to.
 
-    def __init__(self, rows: Any, allocator: Any, tree: Any) -> None:
+    With `pins` what a match has found on the host is kept until its load has begun, which the engine does not do
+    (sglang-restore-evicts-promise).
+    """
+
+    def __init__(self, rows: Any, allocator: Any, tree: Any, pins: bool) -> None:
+        self._pins = pins
+        self._pinned: list[tuple[Any, Any]] = []
         self.req_to_token_pool, self.token_to_kv_pool_allocator, self.tree_cache = rows, allocator, tree
         self.token_to_kv_pool = self.draft_token_to_kv_pool = None
         self.req_to_metadata_buffer_idx_allocator = SimpleNamespace(available_size=lambda: 1)
@@ -81,7 +87,15 @@ class PreallocQueue(decode.DecodePreallocQueue):  # type: ignore[misc]
         most = len(req.origin_input_ids) - 1
         result = decode.match_kv_cache(req, self.tree_cache, req.origin_input_ids, max_prefix_len=most)
         req.lock = self.tree_cache.lock(result.last_device_node)
+        if self._pins and result.host_hit_length:
+            node = result.best_match_node
+            self._pinned.append((node, self.tree_cache.inc_host_lock_ref(node).to_dec_params()))
         return self._build_decode_prefix_match(req, result, max_prefix_len=most)
+
+    def unpin(self) -> None:
+        """What was promised is kept by its load, or nobody waits for it."""
+        while self._pinned:
+            self.tree_cache.dec_host_lock_ref(*self._pinned.pop())
 
     def _resolve_pending_reqs(self) -> None:
         """There is no prefill instance to find."""
@@ -107,11 +121,12 @@ class RestoringManager(TieredManager):
         write_policy: str = "write_through",
         restores: int = MANY,
         drains: bool = True,
+        pins: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, core, write_policy, restores=restores, **options)
         self.output_reserve = 0
-        self._prealloc = PreallocQueue(self._rows, self._allocator, self._tree)
+        self._prealloc = PreallocQueue(self._rows, self._allocator, self._tree, pins)
         # Requests whose prompt is not there yet.
         self._arriving: dict[str, Any] = {}
         self._drains = drains
@@ -125,11 +140,14 @@ class RestoringManager(TieredManager):
         self._prealloc.queue = [asked]
         preallocated, _ = self._prealloc.pop_preallocated()
         if not preallocated:
+            self._prealloc.unpin()
             return None
         self._waiting.extend(preallocated)
         self._running[rid], self._arriving[rid] = asked.req, asked
         cached: int = asked.prefix_match.decode_prefix_len
-        if self.ready(rid) is None:
+        prefix = self.ready(rid)
+        self._prealloc.unpin()
+        if prefix is None:
             return Loading(cached)
         self._schedule(rid)
         return cached
@@ -180,6 +198,13 @@ class RestoringManager(TieredManager):
         super().commit(rid, n)
         self._arriving.pop(rid, None)
 
+    def finish(self, rid: str) -> None:
+        """One whose last token has not come leaves, as by an abort."""
+        if rid in self._arriving:
+            self._give_up(self._arriving.pop(rid))
+        else:
+            super().finish(rid)
+
     def abort(self, rid: str) -> None:
         asked = self._arriving.pop(rid, None)
         if asked is None:
@@ -229,4 +254,6 @@ make_through_rust = partial(RestoringManager, core="rust")
 make_back = partial(RestoringManager, core="python", write_policy="write_back")
 make_back_rust = partial(RestoringManager, core="rust", write_policy="write_back")
 make_selective_rust = partial(RestoringManager, core="rust", write_policy="write_through_selective")
-make_three_loads = partial(RestoringManager, core="python", restores=3)
+make_three_loads = partial(RestoringManager, core="rust", restores=3)
+make_undrained = partial(RestoringManager, core="rust", drains=False)
+make_unpinned = partial(RestoringManager, core="rust", write_policy="write_back", pins=False)
