@@ -251,9 +251,8 @@ class RestoringManager(TieredManager):
 
 make_through = partial(RestoringManager, core="python")
 make_through_rust = partial(RestoringManager, core="rust")
-make_back = partial(RestoringManager, core="python", write_policy="write_back")
-make_back_rust = partial(RestoringManager, core="rust", write_policy="write_back")
-make_selective_rust = partial(RestoringManager, core="rust", write_policy="write_through_selective")
+make_back = partial(RestoringManager, core="rust", write_policy="write_back")
+make_selective = partial(RestoringManager, core="rust", write_policy="write_through_selective")
 make_three_loads = partial(RestoringManager, core="rust", restores=3)
 make_undrained = partial(RestoringManager, core="rust", drains=False)
 make_unpinned = partial(RestoringManager, core="rust", write_policy="write_back", pins=False)

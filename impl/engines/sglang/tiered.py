@@ -22,7 +22,7 @@ MEDIA = {"GPU": None, "CPU_PINNED": HOST}
 
 
 class TieredManager(WithHostTier, SGLangKVManager):
-    """A `UnifiedRadixCache` with a host tier, as large as the pool, with one of the engine's `write_policy`."""
+    """A `UnifiedRadixCache` with a host tier, `ratio` times as large as the pool, with one of the engine's `write_policy`."""
 
     def __init__(
         self,
@@ -31,11 +31,12 @@ class TieredManager(WithHostTier, SGLangKVManager):
         core: str,
         write_policy: str = "write_through",
         restores: int | None = None,
+        ratio: int = 1,
         **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, core, **options)
-        self.tiers = {HOST: blocks}
-        self._host = HostTier(self._tree, self._allocator, blocks, block_size, write_policy, restores)
+        self.tiers = {HOST: ratio * blocks}
+        self._host = HostTier(self._tree, self._allocator, ratio * blocks, block_size, write_policy, restores)
         # Requests of the step whose results are not processed yet.
         self._results = 0
 
