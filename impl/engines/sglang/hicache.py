@@ -92,11 +92,10 @@ class CopyEngine(Copies):
     def end(self, id: Hashable) -> None:
         """A transfer has ended; its event is done when all in front of it on its stream have ended, too."""
         self._ended.add(id)
-        for on_stream in (self._loads.__contains__, lambda id: id not in self._loads):
-            stream = [id for id in self.events if on_stream(id)]
-            for id in itertools.takewhile(self._ended.__contains__, stream):
-                self.events.pop(id).done = True
-                self._ended.remove(id)
+        stream = [other for other in self.events if (other in self._loads) == (id in self._loads)]
+        for over in itertools.takewhile(self._ended.__contains__, stream):
+            self.events.pop(over).done = True
+            self._ended.remove(over)
 
     def take(self) -> list[Transfer]:
         """What the engine has waited for in the call that submitted it has ended."""

@@ -7,11 +7,11 @@ device, or on the host, from where it is restored first. An admission takes the 
 (`_commit_hicache_local_restore_to_req`), and the step that computes the rest of its prompt stands for the transfer from
 the prefill instance; its commit publishes the prompt (`process_prebuilt`). All of these are the engine's own.
 
-A whole prompt is never hit here: of the contract's requests one token is left to compute. The engine keeps no slots for
-decodes here (`num_reserved_decode_tokens`), and takes them as soon as a decode is scheduled. What is preempted comes back
-as a new request. `restores` is the most loads at a time, of which the engine has three.
-Source: sglang/srt/disaggregation, decode.py, decode_hicache_mixin.py and decode_schedule_batch_mixin.py, beside those of
-manager.py and hicache.py.
+A whole prompt is never hit here: of the contract's requests one token is left to compute. The engine keeps no slots
+for decodes here (`num_reserved_decode_tokens`), and takes them as soon as a decode is scheduled. What is preempted
+comes back as a new request. `restores` is the most loads at a time, of which the engine has three.
+Source: sglang/srt/disaggregation, decode.py, decode_hicache_mixin.py and decode_schedule_batch_mixin.py, beside those
+of manager.py and hicache.py.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.sglang import manager as sglang
 from kvlockstep.impl.engines.sglang import scheduler
-from kvlockstep.impl.engines.sglang.hicache import HOST, HostTier
 from kvlockstep.impl.engines.sglang.tiered import TieredManager
 from kvlockstep.reference.kv.transfers import Loading
 
-decode: Any = importlib.import_module("sglang.srt.disaggregation.decode")
-mixin: Any = importlib.import_module("sglang.srt.disaggregation.decode_hicache_mixin")
+with without_the_rest(sglang.ENGINE, sglang.BARE, scheduler.STUBS):
+    decode: Any = importlib.import_module("sglang.srt.disaggregation.decode")
+    mixin: Any = importlib.import_module("sglang.srt.disaggregation.decode_hicache_mixin")
 # Admission counts with no output, as in manager.py.
 decode.CLIP_MAX_NEW_TOKEN = 0
 sglang.configure(

@@ -22,7 +22,10 @@ MEDIA = {"GPU": None, "CPU_PINNED": HOST}
 
 
 class TieredManager(WithHostTier, SGLangKVManager):
-    """A `UnifiedRadixCache` with a host tier, `ratio` times as large as the pool, with one of the engine's `write_policy`."""
+    """A `UnifiedRadixCache` with a host tier, `ratio` times as large as the pool.
+
+    `write_policy` is one of the engine's. `restores` is the most loads of an engine that does not load in its batches.
+    """
 
     def __init__(
         self,
