@@ -55,7 +55,7 @@ class CopyEngine(Copies):
         self.device_to_host_stream = self.host_to_device_stream = Silent()
         self._page = page
         self._ids = itertools.count()
-        self._loads: set[Hashable] = set()
+        self._loads: dict[Hashable, set[int]] = {}
         self._ended: set[Hashable] = set()
 
     def submit_device_to_host(self, transfers: Sequence[Any]) -> Any:
@@ -63,7 +63,7 @@ class CopyEngine(Copies):
 
     def submit_host_to_device(self, transfers: Sequence[Any], on_layer_done: Any, **_options: Any) -> Any:
         done = self._submit("load", transfers)
-        self._loads.add(self.submitted[-1].id)
+        self._loads[self.submitted[-1].id] = {block for _, block in self.submitted[-1].pairs}
         if self.restores:
             on_layer_done.__self__.load_events[-1] = done.finish_event
         else:
@@ -84,10 +84,10 @@ class CopyEngine(Copies):
         self.units[done] = host
         return SimpleNamespace(start_event=Event(done=True), finish_event=done, timing_enabled=False)
 
-    @property
-    def loads(self) -> list[Hashable]:
-        """The loads that have not ended."""
-        return [id for id in self.events if id in self._loads and id not in self._ended]
+    def loads_beside(self, blocks: set[int]) -> list[Hashable]:
+        """The loads that have not ended and write none of these blocks."""
+        going = [id for id in self.events if id in self._loads and id not in self._ended]
+        return [id for id in going if self._loads[id].isdisjoint(blocks)]
 
     def end(self, id: Hashable) -> None:
         """A transfer has ended; its event is done when all in front of it on its stream have ended, too."""

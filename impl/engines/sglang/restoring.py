@@ -130,6 +130,8 @@ class RestoringManager(TieredManager):
         self._prealloc = PreallocQueue(self._rows, self._allocator, self._tree, pins)
         # Requests whose prompt is not there yet.
         self._arriving: dict[str, Any] = {}
+        # Of these the ones whose prompt comes in this step.
+        self._come: list[str] = []
         self._drains = drains
 
     @property
@@ -178,10 +180,11 @@ class RestoringManager(TieredManager):
         return True
 
     def launch(self) -> None:
-        """Everything has its slots. A prompt that is published may become one with what is being restored."""
-        copies = self._host.copies
-        if self._drains and any(asked not in self._waiting.queue for asked in self._arriving.values()):
-            copies.needed += copies.loads
+        """Everything has its slots. A prompt that is published may become one with what is restored for another."""
+        if self._drains and self._come:
+            own = {slot // self.block_size for rid in self._come for slot in self.slots(rid)}
+            self._host.copies.needed += self._host.copies.loads_beside(own)
+        self._come.clear()
 
     def slots(self, rid: str) -> list[int]:
         """Up to its commit a row has no slots of what is restored for it."""
@@ -240,6 +243,7 @@ class RestoringManager(TieredManager):
         req = self._running[rid]
         req.init_next_round_input(None)
         req.extend_end = req.kv.kv_committed_len
+        self._come.append(rid)
         self._results += 1
 
     def _give_up(self, asked: Any) -> None:
