@@ -19,10 +19,12 @@ from kvlockstep.targets.registry import known_divergences
 
 MISSING = "SGLang is not on this machine: see --engine-path"
 tiered = pytest.importorskip("kvlockstep.impl.engines.sglang.tiered", reason=MISSING, exc_type=ImportError)
+linked = pytest.importorskip("kvlockstep.impl.engines.sglang.linked", reason=MISSING, exc_type=ImportError)
 restoring = pytest.importorskip("kvlockstep.impl.engines.sglang.restoring", reason=MISSING, exc_type=ImportError)
 
 MODEL = model_of("kv_manager")
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+LINKER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker:UnifiedCacheLinkerWrapper"
 QUEUE = "sglang.srt.disaggregation.decode:DecodeTransferQueue"
 LAST = [1, 2, 3, 4]
 
@@ -86,6 +88,47 @@ def test_no_false_alarm(target: str, waited: bool) -> None:
     assert {"store", "load", "part_loaded", "tier_eviction"} <= met
     assert ("abort_loading" in met) == target.startswith("sglang-restore")
     assert ("store_outlives" in met) != waited
+
+
+@pytest.mark.parametrize("target", ["sglang-linker", "sglang-linker-python"])
+def test_no_false_alarm_over_a_store(target: str) -> None:
+    outcome = walk(target_or_skip("kv_manager", target).factory, 2_500)
+    assert outcome.failure is None, outcome.failure.message
+    met = {goal for goal, n in outcome.reach.items() if n}
+    assert {"store", "store_fails", "load", "part_loaded", "tier_eviction", "store_outlives"} <= met
+
+
+def test_what_comes_from_a_store_belongs_to_the_request_until_it_is_published() -> None:
+    manager = linked.make_linked(9, 2)
+    assert manager.admit("a", LAST, None, 4) == 0
+    step(manager, "a", 4)
+    end_all(manager)
+    manager.finish("a")
+    manager.evict_all()
+    assert manager.admit("b", [*LAST, 5], None, 5) == 4
+    assert manager.admit("c", [*LAST, 6], None, 5) == 4
+    manager.launch()
+    (load,) = manager.transfers()
+    assert (load.rids, len(load.pairs), manager.waits()) == (["b", "c"], 4, [load.id])
+    assert set(manager.slots("b")).isdisjoint(manager.slots("c")), "each has a copy of its own"
+    manager.commit("b", 1)
+    manager.commit("c", 1)
+    assert manager.slots("b")[:4] == manager.slots("c")[:4]
+
+
+def test_an_offload_that_fails_is_nothing_to_find() -> None:
+    manager = linked.make_linked(8, 2)
+    manager.admit("a", LAST, None, 4)
+    step(manager, "a", 4)
+    (offload,) = manager._store.pending
+    assert manager.limbo() == 0
+    manager.finish("a")
+    assert manager.limbo() == 4
+    manager.complete(offload[0], False)
+    manager.poll()
+    manager.evict_all()
+    assert (manager.limbo(), len(manager.tier("store").free)) == (0, 8)
+    assert manager.admit("b", [*LAST, 5], None, 5) == 0
 
 
 @pytest.mark.parametrize(
@@ -208,9 +251,19 @@ def forgets_the_restored(original: Any, self: Any, asked: Any) -> None:
     original(self, asked)
 
 
+def hashes_from_the_start(original: Any, self: Any, key: Any, result: Any, device_hit_len: int) -> Any:
+    """The tail of a prefix is looked up as if nothing stood in front of it."""
+    self.cache.get_last_hash_value, kept = lambda node: "", self.cache.get_last_hash_value
+    try:
+        return original(self, key[device_hit_len:], result, 0) if device_hit_len else original(self, key, result, 0)
+    finally:
+        self.cache.get_last_hash_value = kept
+
+
 @pytest.mark.parametrize(
     ("target", "owner", "method", "broken", "laws"),
     [
+        ("sglang-linker-python", LINKER, "_tail_hashes", hashes_from_the_start, {"prefix_soundness"}),
         ("sglang-hicache", TREE, "ready_to_load_host_cache", starts_no_load, {"prefix_soundness"}),
         (
             "sglang-hicache-python",

@@ -36,6 +36,8 @@ TARGETS = {
         "sglang-hicache-back-python": "kvlockstep.impl.engines.sglang.tiered:make_back",
         "sglang-hicache-selective": "kvlockstep.impl.engines.sglang.tiered:make_selective_rust",
         "sglang-hicache-selective-python": "kvlockstep.impl.engines.sglang.tiered:make_selective",
+        "sglang-linker": "kvlockstep.impl.engines.sglang.linked:make_linked",
+        "sglang-linker-python": "kvlockstep.impl.engines.sglang.linked:make_linked_python",
         "sglang-restore": "kvlockstep.impl.engines.sglang.restoring:make_through_rust",
         "sglang-restore-python": "kvlockstep.impl.engines.sglang.restoring:make_through",
         "sglang-restore-back": "kvlockstep.impl.engines.sglang.restoring:make_back",

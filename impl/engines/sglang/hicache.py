@@ -63,7 +63,6 @@ class CopyEngine(Copies):
 
     def submit_host_to_device(self, transfers: Sequence[Any], on_layer_done: Any, **_options: Any) -> Any:
         done = self._submit("load", transfers)
-        self._loads[self.submitted[-1].id] = {block for _, block in self.submitted[-1].pairs}
         if self.restores:
             on_layer_done.__self__.load_events[-1] = done.finish_event
         else:
@@ -82,6 +81,8 @@ class CopyEngine(Copies):
         self.submitted.append(Transfer(id, kind, HOST, pairs, after=after))
         done = self.event(id)
         self.units[done] = host
+        if kind == "load":
+            self._loads[id] = set(device)
         return SimpleNamespace(start_event=Event(done=True), finish_event=done, timing_enabled=False)
 
     def loads_beside(self, blocks: set[int]) -> list[Hashable]:
