@@ -107,6 +107,14 @@ class CopyEngine(Copies):
             del self.events[id]
         return taken
 
+    def forget(self, ids: Iterable[Hashable]) -> None:
+        """Nobody is to hear of these transfers, which were not taken."""
+        forgotten = set(ids)
+        self.submitted = [transfer for transfer in self.submitted if transfer.id not in forgotten]
+        for id in forgotten:
+            self.events.pop(id, None)
+        self.fence.clear()
+
 
 class Controller(controllers.HybridCacheController):  # type: ignore[misc]
     """The engine's, made without its `__init__`, which looks for devices.

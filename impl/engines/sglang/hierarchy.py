@@ -67,8 +67,7 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
         copies.fence.clear()
         super().reset()
         # What the retraction has written back was waited for, and is forgotten.
-        copies.submitted = [transfer for transfer in copies.submitted if transfer.id not in copies.fence]
-        copies.fence.clear()
+        copies.forget(copies.fence)
         if self._tree.tree_core.evictable_size():
             raise RuntimeError("the engine has refused to flush its caches")
 
