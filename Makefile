@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Python compiles a module when it is first imported. Most modules of torch and ray never are.
+INSTALL := $(BIN)/python -m pip install -qq --no-compile --constraint constraints.txt
 # Where mypy and import-linter find kvlockstep, which for them has to be one folder: links to ours.
 LINKS := build/lint
 
@@ -28,7 +30,7 @@ outside: $(READY)
 # Every fault is caught, with three seeds, and nothing that is right is blamed. `make score` looks longer for blame. One seed
 # would take little less: the shortest trace is found from several.
 gate: $(READY)
-	$(BIN)/kvlockstep score --clean-times 0.05
+	$(BIN)/kvlockstep score --clean-times 0.025
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -51,7 +53,7 @@ slow: $(READY)
 
 # Campaigns on a Ray cluster of two nodes and a Redis server, both started by the tests: under a minute with installing.
 cluster: $(READY)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[cluster,cluster-test]'
+	$(INSTALL) --editable '.[cluster,cluster-test]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/cluster
 
 # A wheel, and what a new user does with it in a fresh environment without torch: half a minute, most of it installing.
@@ -89,7 +91,7 @@ engines: $(READY) .engines/.ready
 
 .engines/.ready:
 	mkdir -p .engines
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[engine-sources]'
+	$(INSTALL) --editable '.[engine-sources]'
 	VLLM_VERSION_OVERRIDE=0.33.0 VLLM_TARGET_DEVICE=empty $(BIN)/python -m pip download -qq --no-deps \
 		--no-build-isolation --no-binary vllm --dest .engines vllm==0.33.0
 	tar -xzf .engines/vllm-0.33.0.tar.gz -C .engines
@@ -102,13 +104,13 @@ engines: $(READY) .engines/.ready
 
 # Hypothesis with CrossHair's symbolic values as its backend; it gates nothing.
 symbolic: $(READY)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[symbolic]'
+	$(INSTALL) --editable '.[symbolic]'
 	$(BIN)/pytest --override-ini addopts=--import-mode=importlib --hypothesis-profile kvlockstep-symbolic tests/symbolic
 
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt torch setuptools
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[torch,test,engines]'
+	$(INSTALL) torch setuptools
+	$(INSTALL) --editable '.[torch,test,engines]'
 	touch $@
 
 clean:

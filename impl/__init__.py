@@ -30,6 +30,7 @@ TARGETS = {
         "tensors": "kvlockstep.impl.kv_write.writer:Writer",
         "row-scales": "kvlockstep.impl.kv_write.writer:QuantisedWriter",
         "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
+        "hidden-zeros": "kvlockstep.reference.kv_write.writer:HiddenZeroWriter",
         "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
     },
     "slot_mapping": {

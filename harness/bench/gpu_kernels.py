@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kvlockstep.core.markdown import table_head, table_row
@@ -57,7 +56,7 @@ def suites(named: Sequence[str] = ()) -> Iterator[tuple[str, str, str, bool]]:
         for name, path in {**OURS[contract], **ENGINE_TARGETS[contract]}.items():
             if named and not {contract, name} & {*named}:
                 continue
-            scaled = "int8" in name or "row-scales" in name
+            scaled = any(part in name for part in ("int8", "int4", "row-scales"))
             writes = contract == "kv_write" and not scaled and not name.endswith("-far")
             yield contract, name, path, writes or contract == "kv_store"
 
@@ -103,27 +102,30 @@ def in_process(contract: str, path: str, seconds: float, seed: int, far: bool) -
 
 
 def table(named: Sequence[str], seconds: float, far_seconds: float, workers: int = 14, seed: int = 1) -> Iterator[str]:
-    """The table of kernels, and below it what was violated."""
-    rows = list(suites(named))
-    with ThreadPoolExecutor(workers) as pool:
-        near = list(pool.map(lambda row: in_process(row[0], row[2], seconds, seed, False), rows))
-    with ThreadPoolExecutor(FAR_WORKERS) as pool:
-        far = list(pool.map(lambda row: in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None, rows))
+    """The table of kernels, contract by contract as they are through, and below it what was violated."""
     known = {(d.contract, d.target, d.law): d.id for d in known_divergences()}
     yield from table_head(*HEADINGS)
     notes = []
-    for (contract, name, path, _), near_found, far_found in zip(rows, near, far, strict=True):
-        engine = path.split(".")[3] if ".engines." in path else "kvlockstep"
-        verdicts = []
-        for kind, found in (("", near_found), ("far: ", far_found)):
-            if found is None or found["verdict"] == "holds":
-                continue
-            same = known.get((contract, name if found is near_found else f"{name}-far", found.get("law", "")))
-            verdicts.append(f"{kind}known: {same}" if same else f"{kind}{found['verdict']}")
-            notes.append(f"- {contract} on {name}, {kind}{found['why']}")
-        far_cases = "" if far_found is None else f"{far_found['cases']:,}"
-        cells = (contract, name, engine, f"{near_found['cases']:,}", far_cases, "; ".join(verdicts) or "holds")
-        yield table_row(*cells)
+    for _, of_contract in itertools.groupby(suites(named), key=lambda row: row[0]):
+        rows = list(of_contract)
+        with ThreadPoolExecutor(workers) as pool:
+            near = list(pool.map(lambda row: in_process(row[0], row[2], seconds, seed, False), rows))
+        with ThreadPoolExecutor(FAR_WORKERS) as pool:
+            far = list(
+                pool.map(lambda row: in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None, rows)
+            )
+        for (contract, name, path, _), near_found, far_found in zip(rows, near, far, strict=True):
+            engine = path.split(".")[3] if ".engines." in path else "kvlockstep"
+            verdicts = []
+            for kind, found in (("", near_found), ("far: ", far_found)):
+                if found is None or found["verdict"] == "holds":
+                    continue
+                same = known.get((contract, name if found is near_found else f"{name}-far", found.get("law", "")))
+                verdicts.append(f"{kind}known: {same}" if same else f"{kind}{found['verdict']}")
+                notes.append(f"- {contract} on {name}, {kind}{found['why']}")
+            far_cases = "" if far_found is None else f"{far_found['cases']:,}"
+            cells = (contract, name, engine, f"{near_found['cases']:,}", far_cases, "; ".join(verdicts) or "holds")
+            yield table_row(*cells)
     if notes:
         yield ""
         yield from notes
@@ -136,10 +138,11 @@ def main() -> None:
         print(json.dumps(play(contract, path, float(seconds), int(seed), bool(int(far)))))
         return
     budget = float(os.environ.get("KVLOCKSTEP_KERNEL_SECONDS", SECONDS))
-    lines = "\n".join(table(sys.argv[2:], budget, min(budget, FAR_SECONDS)))
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(lines + "\n")
-    print(lines)
+    # Line by line, so that a run that is cut off leaves what was through.
+    with open(sys.argv[1] if len(sys.argv) > 1 else os.devnull, "w") as file:
+        for line in table(sys.argv[2:], budget, min(budget, FAR_SECONDS)):
+            print(line, file=file, flush=True)
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

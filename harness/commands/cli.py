@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.core.isolation import ChildLost
@@ -69,6 +70,12 @@ class _Verbs(click.Group):
         command = getattr(importlib.import_module(f"kvlockstep.commands.{name}"), f"{name}_command")
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        verbs = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
+        found = [CompletionItem(verb, help=summary) for verb, summary in verbs.items() if verb.startswith(incomplete)]
+        # A group would import every verb for its summary.
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -46,12 +46,13 @@ from kvlockstep.targets.registry import check_contract, known_faults
     show_default=True,
     metavar="X",
     help="Steps for each known-good target, as a multiple of the profile's random steps. "
-    "A target that misses goals is played again, 2.5 times as long.",
+    "A target that misses goals plays on, up to all of them.",
 )
 @click.option(
     "--thorough",
     is_flag=True,
-    help="Run Hypothesis also on faults that the other drivers caught, and shrink each trace as far as `check` does.",
+    help="Explore also the faults that random episodes caught, run Hypothesis on them, and shrink each trace as far as "
+    "`check` does.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Worker processes.")
 @click.option("--traces", metavar="DIR", help="Write the shortest trace of each fault to DIR; implies --thorough.")
@@ -69,7 +70,8 @@ def score_command(
     """Run the drivers on every fault in impl/faulty and on the known-good targets. The default profile is ci.
 
     The score fails if a seed misses a fault, if a shortest trace has more than 12 operations, if their median is above
-    6, or if a known-good target does not hold. Exploration gets a small share of the profile's time on each fault.
+    6, or if a known-good target does not hold. Random episodes come first. Exploration, with a small share of the
+    profile's steps, and Hypothesis run on what they miss.
     """
     from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
     from kvlockstep.show.score_text import print_score  # noqa: PLC0415

@@ -27,7 +27,10 @@ EVERY_LOOK, SPARING = (1,), (1, 8, 8, 8)
 
 @dataclass(frozen=True)
 class RandomWalk:
-    """The driver of uniform random episodes, for at most `seconds`, where that is given."""
+    """The driver of uniform random episodes, for at most `seconds`, where that is given.
+
+    `enough` is asked after each episode; True ends the run before its budget.
+    """
 
     name = "random"
     about = "seeded random episodes; `fuzz` runs it in several processes"
@@ -35,13 +38,14 @@ class RandomWalk:
     each = True
 
     seconds: float = math.inf
+    enough: Callable[[Outcome], bool] = lambda _outcome: False
 
     def run(self, run: Run) -> Outcome:
         """Plays episodes 0, 1, ... of the seed until `random_steps` of the budget are used up, or a law is violated."""
         outcome = Outcome(self.name, sampled=0 if run.samples else SAMPLED_STEPS)
         started = time.perf_counter()
         while outcome.steps < run.budget.random_steps and outcome.failure is None:
-            if time.perf_counter() - started >= self.seconds:
+            if time.perf_counter() - started >= self.seconds or self.enough(outcome):
                 break
             outcome.failure = run_episode(run.model_type, run.factory, run.seed, outcome.states, run.watchdog, outcome)
             outcome.states += 1

@@ -1,9 +1,9 @@
 """`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
-Every fault is explored, and runs under the random driver with each seed. If they find nothing, Hypothesis runs as well.
-Shrinking ends at a trace of LONGEST operations. A `thorough` score also runs Hypothesis on faults that the others
-caught, with a third of its examples, and shrinks as far as a check does. Known-good targets run under the random
-driver, longer while goals are missing.
+Every fault runs under the random driver with each seed. What a seed misses is explored, and if that finds nothing,
+Hypothesis runs as well. Shrinking ends at a trace of LONGEST operations. A `thorough` score also explores faults that
+were caught, runs Hypothesis on them with a third of its examples, and shrinks as far as a check does. Known-good
+targets run under the random driver, longer while goals are missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from kvlockstep.core.profiles import Profile
 from kvlockstep.core.system import FORK
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import missed_goals, not_evaluated, run_ops
+from kvlockstep.drivers.episode import Outcome, missed_goals, not_evaluated, run_ops
+from kvlockstep.drivers.random_walk import RandomWalk
+from kvlockstep.drivers.run import Run
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE, Law
 from kvlockstep.properties.overlaps import shadow_of
@@ -28,11 +30,9 @@ from kvlockstep.runs.results import HOLDS, INCONCLUSIVE, VIOLATED, worst
 from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
-STEP_SECONDS = 0.5
+STEP_SECONDS = 0.25
 SHRINK_STEPS = 20_000
 EXPLORE_SHARE = 0.02
-# A known-good target that has not met every goal is played again, so many times as long.
-LONGER = 2.5
 MEDIAN_LENGTH = 6
 LONGEST = 12
 
@@ -208,8 +208,8 @@ def score(
 ) -> Score:
     """Scores the faults of the contracts, or only `faults`; with `faults` no known-good targets run.
 
-    Known-good targets get `clean_times` the profile's random steps, and LONGER where that misses goals; 0 leaves them
-    out. `progress` hears (done, all).
+    Known-good targets get `clean_times` the profile's random steps, and all of them where that misses goals; 0 leaves
+    them out. `progress` hears (done, all).
     """
     started = time.perf_counter()
     result = Score(whole=not faults)
@@ -276,9 +276,13 @@ def _shortest(target: Target, traces: list[Trace], budget: Profile) -> Trace:
 
 
 def _runs(seeds: tuple[int, ...], so_far: FaultScore, thorough: bool) -> Iterator[tuple[str, int]]:
-    yield "explore", seeds[0]
+    if thorough:
+        yield "explore", seeds[0]
     for seed in seeds:
         yield "random", seed
+    if not (thorough or so_far.caught):
+        yield "explore", seeds[0]
+    for seed in seeds:
         if (thorough and seed == seeds[0]) or not so_far.caught_with(seed):
             yield "hypothesis", seed
 
@@ -305,12 +309,16 @@ def laws_that_see(target: Target, trace: Trace) -> Iterator[str]:
 
 def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int) -> Clean:
     target, model_type = resolve(contract, name), model_of(contract)
-    for budget in (steps, round(LONGER * steps)):
-        outcome = drive("random", target, replace(profile, random_steps=budget), seed, samples=False)
-        missed = missed_goals(model_type, outcome.reach, outcome.unreachable)
-        missed += not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
-        if outcome.failure is not None or not missed:
-            break
+
+    def missed_by(outcome: Outcome) -> tuple[str, ...]:
+        never = not_evaluated(model_type, outcome.evaluated, outcome.not_checked)
+        return missed_goals(model_type, outcome.reach, outcome.unreachable) + never
+
+    driver = RandomWalk(enough=lambda outcome: outcome.steps >= steps and not missed_by(outcome))
+    budget = replace(profile, random_steps=max(steps, profile.random_steps))
+    with Watchdog(profile.step_seconds).watching() as watchdog:
+        outcome = driver.run(Run(model_type, target.factory, budget, watchdog, seed, samples=False))
+    missed = missed_by(outcome)
     verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
     law = outcome.failure.law if outcome.failure is not None else None
     return Clean(contract, name, verdict, outcome.steps, round(outcome.seconds, 1), law, missed)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, get_type_hints
 
 from kvlockstep.core.errors import UsageError, did_you_mean
@@ -149,6 +150,7 @@ def _traits(contract: str) -> Iterator[dict[str, Any]]:
         yield _part("trait", contract, trait.name, trait.about, signature)
 
 
+@cache
 def _methods(contract: str) -> list[dict[str, Any]]:
     known = CONTRACTS[contract]
     return [
@@ -169,13 +171,27 @@ def _rules(contract: str) -> Iterator[dict[str, Any]]:
         yield _part("rule", contract, f"rule {number}", text)
 
 
-def _types(contract: str) -> Iterator[dict[str, Any]]:
-    for name, of in types_of(CONTRACTS[contract]).items():
-        fields = ", ".join(get_type_hints(of))
-        yield _part("type", contract, name, " ".join((inspect.getdoc(of) or "").split()), f"{name}({fields})")
+@cache
+def _types(contract: str) -> list[dict[str, Any]]:
+    return [
+        _part(
+            "type",
+            contract,
+            name,
+            " ".join((inspect.getdoc(of) or "").split()),
+            f"{name}({', '.join(get_type_hints(of))})",
+        )
+        for name, of in types_of(CONTRACTS[contract]).items()
+    ]
 
 
-PARTS = {"goal": _goals, "trait": _traits, "method": _methods, "type": _types, "rule": _rules}
+PARTS: dict[str, Callable[[str], Iterable[dict[str, Any]]]] = {
+    "goal": _goals,
+    "trait": _traits,
+    "method": _methods,
+    "type": _types,
+    "rule": _rules,
+}
 
 
 def _stated(part: dict[str, Any]) -> str:

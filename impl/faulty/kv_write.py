@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
-from kvlockstep.reference.kv_write.writer import KVWriter, QuantisedWriter, TensorScaleWriter, ZeroPointWriter
+from kvlockstep.reference.kv_write.writer import (
+    HiddenZeroWriter,
+    KVWriter,
+    QuantisedWriter,
+    TensorScaleWriter,
+    ZeroPointWriter,
+)
 
 
 @fault("write-pad-wraps", law="padding", seen=("vllm#43810",))
@@ -146,9 +152,9 @@ class ScaleOfFirstHalf(QuantisedWriter):
 class ScaleOfNextRow(QuantisedWriter):
     """The scale of the last head is stored twice, the second time behind its row."""
 
-    def _put_scale(self, place: int, number: float) -> None:
-        super()._put_scale(place, number)
-        super()._put_scale(place + 1, number)
+    def _put_scale(self, place: int, number: float, hidden: int | None = None) -> None:
+        super()._put_scale(place, number, hidden)
+        super()._put_scale(place + 1, number, hidden)
 
 
 @fault("write-codes-truncated", law="codes", seen=("mutant",))
@@ -208,3 +214,39 @@ class ZeroPointClamped(ZeroPointWriter):
         zero = min(max(-min(numbers) / scale, LEAST[kept]), MOST[kept])
         self._put_scale(self._geometry.scale_at(layer, plane, slot, head) + 1, zero)
         return [encode(number / scale + zero, kept) for number in numbers]
+
+
+@fault("write-nibbles-swapped", law="codes", seen=("mutant",))
+class NibblesSwapped(ZeroPointWriter):
+    """Of two codes in a byte the first is in the high four bits."""
+
+    kept = "uint4"
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        codes = super()._codes(layer, plane, slot, head, row)
+        half = len(codes) // 2
+        return [*codes[half:], *codes[:half]]
+
+
+@fault("write-nibble-kept", law="codes", seen=("mutant",))
+class NibbleKept(ZeroPointWriter):
+    """A byte of two codes is written with a logical or, so that bits of its former codes stay."""
+
+    kept = "uint4"
+
+    def _put(self, place: int, bits: int) -> None:
+        super()._put(place, bits | self._memory[place])
+
+
+@fault("write-hidden-clamped", law="scale_exact", seen=("mutant",))
+class HiddenZeroClamped(HiddenZeroWriter):
+    """The range of a row of one sign lacks 0, so that the zero point that the scale hides is cut off at 0 or 15."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        numbers = [decode(bits, self._geometry.given) for bits in row]
+        low, scale = min(numbers), (max(numbers) - min(numbers)) / 15
+        if not scale:
+            return super()._codes(layer, plane, slot, head, row)
+        zero = min(max(round(-low / scale), 0), 15)
+        self._put_scale(self._geometry.scale_at(layer, plane, slot, head), scale, zero)
+        return [encode(number / scale + zero, "uint4") for number in numbers]

@@ -1,6 +1,7 @@
 """The flat buffer of a kv_write target as tensors: a cache of any geometry in it, and its bytes for the judge.
 
-Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry.
+Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. With uint4 the dim of
+a view counts bytes of two codes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ DTYPES = {
     "float8_e4m3fn": torch.float8_e4m3fn,
     "int8": torch.int8,
     "uint8": torch.uint8,
+    "uint4": torch.uint8,
 }
 
 
@@ -57,7 +59,7 @@ class Arena:
         In layout "packed" K is [block, head, dim / pack, offset, pack] and V [block, head, dim, offset].
         """
         geometry, where = self.geometry, self._planes[layer][plane]
-        blocks, size, heads, dim = geometry.blocks, geometry.block_size, geometry.heads, geometry.dim(plane)
+        blocks, size, heads, dim = geometry.blocks, geometry.block_size, geometry.heads, geometry.stored(plane)
         if geometry.layout == "packed" and plane == 0:
             shape = (blocks, heads, dim // where.pack, size, where.pack)
             return self._view(where, shape, (where.block, where.head, where.outer, where.offset, 1))
@@ -68,13 +70,15 @@ class Arena:
     def joint(self, layer: int) -> torch.Tensor:
         """K and V of a layer in layout "joint": [block, offset, head, K and V]."""
         geometry, where = self.geometry, self._planes[layer][0]
-        shape = (geometry.blocks, geometry.block_size, geometry.heads, geometry.key_dim + geometry.value_dim)
+        shape = (geometry.blocks, geometry.block_size, geometry.heads, geometry.stored(0) + geometry.stored(1))
         return self._view(where, shape, (where.block, where.offset, where.head, 1))
 
     def paired(self, layer: int) -> torch.Tensor:
         """K and V of a layer in layout "paired": [slot, heads of K and of V, dim]."""
         geometry, where = self.geometry, self._planes[layer][0]
-        return self._view(where, (geometry.slots, 2 * geometry.heads, geometry.key_dim), (where.offset, where.head, 1))
+        return self._view(
+            where, (geometry.slots, 2 * geometry.heads, geometry.stored(0)), (where.offset, where.head, 1)
+        )
 
     def row_scales(self, layer: int, plane: int) -> torch.Tensor:
         """The scales of the rows of a plane: [block, offset, head], with a zero point [block, offset, head, 2]."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.kv_write.laws import Write
-from kvlockstep.properties.kv_write.rows import KINDS, NARROW, kind_of
+from kvlockstep.properties.kv_write.rows import KINDS, NARROW, ONE_SIGNED, kind_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
 from kvlockstep.reference.kv_write.layout import LAYOUTS
 
@@ -40,9 +40,13 @@ def unreachable(traits: WriteTraits) -> set[str]:
     quantised = {f"row_{kind}" for kind in KINDS} | {"outlier_everywhere"}
     missing = {f"layout_{layout}" for layout in LAYOUTS if layout not in traits.layouts.split()}
     missing |= {goal.id for goal in GOALS if goal.when is not None and not getattr(traits, goal.when)}
-    if not traits.narrow_rows:
-        missing |= {f"row_{kind}" for kind in NARROW}
+    missing |= {f"row_{kind}" for kind in kinds_left_out(traits)}
     return missing | (quantised if traits.scale == "none" else {"special_bits"})
+
+
+def kinds_left_out(traits: WriteTraits) -> set[str]:
+    """The kinds of rows that are not written to a target with these traits."""
+    return set(() if traits.narrow_rows else NARROW).union(() if traits.one_signed else ONE_SIGNED)
 
 
 def notice_write(met: Counter[str], write: Write, stamps: Sequence[int], written: set[tuple[int, int]]) -> None:

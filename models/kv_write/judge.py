@@ -15,14 +15,26 @@ from kvlockstep.models.requests.adapter import answered, make_adapter, read_trai
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_write import laws
 from kvlockstep.properties.kv_write.laws import Buffers, Write, place_name
-from kvlockstep.properties.kv_write.rows import row_of
+from kvlockstep.properties.kv_write.rows import Row, both_signs, row_of
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
 from kvlockstep.reference.kv_write.layout import layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, FLOATS
-from kvlockstep.reference.kv_write.writer import KVWriter, QuantisedWriter, TensorScaleWriter, ZeroPointWriter
+from kvlockstep.reference.kv_write.writer import (
+    HiddenZeroWriter,
+    KVWriter,
+    QuantisedWriter,
+    TensorScaleWriter,
+    ZeroPointWriter,
+)
 
-TWINS = {"none": KVWriter, "row": QuantisedWriter, "zero": ZeroPointWriter, "tensor": TensorScaleWriter}
+TWINS = {
+    "none": KVWriter,
+    "row": QuantisedWriter,
+    "zero": ZeroPointWriter,
+    "hidden": HiddenZeroWriter,
+    "tensor": TensorScaleWriter,
+}
 # The scales that the caller sets, those of K first: powers of two, so that no quotient is rounded twice.
 TENSOR_SCALES = (0.25, 2.0)
 AROUND = 3
@@ -34,7 +46,7 @@ class WriteJudge:
     def __init__(self, factory: Factory, scope: KVWriteScope, checks: Checks) -> None:
         self.adapter = make_adapter(factory)
         self.traits: WriteTraits = read_traits(self.adapter, WriteTraits)
-        if self.traits.scale in ("row", "zero") and not self.traits.keeps_scales:
+        if self.traits.scale in ("row", "zero", "hidden") and not self.traits.keeps_scales:
             raise Divergence(
                 ERROR_CONTRACT.id, f"the target declares scale = {self.traits.scale!r} without keeps_scales"
             )
@@ -56,7 +68,7 @@ class WriteJudge:
 
     def write(self, layer: int, slots: list[int], stamps: list[int]) -> str:
         """Writes the rows of stamps to slots of a layer."""
-        keys, values = ([row_of(stamp, plane, self.geometry) for stamp in stamps] for plane in (0, 1))
+        keys, values = self._rows(stamps)
         answered(self.adapter.write, layer, list(slots), [list(row) for row in keys], [list(row) for row in values])
         write = Write(self.geometry, self.traits, layer, slots, keys, values, self.buffers, self.look())
         goals.notice_write(self.goals_met, write, stamps, self._written)
@@ -83,7 +95,7 @@ class WriteJudge:
 
     def repeat(self, layer: int, slots: list[int], stamps: list[int]) -> None:
         """Writes again what was judged before."""
-        keys, values = ([row_of(stamp, plane, self.geometry) for stamp in stamps] for plane in (0, 1))
+        keys, values = self._rows(stamps)
         answered(self.adapter.write, layer, list(slots), keys, values)
         self.buffers = self.look()
         self._written |= {(layer, slot) for slot in slots}
@@ -118,6 +130,14 @@ class WriteJudge:
             check(laws.scale_exact, write)
         check(laws.codes, write)
         check(laws.decoded_within_bound, write)
+
+    def _rows(self, stamps: list[int]) -> tuple[list[Row], list[Row]]:
+        """The rows of K and of V of stamps."""
+        keys, values = ([row_of(stamp, plane, self.geometry) for stamp in stamps] for plane in (0, 1))
+        if self.traits.one_signed or self.geometry.scale == "none":
+            return keys, values
+        keys, values = ([both_signs(row, p, self.geometry) for row in rows] for p, rows in enumerate((keys, values)))
+        return keys, values
 
     def _around(self, write: Write) -> tuple[str, ...]:
         """The elements around the first wrong one, as the twin has them beside what was found, with their places."""

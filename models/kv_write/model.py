@@ -11,14 +11,14 @@ from kvlockstep.models.core.model import Factory, Model, Scope, simpler_args
 from kvlockstep.models.core.op import Op, Pick, command, one_in, require, sample
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import Picture
-from kvlockstep.models.kv_write.goals import GOALS, unreachable
+from kvlockstep.models.kv_write.goals import GOALS, kinds_left_out, unreachable
 from kvlockstep.models.kv_write.judge import WriteJudge
 from kvlockstep.models.kv_write.scope import KVWriteScope, scopes
 from kvlockstep.models.requests.adapter import named, not_checked
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_write.laws import LAWS
-from kvlockstep.properties.kv_write.rows import KINDS, NARROW, SEEDS, kind_of
+from kvlockstep.properties.kv_write.rows import KINDS, SEEDS, kind_of
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.kv_write.contract import PAD_SLOT
 
@@ -150,7 +150,8 @@ class KVWriteModel(Model[KVWriteScope]):
     def _stamp(self, pick: Pick) -> int:
         if self.judge.geometry.scale == "none":
             return pick(range(1, 48))
-        kinds = [i for i, kind in enumerate(KINDS) if self.judge.traits.narrow_rows or kind not in NARROW]
+        never = kinds_left_out(self.judge.traits)
+        kinds = [i for i, kind in enumerate(KINDS) if kind not in never]
         return pick(range(SEEDS)) * len(KINDS) + pick(kinds)
 
     def _legal(self, op: Op) -> bool:
@@ -161,7 +162,8 @@ class KVWriteModel(Model[KVWriteScope]):
         if op.name == "gather":
             return known and traits.can_gather and PAD_SLOT not in args["slots"]
         whole = len(args["stamps"]) == len(args["slots"]) and min(args["stamps"], default=0) >= 0
-        if not traits.narrow_rows and geometry.scale != "none" and any(kind_of(s) in NARROW for s in args["stamps"]):
+        never = kinds_left_out(traits)
+        if geometry.scale != "none" and any(kind_of(stamp) in never for stamp in args["stamps"]):
             return False
         once = traits.repeats or len(set(real)) == len(real)
         return known and whole and once and (traits.pads or len(real) == len(args["slots"]))

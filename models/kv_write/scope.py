@@ -58,9 +58,11 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
     rest, layout = divmod(scope.variant, len(layouts))
     rest, given = divmod(rest, len(dtypes))
     kept = codes[rest % len(codes)]
-    # The elements of a row of one are all equal.
-    least = 1 if traits.narrow_rows or traits.scale == "none" else 2
+    # The elements of a row of one are all equal, and have one sign.
+    least = 1 if traits.scale == "none" or (traits.narrow_rows and traits.one_signed) else 2
     dims = [max(least, _power(dim) if traits.power_of_two else dim) for dim in (scope.key_dim, scope.value_dim)]
+    share = 2 if kept == "uint4" else 1
+    dims = [dim + dim % share for dim in dims]
     size = _power(scope.block_size) if traits.power_of_two else scope.block_size
     own = traits.own_dims and layouts[layout] != "paired"
     return Geometry(
@@ -75,9 +77,10 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
         layout=layouts[layout],
         key_gap=scope.key_gap,
         value_gap=scope.value_gap if traits.own_strides else scope.key_gap,
-        pack=2 if layouts[layout] == "packed" and dims[0] % 2 == 0 else 1,
+        pack=2 if layouts[layout] == "packed" and dims[0] % (2 * share) == 0 else 1,
         scale=traits.scale,
         scale_dtype=traits.scale_dtype,
+        nibbles=traits.nibbles,
     )
 
 

@@ -81,9 +81,9 @@ def answered(method: Callable[..., Any], *args: Any) -> Any:
     return answer
 
 
-def number(method: Callable[..., Any]) -> int:
+def number(method: Callable[..., Any], *args: Any) -> int:
     """Calls a method that must return a number. Raises Divergence if it does not."""
-    answer = answered(method)
+    answer = answered(method, *args)
     return answer if type(answer) is int else taken(lambda: as_number(answer), answer, method, "a number")
 
 

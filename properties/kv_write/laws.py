@@ -12,7 +12,7 @@ from kvlockstep.properties.kv_write.rows import Row
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
 from kvlockstep.reference.kv_write.layout import Geometry, layout_of, places_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, unpacked
 
 PLANES = "KV"
 
@@ -62,7 +62,8 @@ class Write(NamedTuple):
     def kept(self, plane: int, slot: int, head: int) -> Row:
         """The patterns of a row of a head after the write."""
         width, memory = ELEMENT_BYTES[self.geometry.kept], self.after.memory
-        return [int.from_bytes(memory[p * width : (p + 1) * width], "little") for p in self.places(plane, slot, head)]
+        found = [int.from_bytes(memory[p * width : (p + 1) * width], "little") for p in self.places(plane, slot, head)]
+        return unpacked(found, self.geometry.nibbles) if self.geometry.kept == "uint4" else found
 
     def scale(self, plane: int, slot: int, head: int, number: int = 0) -> int:
         """The pattern of a row's scale after the write, or of the `number` behind it."""
@@ -82,7 +83,8 @@ def place_name(geometry: Geometry, place: int) -> str:
         return "a gap or guard, which belongs to nobody"
     layer, plane, slot, head, element = owner
     block, offset = divmod(slot, geometry.block_size)
-    return f"layer {layer}, {PLANES[plane]}, block {block}, offset {offset}, head {head}, element {element}"
+    what = "byte" if geometry.kept == "uint4" else "element"
+    return f"layer {layer}, {PLANES[plane]}, block {block}, offset {offset}, head {head}, {what} {element}"
 
 
 @lru_cache(maxsize=64)
@@ -95,7 +97,7 @@ def owners(geometry: Geometry) -> dict[int, tuple[int, int, int, int, int]]:
 def _places(geometry: Geometry, layer: int, plane: int, slot: int, head: int) -> list[int]:
     where = layout_of(geometry).planes[layer][plane]
     block, offset = divmod(slot, geometry.block_size)
-    return [where.at(block, offset, head, element) for element in range(geometry.dim(plane))]
+    return [where.at(block, offset, head, element) for element in range(geometry.stored(plane))]
 
 
 def strays(write: Write) -> list[int]:

@@ -22,16 +22,19 @@ def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
     """The scale of a row: its largest element, or its range where there is a zero point, over that of the codes."""
     if geometry.scale == "zero":
         return (max(numbers) - min(numbers)) / (MOST[geometry.kept] - LEAST[geometry.kept])
+    if geometry.scale == "hidden":
+        # Its zero point is one of the codes, so the range has 0 in it.
+        return (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
     return max(map(abs, numbers)) / MOST[geometry.kept]
 
 
 def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -> str | None:
     """Says what is wrong with the scale and the zero point of a row, if anything."""
     numbers = [decode(bits, geometry.given) for bits in row]
-    found = decode(stored[0], geometry.scale_dtype)
+    found, _ = _stored(geometry, stored)
     wanted = wanted_scale(geometry, numbers)
     allowed = wanted * _relative(geometry) + SMALLEST[geometry.scale_dtype]
-    degenerate = geometry.scale == "zero" and wanted <= SMALLEST[geometry.scale_dtype]
+    degenerate = geometry.scale in ("zero", "hidden") and wanted <= SMALLEST[geometry.scale_dtype]
     if degenerate or abs(found - wanted) <= allowed or wanted <= found <= FLOOR:
         return None
     return f"is {found:g}, not {wanted:g}, for elements from {min(numbers):g} to {max(numbers):g}"
@@ -44,7 +47,7 @@ def code_error(
     scale, zero = _stored(geometry, stored)
     if not (math.isfinite(scale) and scale > 0 and math.isfinite(zero)):
         return None  # no quotient: what a reader decodes says whether that is right
-    error = QUOTIENT[geometry.given if traits.quotient == "given" else "float32"]
+    error = max(QUOTIENT[geometry.given if traits.quotient == "given" else "float32"], _cut(geometry))
     for element, (bits, code) in enumerate(zip(row, kept, strict=True)):
         number = decode(bits, geometry.given)
         quotient = number / scale + zero
@@ -74,13 +77,21 @@ def decoded_error(
 
 
 def _stored(geometry: Geometry, stored: Sequence[int]) -> tuple[float, float]:
+    if geometry.scale == "hidden":
+        return decode(stored[0] & ~15, geometry.scale_dtype), float(stored[0] & 15)
     numbers = [decode(bits, geometry.scale_dtype) for bits in stored]
     return numbers[0], numbers[1] if geometry.scale == "zero" else 0.0
 
 
+def _cut(geometry: Geometry) -> float:
+    """What a scale may lose to the zero point in its lowest four bits, relative to it."""
+    return 16 * UNIT[geometry.scale_dtype] if geometry.scale == "hidden" else 0.0
+
+
 def _relative(geometry: Geometry) -> float:
     """The relative error of a scale: its own rounding, and that of the difference in the dtype that is given."""
-    return UNIT[geometry.scale_dtype] + (QUOTIENT[geometry.given] if geometry.scale == "zero" else 0.0)
+    two_ends = geometry.scale in ("zero", "hidden")
+    return UNIT[geometry.scale_dtype] + _cut(geometry) + (QUOTIENT[geometry.given] if two_ends else 0.0)
 
 
 def _legal(found: float, quotient: float, slack: float, kept: str, rounding: str) -> bool:
@@ -94,10 +105,12 @@ def _legal(found: float, quotient: float, slack: float, kept: str, rounding: str
 def _bound(
     geometry: Geometry, traits: WriteTraits, number: float, numbers: Sequence[float], scale: float, zero: float
 ) -> float:
-    """Half a step, or a whole one where codes are rounded down, and what the rounding of scale and zero point adds."""
+    """Half a step, or a whole one if codes or zero points are rounded by more, and what the rounding of both adds."""
     wanted = scale if geometry.scale == "tensor" else max(wanted_scale(geometry, numbers), scale)
     rounded = (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wanted + SMALLEST[geometry.scale_dtype])
     if geometry.kept == "float8_e4m3fn":
         return max(abs(number) * 2.0**-4, wanted * 2.0**-10) * (1 + 1e-3) + rounded
     given = QUOTIENT[geometry.given] * (abs(number) + abs(zero) * wanted)
-    return (1.0 if traits.rounding == "down" else 0.5) * wanted * (1 + 1e-3) + rounded + given
+    # A zero point that is a whole number moves every code by up to half a step.
+    step = 1.0 if traits.rounding == "down" or geometry.scale == "hidden" else 0.5
+    return step * wanted * (1 + 1e-3) + rounded + given

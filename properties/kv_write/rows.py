@@ -14,6 +14,7 @@ SEEDS = 8
 # Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
 KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
 NARROW = ("zeros", "equal", "tiny")
+ONE_SIGNED = ("equal", "positive", "negative")
 # The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
 # that no quotient of a kernel is infinite.
 HUGE = {"float32": 1e30, "bfloat16": 1e30, "float16": 30000.0}
@@ -38,6 +39,14 @@ def kind_of(stamp: int) -> str:
 def row_of(stamp: int, plane: int, geometry: Geometry) -> Row:
     """The elements of a stamp as patterns of the dtype that is given, head after head. K and V have different rows."""
     return list(_row(stamp, plane, geometry))
+
+
+def both_signs(row: Row, plane: int, geometry: Geometry) -> Row:
+    """The row with the sign of each head's first element turned, where all elements of the head have the same sign."""
+    dim, sign = geometry.dim(plane), 1 << (8 * ELEMENT_BYTES[geometry.given] - 1)
+    heads = [row[i : i + dim] for i in range(0, len(row), dim)]
+    turned = [[head[0] ^ sign, *head[1:]] if len({bits & sign for bits in head}) == 1 else head for head in heads]
+    return [bits for head in turned for bits in head]
 
 
 @lru_cache(maxsize=1 << 14)

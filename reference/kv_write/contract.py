@@ -52,12 +52,18 @@ class WriteTraits:
     )
     given: str = trait("float32 float16 bfloat16", "The dtypes that rows may come in, with spaces between.")
     kept: str = trait(
-        "same", "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8."
+        "same", "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8, uint4."
     )
-    scale: Literal["none", "tensor", "row", "zero"] = trait(
+    nibbles: Literal["halves", "pairs"] = trait(
+        "halves",
+        "Which two codes of uint4 share a byte, the first one in its low four bits: neighbours as `pairs`, or one of "
+        "each of the `halves` of a head.",
+    )
+    scale: Literal["none", "tensor", "row", "zero", "hidden"] = trait(
         "none",
         "What turns a code into a number: a scale for each `tensor`, which the caller sets, or a scale for each `row` "
-        "of a head, which the kernel computes, as it does with a `zero` point beside it.",
+        "of a head, which the kernel computes, as it does with a `zero` point beside it, or with one from 0 to 15 that "
+        "is `hidden` in the lowest four bits of the scale.",
     )
     scale_dtype: Literal["float32", "float16"] = trait("float32", "The dtype in which scales and zero points are kept.")
     keeps_scales: bool = trait(False, "There is `scales()`. Needed with a scale for each row.", method="scales")
@@ -72,4 +78,5 @@ class WriteTraits:
     )
     power_of_two: bool = trait(False, "Head dims and block sizes must be powers of two.")
     narrow_rows: bool = trait(True, "Rows may have elements that are all equal, all zero or tiny. Else none is.")
+    one_signed: bool = trait(True, "Rows may have elements that are all of one sign. Else none is.")
     can_gather: bool = trait(False, "There is `gather(layer, slots)`.", method="gather")

@@ -10,7 +10,8 @@ from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
 
 LAYOUTS = ("NHD", "HND", "packed", "joint", "paired")
-SCALES = ("none", "tensor", "row", "zero")
+SCALES = ("none", "tensor", "row", "zero", "hidden")
+NIBBLES = ("halves", "pairs")
 GUARD = 8  # elements in front of, between and behind the planes, which belong to nobody
 
 
@@ -21,7 +22,7 @@ class Geometry(NamedTuple):
 
     Rows are `given` in one dtype and `kept` in another or in the same. `layout` is one of LAYOUTS, with element strides
     that leave `key_gap` and `value_gap` elements free behind each token or block; "packed" keeps `pack` elements of K
-    together. `scale` is one of SCALES, kept as `scale_dtype`.
+    together. `scale` is one of SCALES, kept as `scale_dtype`. Codes of uint4 share bytes by `nibbles`, one of NIBBLES.
     """
 
     blocks: int
@@ -38,18 +39,24 @@ class Geometry(NamedTuple):
     pack: int = 1
     scale: str = "none"
     scale_dtype: str = "float32"
+    nibbles: str = "halves"
 
     def check(self) -> None:
         """Raises InvalidArgument for a size below 1, an unknown layout or dtype, or dims that do not fit the layout."""
         sizes = (self.blocks, self.block_size, self.layers, self.heads, self.key_dim, self.value_dim, self.pack)
         named = self.layout in LAYOUTS and self.scale in SCALES and {self.given, self.kept} <= ELEMENT_BYTES.keys()
-        fits = self.key_dim % self.pack == 0 and (self.layout != "paired" or self.key_dim == self.value_dim)
+        fits = self.stored(0) % self.pack == 0 and (self.layout != "paired" or self.key_dim == self.value_dim)
+        fits = fits and (self.kept != "uint4" or self.key_dim % 2 == self.value_dim % 2 == 0)
         if min(sizes) < 1 or min(self.key_gap, self.value_gap) < 0 or not named or not fits:
             raise InvalidArgument(f"no such geometry: {self}")
 
     def dim(self, plane: int) -> int:
         """Elements of a head: those of K in plane 0, of V in plane 1."""
         return self.value_dim if plane else self.key_dim
+
+    def stored(self, plane: int) -> int:
+        """Elements of the cache that a head takes: bytes of two codes each with uint4."""
+        return self.dim(plane) // 2 if self.kept == "uint4" else self.dim(plane)
 
     @property
     def slots(self) -> int:
@@ -58,8 +65,8 @@ class Geometry(NamedTuple):
 
     @property
     def scale_numbers(self) -> int:
-        """Numbers that are kept for one row of one head: its scale, and its zero point where it has one."""
-        return {"none": 0, "tensor": 0, "row": 1, "zero": 2}[self.scale]
+        """Numbers that are kept for one row of one head: its scale, and its zero point unless that is in the scale."""
+        return {"none": 0, "tensor": 0, "row": 1, "zero": 2, "hidden": 1}[self.scale]
 
     def scale_at(self, layer: int, plane: int, slot: int, head: int) -> int:
         """The place of a row's scale in the buffer of scales; with "tensor" the place of the plane's."""
@@ -113,7 +120,7 @@ def layout_of(geometry: Geometry) -> Layout:
         key = _plane(geometry, 0, base)
         if geometry.layout in ("joint", "paired"):
             # The V of a token, or of its head, lies behind the K.
-            behind = geometry.key_dim if geometry.layout == "joint" else geometry.heads * geometry.key_dim
+            behind = geometry.stored(0) * (geometry.heads if geometry.layout == "paired" else 1)
             value = key._replace(base=base + behind)
             base += geometry.blocks * key.block + GUARD
         else:
@@ -125,7 +132,7 @@ def layout_of(geometry: Geometry) -> Layout:
 
 
 def _plane(geometry: Geometry, plane: int, base: int) -> Plane:
-    size, heads, dim = geometry.block_size, geometry.heads, geometry.dim(plane)
+    size, heads, dim = geometry.block_size, geometry.heads, geometry.stored(plane)
     gap = geometry.value_gap if plane else geometry.key_gap
     match geometry.layout:
         case "HND":  # block, head, offset, dim
@@ -137,7 +144,7 @@ def _plane(geometry: Geometry, plane: int, base: int) -> Plane:
         case "packed":  # block, head, dim, offset
             return Plane(base, heads * dim * size + gap, 1, dim * size, size, 1)
         case "joint":  # block, offset, head, K and V
-            head = geometry.key_dim + geometry.value_dim
+            head = geometry.stored(0) + geometry.stored(1)
             return Plane(base, size * (heads * head + gap) + gap, heads * head + gap, head, 1, 1)
         case "paired":  # slot, the heads of K and those of V, dim
             return Plane(base, size * (2 * heads * dim + gap), 2 * heads * dim + gap, dim, 1, 1)
@@ -152,5 +159,5 @@ def places_of(geometry: Geometry) -> Iterator[tuple[int, tuple[int, int, int, in
             for slot in range(geometry.slots):
                 block, offset = divmod(slot, geometry.block_size)
                 for head in range(geometry.heads):
-                    for element in range(geometry.dim(number)):
+                    for element in range(geometry.stored(number)):
                         yield plane.at(block, offset, head, element), (layer, number, slot, head, element)

@@ -1,17 +1,21 @@
-"""Elements as bit patterns: what number each is, and the pattern of a number, rounded to the nearest even one."""
+"""Elements as bit patterns: what number each is, and the pattern of a number, rounded to the nearest even one.
+
+Of uint4, whose codes take four bits, the pattern of an element is the code alone; `packed` says how two share a byte.
+"""
 
 from __future__ import annotations
 
 import math
 import struct
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import cache, lru_cache
 
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "uint4": 1}
 FLOATS = {"float32": "<f", "float16": "<e"}
 # The largest number of a dtype that codes are kept in; what is larger saturates.
-MOST = {"int8": 127.0, "uint8": 255.0, "float8_e4m3fn": 448.0}
-LEAST = {"int8": -128.0, "uint8": 0.0, "float8_e4m3fn": -448.0}
+MOST = {"int8": 127.0, "uint8": 255.0, "uint4": 15.0, "float8_e4m3fn": 448.0}
+LEAST = {"int8": -128.0, "uint8": 0.0, "uint4": 0.0, "float8_e4m3fn": -448.0}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -42,6 +46,22 @@ def encode(number: float, dtype: str) -> int:
             return 0x7F
         return _nearest_float8(min(abs(number), MOST[dtype])) | (0x80 if math.copysign(1, number) < 0 else 0)
     return 0 if math.isnan(number) else round(min(max(number, LEAST[dtype]), MOST[dtype])) & 0xFF
+
+
+def packed(codes: Sequence[int], nibbles: str) -> list[int]:
+    """The bytes of a row of uint4: two neighbours share one as `nibbles` "pairs", else one code of each half.
+
+    The first of two is in the low four bits.
+    """
+    half = len(codes) // 2
+    low, high = (codes[::2], codes[1::2]) if nibbles == "pairs" else (codes[:half], codes[half:])
+    return [first | second << 4 for first, second in zip(low, high, strict=True)]
+
+
+def unpacked(row: Sequence[int], nibbles: str) -> list[int]:
+    """The codes of a row of bytes that `packed` made."""
+    low, high = [byte & 15 for byte in row], [byte >> 4 for byte in row]
+    return [code for pair in zip(low, high, strict=True) for code in pair] if nibbles == "pairs" else low + high
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry, layout_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, LEAST, MOST, decode, encode
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, LEAST, MOST, decode, encode, packed
 
 
 class KVWriter:
@@ -42,7 +42,10 @@ class KVWriter:
         return keys, values
 
     def _store(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> None:
-        for element, bits in enumerate(self._codes(layer, plane, slot, head, row)):
+        codes = self._codes(layer, plane, slot, head, row)
+        if self._geometry.kept == "uint4":
+            codes = packed(codes, self._geometry.nibbles)
+        for element, bits in enumerate(codes):
             self._put(self._place(layer, plane, slot, head, element), bits)
 
     def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
@@ -85,16 +88,18 @@ class QuantisedWriter(KVWriter):
     def _code(self, number: float, scale: float) -> int:
         return encode(number / scale if scale else 0.0, self._geometry.kept)
 
-    def _put_scale(self, place: int, number: float) -> None:
+    def _put_scale(self, place: int, number: float, hidden: int | None = None) -> None:
+        """Keeps a number, with `hidden` in its lowest four bits if there is anything to hide."""
         width = ELEMENT_BYTES[self._geometry.scale_dtype]
-        bits = encode(number, self._geometry.scale_dtype).to_bytes(width, "little")
-        self._scales[place * width : (place + 1) * width] = bits
+        bits = encode(number, self._geometry.scale_dtype)
+        bits = bits if hidden is None else bits & ~15 | hidden
+        self._scales[place * width : (place + 1) * width] = bits.to_bytes(width, "little")
 
 
 class ZeroPointWriter(QuantisedWriter):
     """Keeps a scale and a zero point for each row, so that codes use their whole range whatever the signs are."""
 
-    kept = "uint8"
+    kept = "uint8 uint4"
     scale = "zero"
 
     def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
@@ -107,6 +112,23 @@ class ZeroPointWriter(QuantisedWriter):
         self._put_scale(place, scale)
         self._put_scale(place + 1, -low / scale)
         return [encode(number / scale - low / scale, kept) for number in numbers]
+
+
+class HiddenZeroWriter(QuantisedWriter):
+    """Keeps codes of four bits, and a whole zero point in the lowest four bits of the scale of each row."""
+
+    kept = "uint4"
+    nibbles = "pairs"
+    scale = "hidden"
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        numbers = [decode(bits, self._geometry.given) for bits in row]
+        # A zero point between 0 and 15 needs a range that has 0 in it.
+        low, high = min(0.0, *numbers), max(0.0, *numbers)
+        scale = (high - low) / MOST["uint4"] or 1.0
+        zero = round(-low / scale)
+        self._put_scale(self._geometry.scale_at(layer, plane, slot, head), scale, zero)
+        return [encode(number / scale + zero, "uint4") for number in numbers]
 
 
 class TensorScaleWriter(QuantisedWriter):

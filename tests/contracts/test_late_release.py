@@ -15,7 +15,11 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv_manager.groups.geometries import TwoPools
+from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.targets.validation import require_usable
 
 
 def walk(model: Any, factory: Callable[..., Any], steps: int = 6_000) -> Any:
@@ -76,6 +80,71 @@ def test_what_waits_is_no_excuse_for_what_is_lost() -> None:
         def finish(self, rid: str) -> None:
             super().finish(rid)
             self._copying[-1][1][1:2] = []
+
+    assert walk(KVManagerModel, Loses).failure.law in ("accounting", "leak_freedom")
+
+
+class GroupsReleaseAfterCopy(TwoPools):
+    """The blocks of a finished request come back to their pools at the second launch after."""
+
+    late_release = True
+
+    def reset(self) -> None:
+        super().reset()
+        self._copying: list[tuple[int, str, list[int]]] = []
+
+    def finish(self, rid: str) -> None:
+        request = self._live.pop(rid)
+        self._copying += [(2, group.pool, request.held(g)) for g, group in enumerate(self.groups)]
+
+    def launch(self) -> None:
+        super().launch()
+        for left, pool, blocks in self._copying:
+            for block in reversed(blocks) if left == 1 else ():
+                self._pools[pool].drop(block)
+        self._copying = [(left - 1, *rest) for left, *rest in self._copying if left > 1]
+
+    def limbo(self, pool: str) -> int:
+        of_pool = [g for g, group in enumerate(self.groups) if group.pool == pool]
+        held = {block for request in self._live.values() for g in of_pool for block in request.held(g)}
+        return len({block for _, name, blocks in self._copying for block in blocks if name == pool} - held)
+
+
+class GroupsCountThem(GroupsReleaseAfterCopy):
+    """`avail` counts what is still being copied."""
+
+    def avail(self, pool: str = "") -> int:
+        return super().avail(pool) + self.limbo(pool)
+
+
+class OneLatePool(GroupsReleaseAfterCopy):
+    """Both groups take their blocks from one pool."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        groups = Group("full", block_size), Group("window", block_size, reach=5)
+        GroupedManager.__init__(self, groups, {"kv": 2 * blocks})
+
+    def limbo(self, pool: str = "kv") -> int:
+        return super().limbo(pool)
+
+
+@pytest.mark.parametrize("manager", [GroupsReleaseAfterCopy, GroupsCountThem, OneLatePool])
+def test_each_pool_of_a_manager_with_groups_may_release_late(manager: type[GroupedManager]) -> None:
+    require_usable("kv_manager", manager.__name__, manager)
+    outcome = walk(KVManagerModel, manager)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["refused_admission"]
+
+
+def test_what_waits_in_one_pool_is_no_excuse_for_what_is_lost_in_another() -> None:
+    class Loses(GroupsReleaseAfterCopy):
+        """The window's pool loses a block of each copy that has several; `limbo` says it of the other pool."""
+
+        def launch(self) -> None:
+            self._copying = [
+                (left, pool, blocks[1:] if pool == "window" else blocks) for left, pool, blocks in self._copying
+            ]
+            super().launch()
 
     assert walk(KVManagerModel, Loses).failure.law in ("accounting", "leak_freedom")
 

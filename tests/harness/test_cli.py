@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -135,10 +136,15 @@ def test_help_shows_every_verb_whole(run_cli):
         assert f"Example: kvlockstep {name}" in (command.epilog or "")
 
 
-def test_help_imports_no_verb_no_contract_and_no_hypothesis():
-    code = "import sys; sys.argv = ['kvlockstep', '--help']; from kvlockstep.__main__ import _command; _command()"
+COMPLETION = {"_KVLOCKSTEP_COMPLETE": "zsh_complete", "COMP_WORDS": "kvlockstep che", "COMP_CWORD": "1"}
+
+
+@pytest.mark.parametrize(("argument", "environment"), [("--help", {}), ("che", COMPLETION)])
+def test_help_and_completion_import_no_verb_no_contract_and_no_hypothesis(argument, environment):
+    code = f"import sys; sys.argv = ['kvlockstep', {argument!r}]; from kvlockstep.__main__ import _command; _command()"
     code += "; print(*sorted(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert "Check targets against a contract" in done.stdout
     slow = {"hypothesis", "torch", "kvlockstep.commands.check", "kvlockstep.models.kv_manager"}
     assert slow.isdisjoint(done.stderr.split())

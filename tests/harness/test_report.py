@@ -340,7 +340,7 @@ def test_a_campaign_directory(run_cli, finding, tmp_path):
 
 
 def test_the_results_of_fuzz(run_cli, tmp_path):
-    _, out, _ = run_cli("fuzz", "kv_manager", "--target", "fault:kv-fork-no-copy", "--time", "1s", "--json")
+    _, out, _ = run_cli("fuzz", "block_pool", "--target", "fault:bp-refused-takes", "--time", "1s", "--json")
     (tmp_path / "fuzz.json").write_text(out)
     code, _, _ = run_cli("report", "fuzz.json", "-o", "page.html")
     assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -67,13 +68,18 @@ def test_a_false_alarm_fails_the_score(monkeypatch):
     assert result.verdict == "violated"
 
 
-@pytest.mark.parametrize(("longer", "verdict"), [(1.0, "inconclusive"), (10_000.0, "holds")])
-def test_a_known_good_target_that_misses_goals_is_played_longer(monkeypatch, longer, verdict):
-    monkeypatch.setattr("kvlockstep.runs.score.LONGER", longer)
+@pytest.mark.parametrize(("most", "verdict"), [(10, "inconclusive"), (QUICK.random_steps, "holds")])
+def test_a_known_good_target_that_misses_goals_plays_on(most, verdict):
     # The first episode of this seed has 20 steps.
-    result = score(QUICK, contracts=["slot_pool"], seeds=(3,), clean_times=1.5 / QUICK.random_steps, jobs=1)
+    profile = replace(QUICK, random_steps=most)
+    result = score(profile, contracts=["slot_pool"], seeds=(3,), clean_times=1.5 / most, jobs=1)
     assert [clean.verdict for clean in result.clean] == [verdict, verdict]
-    assert all(clean.steps == 20 if clean.missed else clean.steps >= longer for clean in result.clean)
+    assert all(clean.steps == 20 if clean.missed else 20 < clean.steps < most for clean in result.clean)
+
+
+def test_a_known_good_target_that_has_met_its_goals_plays_its_share():
+    result = score(QUICK, contracts=["slot_pool"], clean_times=0.5, jobs=1)
+    assert all(QUICK.random_steps / 2 <= clean.steps < QUICK.random_steps / 2 + 400 for clean in result.clean)
 
 
 def test_a_fault_that_one_seed_misses_is_caught_by_luck():

@@ -83,14 +83,15 @@ def test_a_target_that_was_named_says_which_extra_it_needs(run: Run, contract: s
 def test_a_new_adapter_is_checked_and_reported(run: Run, tmp_path: Path) -> None:
     run("kvlockstep", "new-target", "my")
     assert (tmp_path / "test_my.py").is_file()
-    adapter = "from kvlockstep.reference.kv_manager.manager import KVManager\n\n\nclass Mine(KVManager):\n    pass\n"
+    adapter = "from kvlockstep.reference.slot_pool import SlotPool\n\n\nclass Mine(SlotPool):\n    pass\n"
     (tmp_path / "mine.py").write_text(adapter)
     (tmp_path / "test_mine.py").write_text(
         "import kvlockstep\nfrom mine import Mine\n\n\ndef test_mine():\n"
-        "    assert kvlockstep.check(Mine, contract='kv_manager').holds\n"
+        "    assert kvlockstep.check(Mine, contract='slot_pool').holds\n"
     )
     assert "1 passed" in run("pytest", "-q", "test_mine.py").stdout
-    found = run("kvlockstep", "check", "kv_manager", "--target", "fault:kv-fork-no-copy", code=1)
+    fault = ("kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random")
+    found = run("kvlockstep", "check", *fault, code=1)
     assert "VIOLATED" in found.stdout
     (trace,) = (tmp_path / ".kvlockstep" / "failures").iterdir()
     run("kvlockstep", "report", str(trace), "-o", "page.html")

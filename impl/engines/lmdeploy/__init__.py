@@ -5,6 +5,7 @@ TARGETS = {
         "lmdeploy-fill": "kvlockstep.impl.engines.lmdeploy.kv_write:FillWriter",
         "lmdeploy-int8": "kvlockstep.impl.engines.lmdeploy.kv_write:Int8Writer",
         "lmdeploy-int8-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt8Writer",
+        "lmdeploy-int4-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt4Writer",
     },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",

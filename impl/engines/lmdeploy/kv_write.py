@@ -118,3 +118,10 @@ class VariedInt8Writer(Int8Writer):
     """The same for rows that are not all equal, on which it divides by 0 (known.toml)."""
 
     narrow_rows = False
+
+
+class VariedInt4Writer(VariedInt8Writer):
+    """`--quant-policy 4`: codes of 4 bits, one of each half of a head in a byte. Equal rows fail as with 8 bits."""
+
+    kept = "uint4"
+    policy = QuantPolicy.INT4

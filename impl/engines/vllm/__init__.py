@@ -15,6 +15,8 @@ TARGETS = {
         "vllm-joint": "kvlockstep.impl.engines.vllm.kv_write:JointWriter",
         "vllm-fp8": "kvlockstep.impl.engines.vllm.kv_write_fp8:Float8Writer",
         "vllm-row-scales": "kvlockstep.impl.engines.vllm.kv_write:RowScaleWriter",
+        "vllm-int4": "kvlockstep.impl.engines.vllm.kv_write_int4:Int4Writer",
+        "vllm-int4-both-signs": "kvlockstep.impl.engines.vllm.kv_write_int4:BothSignsWriter",
     },
     "decode_graphs": {
         "vllm-step": "kvlockstep.impl.engines.vllm.decode_graphs:MappedStep",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kvlockstep.models.requests.adapter import answered, number
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, Held, Tables, step_of
 from kvlockstep.properties.kv_manager import laws
@@ -31,7 +31,7 @@ class ManagerQuestions(GroupQuestions):
         self._checks, self._ask = checks, ask
 
     def free_now(self) -> dict[str, int]:
-        return {name: number(self.by_pool(self._adapter.free_now, name)) for name in self.pools}
+        return self.counts(self._adapter.free_now)
 
     def state(self, name: str, g: int) -> Step:
         """What this step does with a state."""

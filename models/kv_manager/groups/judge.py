@@ -120,17 +120,22 @@ class GroupedJudge(ManagerJudge):
     def check_unchanged(self, before: Any, what: str) -> None:
         refusals.check_unchanged(self, before, what)
 
+    def limbo_by_pool(self) -> dict[str, int]:
+        """How many blocks of each pool wait to be released, as far as the manager says."""
+        return self.groups.counts(self.adapter.limbo) if self.traits.late_release else dict.fromkeys(self.seen, 0)
+
     def check_evicted(self) -> None:
+        limbo = self.limbo_by_pool()
         tables, held, free_now = self.groups.tables(self.live), self.groups.held(self.live), self.groups.free_now()
         for pool, total in self.groups.pools.items():
             found = occupancy(self, self.live, pool, tables, held)
-            observed = free_now[pool], len(found.blocks), total, found.unsure + self.limbo()
+            observed = free_now[pool], len(found.blocks), total, found.unsure + limbo[pool]
             self.checks.check(laws.eviction_complete, *observed, name=of_pool(self, pool))
 
     def check_reset(self) -> None:
-        avail, free_now = self.groups.avail(), self.groups.free_now()
+        avail, free_now, limbo = self.groups.avail(), self.groups.free_now(), self.limbo_by_pool()
         for pool, total in self.groups.pools.items():
-            observed = avail[pool], free_now[pool], total, self.limbo()
+            observed = avail[pool], free_now[pool], total, limbo[pool]
             self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
         self.kv.reset()
 

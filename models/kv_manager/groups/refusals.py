@@ -55,7 +55,11 @@ def check_reservation(
         place = request.computed // size
         slot = table[place * size] if place * size < len(table) else None
         others = [blocks[g] for name, blocks in held.items() if name != request.name]
-        need[group.pool] += slot is not None and any(blocks is None or slot // size in blocks for blocks in others)
+        # With late release a block that is being copied is shared as well, with nobody that the judge knows of.
+        late = judge.traits.late_release
+        need[group.pool] += slot is not None and (
+            late or any(blocks is None or slot // size in blocks for blocks in others)
+        )
     _check_honest(judge, need, f"a reservation of {counted(n, 'token')}")
     after = judge.groups.avail() if before is not None else {}
     lowered = {pool: min(avail, after[pool]) for pool, avail in (before or {}).items()}
@@ -99,7 +103,9 @@ def _slots(tables: Tables, name: str, g: int, positions: range) -> list[int]:
 
 def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
     """Names the pool with the least room to spare: if not even that one is too small, the refusal was not needed."""
-    rooms = {pool: _room(judge, pool) for pool in need}
+    # What waits to be released was rightly refused.
+    limbo = judge.limbo_by_pool()
+    rooms = {pool: _room(judge, pool) - limbo[pool] for pool in need}
     need = need + _copy_sources(judge)
     short = [pool for pool in need if need[pool] > rooms[pool]]
     judge.goals_met["one_pool_full"] += 0 < len(short) < len(judge.groups.pools)

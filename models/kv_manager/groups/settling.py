@@ -28,9 +28,10 @@ def settle(judge: GroupedJudge) -> None:
         check_windows(judge, live[name], answers.tables[name])
     checks.subject = None
     occupied = {pool: occupancy(judge, live, pool, answers.tables, answers.held) for pool in questions.pools}
+    limbo = judge.limbo_by_pool()
     for pool, found in occupied.items():
         check_free(judge, pool, found, answers.tables, answers.free.get(pool, []))
-        check_sum(judge, pool, found, answers.avail[pool], list(live), judge.limbo() if len(occupied) == 1 else 0)
+        check_sum(judge, pool, found, answers.avail[pool], list(live), limbo[pool])
         free_now, avail = answers.free_now[pool], answers.avail[pool]
         checks.check(laws.free_count, free_now, avail, "", (), 1, name=of_pool(judge, pool))
     for request in live.values():

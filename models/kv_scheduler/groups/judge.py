@@ -21,7 +21,7 @@ from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
-from kvlockstep.models.requests.adapter import as_state, not_checked, number
+from kvlockstep.models.requests.adapter import as_state, not_checked
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.progress import Progress
@@ -74,7 +74,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
     def limbo_of(self, held: set[Block]) -> dict[str, int]:
         """How many blocks of each pool nobody holds that are not available yet, as far as the scheduler says."""
         if self.traits.late_release:
-            return {pool: number(self.groups.by_pool(self.adapter.limbo, pool)) for pool in self.groups.pools}
+            return self.groups.counts(self.adapter.limbo)
         return self.count(self.transfers.unheard(held) if self.transfers else ())
 
     def count(self, blocks: Iterable[Block]) -> dict[str, int]:
@@ -116,7 +116,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
     def launch(self, items: Sequence[Item], copies: Sequence[Any], void: Collection[str]) -> None:
         """Makes the copies, reads the states of the items, writes them and saves their states, then reads them."""
         copy(self, self._due(copies))
-        self.poison()
+        self.poison(self.groups.free())
         self.kv.begin_forward()
         # The worker's tables: that the scheduler holds the same slots was checked with the items.
         tables = {item.rid: tables_of(self, item) for item in items}
@@ -172,9 +172,9 @@ class GroupedSchedulerJudge(SchedulerJudge):
         if self.transfers:
             self.transfers.reset()
 
-    def poison(self, free: Any = None) -> None:
+    def poison(self, free: Any) -> None:
         """Spoils the content of the free blocks of each pool."""
-        for pool, blocks in self.groups.free().items():
+        for pool, blocks in free.items():
             if self.transfers:
                 spoilt = self.transfers.unpoisoned(self.free_list({pool: blocks}))
                 blocks = [self.places.in_pool(block).block for block in spoilt]

@@ -63,7 +63,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
             cover(judge, tables[name], g, positions, name)
         read(judge, request, tables, request.computed, covered=True)
     judge.checks.subject = None
-    judge.poison()
+    judge.poison(free)
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
     sliding = judge.progress.note(tables, blocks, counts)
     for g in questions.attention if not judge.goals_met["shared"] else ():

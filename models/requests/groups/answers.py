@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.adapter import answered, method_name, number, numbers, taken
+from kvlockstep.models.requests.adapter import answered, number, numbers, taken
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
@@ -17,6 +17,7 @@ Tables = dict[str, dict[int, Table]]
 # The blocks that each request holds in each group, None if the target cannot tell.
 Held = dict[str, dict[int, set[int] | None]]
 Copy = tuple[str, int, int]
+TABLE_ENTRIES = {int, type(None)}
 
 
 class GroupQuestions:
@@ -33,20 +34,22 @@ class GroupQuestions:
         self._adapter = adapter
         self._several = traits.pools is not None
 
-    def by_pool(self, method: Callable[..., Any], name: str) -> Any:
-        """The method bound to a pool."""
-        bound = (lambda: method(name)) if self._several else (lambda: method())  # noqa: PLW0108
-        bound.__name__ = method_name(method)
-        return bound
+    def of_pool(self, name: str) -> tuple[str, ...]:
+        """The arguments of a question about a pool: its name if there are several."""
+        return (name,) if self._several else ()
 
     def avail(self) -> dict[str, int]:
-        return {name: number(self.by_pool(self._adapter.avail, name)) for name in self.pools}
+        return self.counts(self._adapter.avail)
+
+    def counts(self, method: Callable[..., Any]) -> dict[str, int]:
+        """What a method says of each pool, which must be a number."""
+        return {name: number(method, *self.of_pool(name)) for name in self.pools}
 
     def free(self) -> dict[str, list[int]]:
         """The free blocks of each pool, as far as the target says."""
         found: dict[str, list[int]] = {}
         for name in self.pools if self.shows_free else ():
-            blocks = numbers(self.by_pool(self._adapter.free_slots, name))
+            blocks = numbers(self._adapter.free_slots, *self.of_pool(name))
             self.shows_free = self.shows_free and blocks is not None
             found[name] = sorted(blocks or [])
         return found
@@ -79,6 +82,8 @@ class GroupQuestions:
 
 def table_of(answer: Any, method: Callable[..., Any]) -> Table:
     """A table that a method returned. Raises Divergence for anything else."""
+    if type(answer) is list and TABLE_ENTRIES.issuperset(map(type, answer)):
+        return answer.copy()
     return taken(lambda: [None if slot is None else int(slot) for slot in answer], answer, method, "numbers and None")
 
 

@@ -99,6 +99,13 @@ class PooledTarget(GroupedTarget, Protocol):
         """Returns the blocks of a pool that are free and cannot be hit any more, or None."""
 
 
+class LatePooledTarget(PooledTarget, Protocol):
+    """Methods with several pools and `late_release`."""
+
+    def limbo(self, pool: str) -> int:
+        """Returns the blocks of a pool that no live request holds and that cannot be taken yet. Changes nothing."""
+
+
 class StateTarget(Protocol):
     """The method of a kv_manager with a group of kind "state"."""
 
@@ -106,18 +113,13 @@ class StateTarget(Protocol):
         """Returns what this step does with the state of a scheduled request. Asked after `launch`."""
 
 
-class GroupedStateTarget(GroupedTarget, StateTarget, Protocol):
-    """Groups of which one is a state, in one pool."""
-
-
-class PooledStateTarget(PooledTarget, StateTarget, Protocol):
-    """Groups of which one is a state, in several pools."""
-
-
 def grouped_target(traits: Any) -> type | None:
     """Returns the protocol that the groups of these traits ask for; None without the trait."""
     if one_full(traits.groups):
         return None
+    needed: list[type] = [GroupedTarget]
+    if traits.pools:
+        needed = [LatePooledTarget if traits.late_release else PooledTarget]
     if any(group.kind == "state" for group in traits.groups):
-        return PooledStateTarget if traits.pools else GroupedStateTarget
-    return PooledTarget if traits.pools else GroupedTarget
+        needed.append(StateTarget)
+    return type("Instead", tuple(needed), {})
