@@ -69,22 +69,6 @@ class CopyEngine(Copies):
             self.needed.append(self.submitted[-1].id)
         return done
 
-    def _submit(self, kind: Literal["store", "load"], transfers: Sequence[Any]) -> Any:
-        host = [unit for transfer in transfers for unit in pages_of(transfer.host_indices, self._page)]
-        device = [block for transfer in transfers for block in pages_of(transfer.device_indices, self._page)]
-        id = next(self._ids)
-        places = (host, device) if kind == "load" else (device, host)
-        pairs = list(zip(*places, strict=True))
-        # What was waited for gives its page or its unit to this one.
-        fresh = {transfer.id for transfer in self.submitted}
-        after = tuple(other for other in self.fence if other not in fresh)
-        self.submitted.append(Transfer(id, kind, HOST, pairs, after=after))
-        done = self.event(id)
-        self.units[done] = host
-        if kind == "load":
-            self._loads[id] = set(device)
-        return SimpleNamespace(start_event=Event(done=True), finish_event=done, timing_enabled=False)
-
     def loads_beside(self, blocks: set[int]) -> list[Hashable]:
         """The loads that have not ended and write none of these blocks."""
         going = [id for id in self.events if id in self._loads and id not in self._ended]
@@ -97,6 +81,7 @@ class CopyEngine(Copies):
         for over in itertools.takewhile(self._ended.__contains__, stream):
             self.events.pop(over).done = True
             self._ended.remove(over)
+            self._loads.pop(over, None)
 
     def take(self) -> list[Transfer]:
         """What the engine has waited for in the call that submitted it has ended."""
@@ -114,6 +99,22 @@ class CopyEngine(Copies):
         for id in forgotten:
             self.events.pop(id, None)
         self.fence.clear()
+
+    def _submit(self, kind: Literal["store", "load"], transfers: Sequence[Any]) -> Any:
+        host = [unit for transfer in transfers for unit in pages_of(transfer.host_indices, self._page)]
+        device = [block for transfer in transfers for block in pages_of(transfer.device_indices, self._page)]
+        id = next(self._ids)
+        places = (host, device) if kind == "load" else (device, host)
+        pairs = list(zip(*places, strict=True))
+        # What was waited for gives its page or its unit to this one.
+        fresh = {transfer.id for transfer in self.submitted}
+        after = tuple(other for other in self.fence if other not in fresh)
+        self.submitted.append(Transfer(id, kind, HOST, pairs, after=after))
+        done = self.event(id)
+        self.units[done] = host
+        if kind == "load":
+            self._loads[id] = set(device)
+        return SimpleNamespace(start_event=Event(done=True), finish_event=done, timing_enabled=False)
 
 
 class Controller(controllers.HybridCacheController):  # type: ignore[misc]
@@ -199,6 +200,19 @@ class HostTier:
                 node = node.parent
         return kept
 
+    def load(self, rids: Sequence[str], submit: Callable[[], object]) -> None:
+        """Has the engine `submit` what is queued to be loaded, for these requests."""
+        first = len(self.copies.submitted)
+        submit()
+        self.copies.submitted[first:] = [one._replace(rids=rids) for one in self.copies.submitted[first:]]
+
+    def waits(self) -> list[Hashable]:
+        """Takes what the engine has waited for, and what the batch waits for: both have landed now."""
+        named = [*self.copies.fence, *self.copies.needed]
+        self.copies.fence.clear()
+        self.copies.needed.clear()
+        return named
+
     @property
     def _nodes(self) -> Any:
         """The nodes of the tree by their ids, None in the compiled core, which shows none."""
@@ -229,19 +243,6 @@ class HostTier:
 
     def _pages(self, slots: Any) -> list[int]:
         return pages_of(slots, self._page)
-
-    def load(self, rids: Sequence[str], submit: Callable[[], object]) -> None:
-        """Has the engine `submit` what is queued to be loaded, for these requests."""
-        first = len(self.copies.submitted)
-        submit()
-        self.copies.submitted[first:] = [one._replace(rids=rids) for one in self.copies.submitted[first:]]
-
-    def waits(self) -> list[Hashable]:
-        """Takes what the engine has waited for, and what the batch waits for: both have landed now."""
-        named = [*self.copies.fence, *self.copies.needed]
-        self.copies.fence.clear()
-        self.copies.needed.clear()
-        return named
 
 
 class WithHostTier:
