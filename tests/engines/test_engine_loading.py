@@ -297,7 +297,11 @@ def test_a_bug_in_the_engine_is_found(
 
 @pytest.mark.parametrize(
     ("known", "repaired"),
-    [("sglang-restore-merged", restoring.make_through_rust), ("sglang-restore-evicts-promise", restoring.make_back)],
+    [
+        ("sglang-restore-merged", restoring.make_through_rust),
+        ("sglang-restore-evicts-promise", restoring.make_back),
+        ("sglang-restore-too-short", restoring.make_through_rust),
+    ],
 )
 def test_a_known_divergence_is_gone_where_it_is_repaired(known: str, repaired: Any) -> None:
     (entry,) = [divergence for divergence in known_divergences() if divergence.id == known]
@@ -305,6 +309,14 @@ def test_a_known_divergence_is_gone_where_it_is_repaired(known: str, repaired: A
     with Watchdog(20.0).watching() as watchdog:
         assert run_ops(MODEL, resolve_name(entry.target), trace.scope, trace.ops, watchdog).law == entry.law
         assert run_ops(MODEL, repaired, trace.scope, trace.ops, watchdog) is None
+
+
+def test_an_instance_that_computes_its_prompts_computes_what_is_too_short_to_load() -> None:
+    manager = stored(tiered.make_through_rust, least=10)
+    assert manager.admit("b", [*LAST, 5], None, 5) == 0
+    outcome = walk(partial(tiered.make_through_rust, least=10), 2_500)
+    assert outcome.failure is None, outcome.failure.message
+    assert outcome.reach["load"]
 
 
 def test_the_merge_does_not_depend_on_the_size_of_the_host_pool() -> None:

@@ -162,11 +162,18 @@ class HostTier:
     """The host tier of a `tree` over `allocator`: `pages` pages, stored to by one of the engine's write policies.
 
     With the core in Python the nodes of the tree say which host pages can be found, in the compiled one the queues of
-    the controller say which cannot.
+    the controller say which cannot. Nothing shorter than `least` tokens is loaded.
     """
 
     def __init__(
-        self, tree: Any, allocator: Any, pages: int, page: int, write_policy: str, restores: int | None = None
+        self,
+        tree: Any,
+        allocator: Any,
+        pages: int,
+        page: int,
+        write_policy: str,
+        restores: int | None = None,
+        least: int = 1,
     ) -> None:
         self.tree, self._page = tree, page
         self._pools = host_pools(pages, page)
@@ -177,7 +184,7 @@ class HostTier:
         tree.tree_core.set_hicache_enabled()
         tree.write_through_threshold = 1 if write_policy == "write_through" else 2
         tree.is_write_back = write_policy == "write_back"
-        tree.load_back_threshold = 1
+        tree.load_back_threshold = least
         tree.metrics_collector = None
 
     def units(self) -> TierUnits:

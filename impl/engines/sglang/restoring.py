@@ -261,3 +261,4 @@ make_selective = partial(RestoringManager, core="rust", write_policy="write_thro
 make_three_loads = partial(RestoringManager, core="rust", restores=3)
 make_undrained = partial(RestoringManager, core="rust", drains=False)
 make_unpinned = partial(RestoringManager, core="rust", write_policy="write_back", pins=False)
+make_ten_tokens = partial(RestoringManager, core="rust", least=10)

@@ -25,6 +25,7 @@ class TieredManager(WithHostTier, SGLangKVManager):
     """A `UnifiedRadixCache` with a host tier, `ratio` times as large as the pool.
 
     `write_policy` is one of the engine's. `restores` is the most loads of an engine that does not load in its batches.
+    `least` is the shortest load, in tokens; the engine has 10.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class TieredManager(WithHostTier, SGLangKVManager):
         write_policy: str = "write_through",
         restores: int | None = None,
         ratio: int = 1,
+        least: int = 1,
         **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, core, **options)
-        self.tiers = {HOST: ratio * blocks}
-        self._host = HostTier(self._tree, self._allocator, ratio * blocks, block_size, write_policy, restores)
+        pages = ratio * blocks
+        self.tiers = {HOST: pages}
+        self._host = HostTier(self._tree, self._allocator, pages, block_size, write_policy, restores, least)
         # Requests of the step whose results are not processed yet.
         self._results = 0
 
