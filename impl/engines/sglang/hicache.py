@@ -69,6 +69,10 @@ class CopyEngine(Copies):
             self.needed.append(self.submitted[-1].id)
         return done
 
+    def fenced(self) -> list[Hashable]:
+        """What the engine has waited for, but for what had ended and was held up by what is in front of it."""
+        return [id for id in self.fence if id not in self._ended]
+
     def loads_beside(self, blocks: set[int]) -> list[Hashable]:
         """The loads that have not ended and write none of these blocks."""
         going = [id for id in self.events if id in self._loads and id not in self._ended]
@@ -108,7 +112,7 @@ class CopyEngine(Copies):
         pairs = list(zip(*places, strict=True))
         # What was waited for gives its page or its unit to this one.
         fresh = {transfer.id for transfer in self.submitted}
-        after = tuple(other for other in self.fence if other not in fresh)
+        after = tuple(other for other in self.fenced() if other not in fresh)
         self.submitted.append(Transfer(id, kind, HOST, pairs, after=after))
         done = self.event(id)
         self.units[done] = host
@@ -215,7 +219,7 @@ class HostTier:
 
     def waits(self) -> list[Hashable]:
         """Takes what the engine has waited for, and what the batch waits for: both have landed now."""
-        named = [*self.copies.fence, *self.copies.needed]
+        named = [*self.copies.fenced(), *self.copies.needed]
         self.copies.fence.clear()
         self.copies.needed.clear()
         return named
