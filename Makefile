@@ -47,7 +47,7 @@ docs: $(READY)
 tests: $(READY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-# Tests of more than ten seconds: all states of larger scopes, checks beside busy loops.
+# What `make tests` has no time for: all states of larger scopes, far KV in the interpreter, checks beside busy loops.
 slow: $(READY)
 	$(BIN)/pytest -m slow
 

@@ -41,13 +41,15 @@ def _described(contract: str, name: str, path: str) -> str:
 
 
 def ignored_entry_points() -> list[str]:
-    """Entry points of other packages that name no contract, with what is wrong."""
+    """Entry points of other packages that name no contract, or a target of ours, with what is wrong."""
     ignored = []
     for entry in entry_points(group=ENTRY_POINTS):
         contract, _, name = entry.name.partition(".")
+        package = entry.dist.name if entry.dist else "a package"
         if contract not in MODELS or not name:
-            package = entry.dist.name if entry.dist else "a package"
             ignored.append(f"{entry.name} of {package} is ignored: names are CONTRACT.NAME, as in kv_manager.mine")
+        elif name in built_in(contract):
+            ignored.append(f"{entry.name} of {package} is ignored: kvlockstep has a target of this name")
     return ignored
 
 

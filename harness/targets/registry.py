@@ -77,13 +77,14 @@ class Target:
 def known_targets(contract: str) -> dict[str, str]:
     """Name to `module:factory`, including targets that other packages register for the contract.
 
-    Another package registers under the entry point group `kvlockstep.targets` with names `contract.name`.
+    Another package registers under the entry point group `kvlockstep.targets` with names `contract.name`. It cannot
+    take a name that a target here has.
     """
     known = built_in(contract)
     for entry in entry_points(group=ENTRY_POINTS):
         of, _, name = entry.name.partition(".")
         if of == contract and name:
-            known[name] = entry.value
+            known.setdefault(name, entry.value)
     return known
 
 
@@ -106,7 +107,8 @@ def resolve(contract: str, spec: str) -> Target:
         return _variant(contract, spec)
     if spec.startswith(FAULT_PREFIX):
         return _fault(contract, spec)
-    path = known_targets(contract).get(spec, spec)
+    # To look for what other packages register takes 10 ms.
+    path = built_in(contract).get(spec) or known_targets(contract).get(spec, spec)
     if ":" not in path:
         if spec.endswith(importing.SUFFIX):
             raise UsageError(f"target {spec!r} names no factory: give {spec}:NAME, the class or function in that file")
@@ -115,7 +117,7 @@ def resolve(contract: str, spec: str) -> Target:
     factory = load(path, spec)
     # Adapters of kernels say whether an interpreter runs them. Else they are on a card, and no child may be forked.
     device = CUDA if getattr(factory, "interpreted", True) is False else CPU
-    return validate(Target(contract, spec, factory, device))
+    return validate(Target(contract, spec, factory, device), known=spec in OWN_TARGETS[contract])
 
 
 def on_device(target: Target, device: str) -> Target:
@@ -136,9 +138,13 @@ def from_factory(contract: str, factory: Factory) -> Target:
     return validate(Target(contract, f"{module}:{name}", factory))
 
 
-def validate(target: Target) -> Target:
-    """Makes one instance and names everything it lacks in one message. Raises UsageError."""
-    require_usable(target.contract, target.name, target.factory, apart=CAN_FORK and target.device == CPU)
+def validate(target: Target, known: bool = False) -> Target:
+    """Makes one instance and names everything it lacks in one message. Raises UsageError.
+
+    A child makes it first, unless the target is `known` not to end the process.
+    """
+    apart = CAN_FORK and target.device == CPU and not known
+    require_usable(target.contract, target.name, target.factory, apart)
     return target
 
 

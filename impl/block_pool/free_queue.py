@@ -86,6 +86,19 @@ class FreeQueue:
 
     def pop(self, n: int) -> list[int]:
         """Takes `n` blocks off the head, in order. Raises OutOfSlots if there are fewer."""
+        if n == 1 and self._linked:
+            # An engine evicts block by block: half the time of `_unlink`.
+            end = self._end
+            entry = end.following
+            assert entry is not None
+            following, entry.following = entry.following, None
+            assert following is not None
+            end.following = following
+            following.preceding = end
+            self._linked -= 1
+            if self._gone:
+                self._link(self._arrived(1))
+            return [entry.block]
         out = self._out
         if n > len(out) or self._linked:
             return self._unlink(n) if n <= self._linked else self._pop_piecewise(n)

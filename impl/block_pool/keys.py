@@ -44,16 +44,16 @@ _PER_BLOCK, _MULTIPLIER, _HALF, _REST = (np.uint64(n) for n in (PER_BLOCK, MULTI
 
 
 class Coefficients:
-    """Random 64-bit words, one per token position, as many as are asked for."""
+    """Random 64-bit words, one per token position, as many as are asked for. `lists` has those of blocks, by size."""
 
     def __init__(self) -> None:
         self._random = np.random.PCG64()
         self._words: Words = np.empty(0, np.uint64)
-        self._lists: dict[int, list[list[int]]] = {}
+        self.lists: dict[int, list[list[int]]] = {}
 
     def of_blocks(self, size: int, blocks: int) -> list[list[int]]:
         """The words of at least the first `blocks` blocks of so many tokens, a list of ints each."""
-        lists = self._lists.setdefault(size, [])
+        lists = self.lists.setdefault(size, [])
         if len(lists) < blocks:
             end = max(blocks, 2 * len(lists))
             lists += self(len(lists) * size, end * size).reshape(-1, size).tolist()
@@ -106,11 +106,11 @@ class RequestKeys:
     @property
     def hashes(self) -> list[int]:
         """One hash for each full block. Not to be changed."""
-        new = len(self._tokens) // self._block_size - len(self._hashes)
-        if new:
+        start, end = len(self._hashes), len(self._tokens) // self._block_size
+        if start < end:
             if self._hash is None:
-                if new <= FEW_BLOCKS:
-                    self._hash_few()
+                if end - start <= FEW_BLOCKS:
+                    self._hash_few(start, end)
                 else:
                     self._hash_many()
             elif isinstance(self._hash, str):
@@ -158,17 +158,21 @@ class RequestKeys:
         """The extra keys of block `start` and of all behind it, without end."""
         return chain(self._extra_keys[start:], repeat(None))
 
-    def _hash_few(self) -> None:
+    def _hash_few(self, start: int, end: int) -> None:
         """As `_hash_many`, for a few blocks in less time than it takes to start vector operations."""
-        size, start = self._block_size, len(self._hashes)
-        end = len(self._tokens) // size
-        coefficients = _coefficients.of_blocks(size, end)
+        size, tokens, total = self._block_size, self._tokens, self._sum
+        hashes, extra_keys = self._hashes, len(self._extra_keys)
+        coefficients = _coefficients.lists.get(size, ())
+        if len(coefficients) < end:
+            coefficients = _coefficients.of_blocks(size, end)
         for block in range(start, end):
-            own = sum(map(mul, coefficients[block], self._tokens[block * size : (block + 1) * size])) + PER_BLOCK
-            if block < len(self._extra_keys):
-                own += self._extra(block)
-            total = self._sum = (self._sum + own) & WORD
-            self._hashes.append(((total ^ total >> 32) * MULTIPLIER & WORD) >> 4)
+            at = block * size
+            total += sum(map(mul, coefficients[block], tokens[at : at + size]), PER_BLOCK)
+            if block < extra_keys:
+                total += self._extra(block)
+            total &= WORD
+            hashes.append(((total ^ total >> 32) * MULTIPLIER & WORD) >> 4)
+        self._sum = total
 
     def _hash_many(self) -> None:
         size, start, end = self._block_size, len(self._hashes), len(self)

@@ -57,6 +57,9 @@ class BlockPool:
         if 0 <= n <= len(blank):
             taken = blank[: -n - 1 : -1]
             del blank[len(blank) - n :]
+        elif n == 1:
+            taken = self._pop(1)
+            self._prefixes.forget_one(taken[0])
         else:
             taken = self._evict_too(n)
         state = self._state
@@ -147,16 +150,20 @@ class BlockPool:
         if n < 0:
             raise InvalidArgument(f"allocate: n={n} is negative")
         blank = self._blank
-        try:
-            evicted = self._idle.pop(n - len(blank))
-        except OutOfSlots:
-            raise OutOfSlots(f"allocate: n={n}, {self.num_free} blocks are free") from None
+        evicted = self._pop(n)
         self._prefixes.forget(evicted)
         if not blank:
             return evicted
         taken = blank[::-1] + evicted
         blank.clear()
         return taken
+
+    def _pop(self, n: int) -> list[int]:
+        """Takes what `n` blocks lack beside the blank ones off the queue of cached ones. Raises OutOfSlots."""
+        try:
+            return self._idle.pop(n - len(self._blank))
+        except OutOfSlots:
+            raise OutOfSlots(f"allocate: n={n}, {self.num_free} blocks are free") from None
 
     def _free_any(self, blocks: Sequence[int]) -> None:
         """`free` for blocks that are cached or that others hold as well, or that cannot be freed."""

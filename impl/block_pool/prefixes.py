@@ -111,6 +111,25 @@ class Prefixes:
             if not prefix.children:
                 self._drop(prefix)
 
+    def forget_one(self, block: int) -> None:
+        """As `forget`, in less time for most blocks.
+
+        These are the only ones that cache their prefix, the first in its bucket; nothing builds on it, and what it
+        builds on stays.
+        """
+        prefix = self.of[block]
+        assert prefix is not None
+        parent, bucket = prefix.parent, prefix.hash & self._mask
+        alone = prefix.first == prefix.last and not prefix.children and self._buckets[bucket] is prefix
+        if not alone or self._loose or (parent is not None and parent.first == NONE):
+            self.forget((block,))
+            return
+        self.of[block] = None
+        self._buckets[bucket] = prefix.next
+        prefix.first = prefix.children = NONE
+        if parent is not None:
+            parent.children -= 1
+
     def entries(self) -> dict[Prefix, list[int]]:
         """Every cached prefix with the blocks that cache it, in the order in which they were cached."""
         prefixes = {prefix for prefix in self.of if prefix is not None}

@@ -108,7 +108,7 @@ class RadixTree:
                 child = node.children.get(key if offset or extra_key is None else (extra_key, key))
                 if child is None:
                     break
-            end = offset + (child.end - node.end) * TOKEN
+            end = child.end * TOKEN
             if end > stop or not child.run.startswith(data[offset:end]):
                 common = _common(child.run, data[offset : min(stop, end)]) // width * width // TOKEN
                 return Spot(node, child if common else None, common)

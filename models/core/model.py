@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 from kvlockstep.models.core.op import Command, Op, Pick, require
@@ -53,6 +54,7 @@ class Scope:
         return 1
 
     @classmethod
+    @cache
     def parameters(cls) -> dict[str, Any]:
         """The parameters as `to_json` names them, each with its type."""
         hints = get_type_hints(cls)

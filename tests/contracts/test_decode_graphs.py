@@ -32,6 +32,7 @@ def test_agrees_with_the_reference_and_reaches_everything(device):
     assert not [goal.id for goal in DecodeGraphsModel.goals if not outcome.reach[goal.id]]
 
 
+@pytest.mark.slow
 def test_the_reference_holds_in_every_state_of_a_small_scope():
     outcome = watched(explore, DecodeGraphsModel, Reference, DecodeGraphsModel.small_scopes[1], steps=400_000)
     assert outcome.failure is None

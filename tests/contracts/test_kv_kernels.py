@@ -198,6 +198,7 @@ def test_ties_and_their_neighbours_are_rounded_to_even(given):
     assert fast.gather(0, [0])[0][0][:127] == list(range(127))
 
 
+@pytest.mark.slow
 def test_a_store_that_quantises_agrees_far_apart():
     outcome = walk_far(partial(FarStore, make=QuantisedStore, kernels=True), 3, steps=30 if DEVICE == "cpu" else 300)
     assert outcome.failure is None, outcome.failure
@@ -217,5 +218,6 @@ def test_offsets_in_too_few_bits_are_caught(seed):
     assert outcome.failure.law in ("content_equality", "write_isolation")
 
 
+@pytest.mark.slow
 def test_offsets_in_enough_bits_are_not():
     assert walk_far(partial(NarrowOffsets, bits=62), 0).failure is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from driving import explore, random_walk
 from places import DOCS
+from slow import slow
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
@@ -77,7 +78,7 @@ def test_variants_are_targets():
     assert resolve("kv_tier", "variant:first-in-first-out").factory is VARIANTS["first-in-first-out"]
 
 
-@pytest.mark.parametrize("factory", [KVTier, arc])
+@pytest.mark.parametrize("factory", [KVTier, *slow(arc)])
 def test_every_state_of_a_small_scope_holds(factory):
     outcome = watched(explore, KVTierModel, factory, KVTierModel.small_scopes[0])
     assert outcome.failure is None, failure_page(outcome.failure)

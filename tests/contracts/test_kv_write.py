@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from driving import FEW, explore, random_walk
+from slow import slow
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -55,7 +56,7 @@ def test_ours_holds_and_reaches_everything(make, device):
     assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, *slow(0, 2)])
 def test_the_kernel_moves_bits_like_the_reference(seed):
     pytest.importorskip("triton")
     outcome = walk(partial(Writer, kernels=True), 60, seed)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from driving import explore, random_walk
 from places import DOCS
+from slow import slow
 
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.failure_page import failure_page
@@ -63,7 +64,7 @@ def loading(make: Callable[..., Any] = ForgetsPool) -> ManagerJudge:
     return run
 
 
-@pytest.mark.parametrize("manager", [TieredManager, FencedManager, LOADING_VARIANTS["loads-in-step"]])
+@pytest.mark.parametrize("manager", [TieredManager, *slow(FencedManager, LOADING_VARIANTS["loads-in-step"])])
 def test_every_order_of_completion_in_a_small_scope(manager: Callable[..., Any]) -> None:
     assert KVManagerModel.small_scopes_of(manager)[0] in TIER_SCOPES
     with Watchdog(5.0).watching() as watchdog:

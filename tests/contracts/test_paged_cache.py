@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from driving import FEW, explore, random_walk
+from slow import slow
 from watched import watched
 
 from kvlockstep.core.watchdog import Watchdog
@@ -59,7 +60,11 @@ def test_its_copies_are_carried_out_on_tensors(layout, monkeypatch):
     assert walk(PagedCacheModel, factory, 4_000).failure.law == "content_equality"
 
 
-@pytest.mark.parametrize("scope", PagedCacheModel.small_scopes, ids=str)
+# Those of the policy lru are the largest.
+BY_POLICY = {lru: [s for s in PagedCacheModel.small_scopes if (s.policy == "lru") is lru] for lru in (False, True)}
+
+
+@pytest.mark.parametrize("scope", [*BY_POLICY[False], *slow(*BY_POLICY[True])], ids=str)
 def test_agrees_in_every_state_of_a_small_scope(scope):
     outcome = watched(explore, PagedCacheModel, PagedCache, scope, steps=90_000)
     assert outcome.failure is None

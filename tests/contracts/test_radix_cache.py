@@ -59,6 +59,7 @@ def test_the_nodes_are_in_order_at_every_step():
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
+@pytest.mark.slow
 def test_agrees_in_the_states_that_many_steps_reach():
     for scope in RadixCacheModel.small_scopes:
         outcome = watched(explore, RadixCacheModel, RadixCache, scope, steps=15_000)

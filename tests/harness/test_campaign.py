@@ -18,6 +18,7 @@ from collections import Counter, deque
 import pytest
 from campaigns import FAST, campaign, is_fork_of_us, sums, traces
 from places import ROOT
+from slow import slow
 
 from kvlockstep.campaign import fuzz
 from kvlockstep.campaign.ledger import FINDINGS_PER_KIND, HISTORY_POINTS, WINDOW, Ledger
@@ -191,7 +192,7 @@ def no_space():
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [True, *slow(False)])
 def test_a_disk_that_is_full_and_a_kill_at_any_write(tmp_path, monkeypatch, killed):
     target = resolve("slot_pool", "fault:pool-occupy-toggles")
     monkeypatch.setattr("kvlockstep.campaign.running.COMMIT_SECONDS", 0.0)

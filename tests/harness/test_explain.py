@@ -224,6 +224,7 @@ def test_targets_of_other_packages(run_cli, monkeypatch):
     entries = [
         EntryPoint("kv_manager.mine", "my_package.adapter:make", targets.ENTRY_POINTS),
         EntryPoint("kv_manger.mine", "my_package.adapter:make", targets.ENTRY_POINTS),
+        EntryPoint("kv_manager.blocks", "my_package.adapter:make", targets.ENTRY_POINTS),
     ]
     for entry in entries:
         vars(entry)["dist"] = SimpleNamespace(name="my-package")
@@ -233,6 +234,8 @@ def test_targets_of_other_packages(run_cli, monkeypatch):
     assert code == 0
     assert re.search(r"mine +my_package.adapter:make \(registered by my-package\)", out)
     assert "kv_manger.mine of my-package is ignored: names are CONTRACT.NAME" in out
+    assert "kv_manager.blocks of my-package is ignored: kvlockstep has a target of this name" in out
+    assert targets.known_targets("kv_manager")["blocks"] == targets.OWN_TARGETS["kv_manager"]["blocks"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from slow import slow
 
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.core.notes import EpisodeNotes
@@ -118,7 +119,7 @@ def test_a_call_that_hangs_is_a_finding(driver, profile, tmp_path, monkeypatch):
     assert [op.name for op in run.failure.ops] == ["admit", "forward"]
 
 
-@pytest.mark.parametrize("driver", CHECK_DRIVERS)
+@pytest.mark.parametrize("driver", ["random", *slow(*(name for name in CHECK_DRIVERS if name != "random"))])
 def test_a_call_that_hangs_with_signals_blocked_is_a_finding(driver, tmp_path, monkeypatch):
     monkeypatch.setattr(shrink, "HANG_SECONDS", 0.05)
     (run,) = checked(HangsDeaf, "quick", driver, tmp_path, step_seconds=0.2).failures

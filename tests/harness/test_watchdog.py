@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import Phase, settings
+from slow import slow
 
 from kvlockstep.core import watchdog as watchdogs
 from kvlockstep.core.profiles import profile_of
@@ -218,7 +219,7 @@ def replayed(_driver: str, watchdog: Watchdog, factory: type) -> Outcome:
 
 
 @pytest.mark.parametrize("factory", [SlotPool, Fails])
-@pytest.mark.parametrize("driver", [*DRIVERS, "replay"])
+@pytest.mark.parametrize("driver", [*slow("hypothesis"), *(name for name in DRIVERS if name != "hypothesis"), "replay"])
 def test_a_limit_that_ends_at_any_moment_is_a_finding_or_nothing(driver, factory):
     """Never an error of the driver: not while it proposes, nor while it takes what the target raised."""
     play = replayed if driver == "replay" else driven

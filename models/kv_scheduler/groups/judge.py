@@ -84,7 +84,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
 
     def free_list(self, free: Mapping[str, Iterable[int]]) -> list[Block]:
         """The free blocks of all pools."""
-        return [self.places.block(pool, block) for pool, blocks in free.items() for block in blocks]
+        return [block for pool, blocks in free.items() for block in self.places.blocks(pool, blocks)]
 
     def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
         return [self.places.block(pool, target) for pool, _, target in self._due(copies)]

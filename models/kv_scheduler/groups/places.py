@@ -25,6 +25,10 @@ class GroupPlaces(Places):
         """A block of a pool."""
         return OfPool(pool, number) if len(self._pools) > 1 else number
 
+    def blocks(self, pool: str, numbers: Iterable[int]) -> Iterable[Block]:
+        """Blocks of a pool."""
+        return [OfPool(pool, number) for number in numbers] if len(self._pools) > 1 else numbers
+
     def in_pool(self, block: Block) -> OfPool:
         """The pool and the number of a block."""
         return block if isinstance(block, OfPool) else OfPool(self._pools[0], block)

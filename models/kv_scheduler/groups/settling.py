@@ -48,7 +48,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         # Of several pools nobody would know which one a number is of.
         (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
         judge.occupancy.freed = held_before - judge.occupancy.held
-    all_held = {judge.places.block(pool, block) for pool, found in occupied.items() for block in found.blocks}
+    all_held = {block for pool, held_there in blocks.items() for block in judge.places.blocks(pool, held_there)}
     if judge.transfers:
         judge.holding = {name for name, job in live.items() if job.fresh and any(map(any, tables[name].values()))}
         judge.transfers.start(judge.transfers.submitted(), live)

@@ -30,6 +30,7 @@ class GroupQuestions:
             raise Divergence(ERROR_CONTRACT.id, f"groups name the pools {sorted(unknown)}, which `pools` lacks")
         self.attention = [g for g, group in enumerate(self.groups) if group.kind != "state"]
         self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
+        self.names = [f"group {g} ({group})" for g, group in enumerate(self.groups)]
         self.shows_free = True
         self._adapter = adapter
         self._several = traits.pools is not None

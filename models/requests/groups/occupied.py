@@ -93,9 +93,9 @@ def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tab
         size = next(group.block_size for group in session.groups.groups if group.pool == pool)
         check(laws.no_double_free, [block * size for block in free], size, name=of)
         for g, blocks in occupied.surely.items():
-            size = session.groups.groups[g].block_size
-            serving = {f"{name} in group {g},": table.get(g, []) for name, table in tables.items()}
-            check(laws.eviction_safety, [block * size for block in free], blocks, size, serving, 1, name=of)
+            both, size = blocks.intersection(free), session.groups.groups[g].block_size
+            serving = {f"{name} in group {g},": table.get(g, []) for name, table in tables.items()} if both else {}
+            check(laws.eviction_safety, [block * size for block in both], blocks, size, serving, 1, name=of)
 
 
 def check_sum(

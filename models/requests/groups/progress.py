@@ -41,6 +41,9 @@ class Progress:
 
         Returns the requests whose windows have given something back, with those blocks and their pools.
         """
+        if tables == self._before and held == self._held:
+            self._free = free
+            return {}
         for pool, blocks in held.items() if self._before is not None else ():
             self._met["eviction"] += len(blocks - self._held.get(pool, set())) > self._free[pool]
         sliding: dict[str, set[tuple[str, int]]] = {}

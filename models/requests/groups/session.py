@@ -32,7 +32,7 @@ class GroupSession(Protocol):
 
 def named(session: GroupSession, g: int) -> str:
     """A group in words: group 1 (window of 3, blocks of 2)."""
-    return f"group {g} ({session.groups.groups[g]})"
+    return session.groups.names[g]
 
 
 def of_pool(session: GroupSession, pool: str) -> str | None:
