@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_type_hints
 
 from kvlockstep.models.core.op import Command, Op, Pick, require
 from kvlockstep.models.core.operations import Arguments
@@ -37,6 +37,12 @@ class Divergence(AssertionError):
         super().__init__(f"{law}: {self.message}")
 
 
+@cache
+def _types_of(scope: type[Scope]) -> dict[str, Any]:
+    """The types of a scope's parameters; a trace is checked against them once for every scope that a model has."""
+    return get_type_hints(scope)
+
+
 @dataclass(frozen=True)
 class Scope:
     """The size of an episode; subclasses name the parameters. Stands in the header of a trace."""
@@ -54,10 +60,10 @@ class Scope:
         return 1
 
     @classmethod
-    @cache
     def parameters(cls) -> dict[str, Any]:
         """The parameters as `to_json` names them, each with its type."""
-        hints = get_type_hints(cls)
+        # mypy takes the hash of an instance for that of its class.
+        hints = _types_of(cast(Any, cls))
         return {f.name: hints[f.name] for f in fields(cls)}
 
     @classmethod
