@@ -7,7 +7,7 @@ from typing import Any
 
 from kvlockstep.impl.kv_manager.fenced import FencedManager
 from kvlockstep.impl.variants import tiers
-from kvlockstep.reference.kv.transfers import Loading
+from kvlockstep.reference.kv.transfers import Loading, Transfer
 from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
@@ -55,6 +55,19 @@ class WritesBack(FencedManager):
         super()._evict(block)
         if not self._tier.knows(key):
             self._store(key, block)
+
+
+class WaitsInside(WritesBack):
+    """Stores a block when it is evicted, and has waited for the store when the call that evicts it returns."""
+
+    fails = "loads"
+
+    def _store(self, key: Key, block: int) -> None:
+        super()._store(key, block)
+        for store in self._stores.values():
+            self._submitted[-1] = self._submitted[-1]._replace(waited=True)
+            self._end_store(store, True)
+        self._stores.clear()
 
 
 class DropsEveryThirdStore(tiers.DropsEveryThirdStore, TieredManager):
@@ -125,10 +138,31 @@ class AnnouncesTiers(TieredManager):
         self._events += self._announcer.changes({None: self._cached, HOST: self._tier._cached})
 
 
+class LoadsAtLaunch(AnnouncesTiers, LoadsInStep):
+    """Answers with the whole hit, and submits its load when the step is launched; sends events."""
+
+    can_withdraw = False
+
+    def reset(self) -> None:
+        super().reset()
+        self._queued: list[Transfer] = []
+
+    def launch(self) -> None:
+        super().launch()
+        self._submitted += self._queued
+        self._queued.clear()
+
+    def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
+        super()._load(rid, found, blocks)
+        self._queued.append(self._submitted.pop())
+
+
 LOADING_VARIANTS: dict[str, Any] = {
     "hears-at-once": HearsAtOnce,
     "loads-in-step": LoadsInStep,
+    "loads-at-launch": LoadsAtLaunch,
     "writes-back": WritesBack,
+    "waits-inside": WaitsInside,
     "drops-stores": DropsEveryThirdStore,
     "says-nothing-of-limbo": SaysNothingOfLimbo,
     "resets-in-flight": ResetsInFlight,

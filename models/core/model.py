@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_type_hints
 
 from kvlockstep.models.core.op import Command, Op, Pick, require
 from kvlockstep.models.core.operations import Arguments
@@ -62,7 +62,8 @@ class Scope:
     @classmethod
     def parameters(cls) -> dict[str, Any]:
         """The parameters as `to_json` names them, each with its type."""
-        hints = _types_of(cls)
+        # mypy takes the hash of an instance for that of its class.
+        hints = _types_of(cast(Any, cls))
         return {f.name: hints[f.name] for f in fields(cls)}
 
     @classmethod

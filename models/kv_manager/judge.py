@@ -249,15 +249,15 @@ class ManagerJudge(LoadingOperations):
         # Before anything counts with the number, which may be of any type.
         cached = self.hit_of(request, cached, "admit")
         if self.listening is not None:
-            self.listening.compare(Hit(request.tokens, request.extra_key, cached, self.loads_for(request.name)))
+            late = request.name if self.transfers is not None else None
+            self.listening.compare(Hit(request.tokens, request.extra_key, cached), late)
         request.computed = request.hit = cached
         request.pending = min(n, len(request.tokens) - cached)
         request.admitted = True
         self.live[request.name] = request
         self.scheduled.append(request.name)
         self.last_admission = request.name
-        # A hit that was loaded for it stands in blocks that were free.
-        self.first_hit = request if first and not self.loads_for(request.name) else self.first_hit
+        self.first_hit = request if first else self.first_hit
         notice_hit(self.goals_met, request, self.traits.block_size)
         return Answer(cached=cached)
 

@@ -83,6 +83,12 @@ class LoadingOperations(OneTable, EndsTransfers):
             return
         answered(self.adapter.launch)
         self.follow_transfers()
+        # What is loaded for a request of this step may have been submitted by its admission, or by now.
+        if self.first_hit is not None and self.loads_for(self.first_hit.name):
+            # A hit that was loaded for it stands in blocks that were free.
+            self.first_hit = None
+        if self.listening is not None:
+            self.listening.launched(self.scheduled, transfers.loading())
         transfers.wait()
         for name in self.scheduled:
             request = self.live[name]

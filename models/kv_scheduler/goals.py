@@ -9,6 +9,7 @@ from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_scheduler.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.requests.transfers.goals import FAILED, RESET, STORED, reachable
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.reference.kv_scheduler.contract import Item, SchedulerTraits
 
 GOALS = (
@@ -80,7 +81,7 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
         held |= blocks
 
 
-def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, grouped: bool) -> set[str]:
+def unreachable(traits: SchedulerTraits, saw_evictable: bool, transfers: Transfers | None, grouped: bool) -> set[str]:
     """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
     tiers = bool(traits.tiers)
@@ -92,8 +93,8 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, own_loads: bool, g
         "events_of_tiers": tiers and traits.event_listener and not grouped,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
-        **reachable(traits),
-        "own_loads_fail": own_loads and traits.fails in ("loads", "any"),
+        **reachable(traits, transfers.apart if transfers is not None else ()),
+        "own_loads_fail": transfers is not None and transfers.has_own and traits.fails in ("loads", "any"),
         "sends_preempted": traits.durable and overlap and traits.preempts and traits.preempts_in_flight,
         "overlap": overlap,
         "overlap_preempts": overlap and traits.preempts and traits.preempts_in_flight,

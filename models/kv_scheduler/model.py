@@ -227,9 +227,9 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         return picture_of_groups(judge) if isinstance(judge, GroupedSchedulerJudge) else picture(judge)
 
     def unreachable(self) -> set[str]:
-        own = self.judge.transfers is not None and self.judge.transfers.has_own
         judge = self.judge
-        never = unreachable(judge.traits, judge.saw_evictable and judge.shows_free, own, judge.grouped)
+        saw_evictable = judge.saw_evictable and judge.shows_free
+        never = unreachable(judge.traits, saw_evictable, judge.transfers, judge.grouped)
         return never | judge.unreachable() if isinstance(judge, GroupedSchedulerJudge) else never
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -22,6 +22,8 @@ class Listening:
     def __init__(self, adapter: Any, listener: Listener, checks: Checks, goals_met: Counter[str]) -> None:
         self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
         self._unannounced: str | None = None
+        # By request, what is wrong with its hit unless something is loaded for it.
+        self._unless_loaded: dict[str, str] = {}
 
     def listen(self) -> None:
         """Takes in the events since the last time, each checked against those before it."""
@@ -58,15 +60,28 @@ class Listening:
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
 
-    def compare(self, hit: Hit) -> None:
-        """Checks a hit against the events; one that is too long is kept for `raise_unannounced`."""
+    def compare(self, hit: Hit, name: str | None = None) -> None:
+        """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.
+
+        That of a request with a `name` may be as long as pool and tiers say together, if `launched` finds its load.
+        """
+        law = self._checks.of(laws.event_consistency)
         self._goals_met["announced_hit"] += hit.cached > 0
-        wrong = verdict(self._checks.of(laws.event_consistency), self._listener, hit)
+        wrong = verdict(law, self._listener, hit)
+        if wrong is not None and name is not None and not verdict(law, self._listener, hit._replace(loads=True)):
+            self._unless_loaded[name] = wrong
+            return
         # Its content is read in the forward: if that is wrong as well, the content is the better finding.
         if wrong is not None and hit.cached > self._listener.known(hit):
             self._unannounced = self._unannounced or wrong
         else:
             self._checks.check(laws.event_consistency, self._listener, hit)
+
+    def launched(self, names: Iterable[str], loaded_for: Collection[str]) -> None:
+        """A step of the requests `names` is launched; what is loaded for them was submitted."""
+        wrong = [self._unless_loaded[name] for name in names if name in self._unless_loaded.keys() - loaded_for]
+        self._unannounced = self._unannounced or next(iter(wrong), None)
+        self._unless_loaded.clear()
 
     def raise_unannounced(self) -> None:
         """Raises Divergence if a hit was longer than the events said, and its content right."""

@@ -15,8 +15,9 @@ class Transfer(NamedTuple):
 
     Of a kv_scheduler a transfer that is reported right after `schedule` runs behind the batch that `schedule` decided:
     a store reads what the batch has written. One that is `before` runs in front of that batch. `after` names transfers
-    that the worker has waited for before it submits this one. The copy engine takes any time from there on, and the
-    order in which transfers end is nobody's promise.
+    that the worker has waited for before it submits this one. One that is `waited` has ended by itself before the call
+    returned that submitted it, and the target has heard of that. The copy engine takes any time for all others, and the
+    order in which they end is nobody's promise.
     """
 
     id: Hashable
@@ -26,6 +27,7 @@ class Transfer(NamedTuple):
     rids: Sequence[str] = ()
     before: bool = False
     after: Sequence[Hashable] = ()
+    waited: bool = False
 
 
 class TierUnits(NamedTuple):

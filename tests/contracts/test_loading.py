@@ -22,6 +22,7 @@ from kvlockstep.impl.variants.loading import LOADING_VARIANTS
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_manager.goals import unreachable
 from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.model import TIER_SCOPES
 from kvlockstep.models.requests.slot_memory import SlotMemory
@@ -211,6 +212,49 @@ def test_a_step_waits_for_the_stores_of_what_it_writes(make: Callable[..., Any])
         run.forward(None, [], None)
         run.finish(name)
     assert run.goals_met["waited"] == 1
+
+
+def test_what_was_waited_for_inside_a_call_has_landed() -> None:
+    run = judge(LOADING_VARIANTS["waits-inside"], blocks=2)
+    for name, first in (("a", 1), ("b", 7)):
+        run.admit(name, [first, 2, 3], None, 3)
+        run.forward(None, [], None)
+        run.finish(name)
+    transfers = run.tiered()
+    assert not transfers.moving
+    assert run.goals_met["store"] == run.goals_met["waited"] == 1
+    assert len(run.adapter.tier("host").cached) == 1
+    assert {"store_outlives", "reordered"} <= unreachable(run), "no transfer was ever apart from its call"
+    assert str(run.admit("c", [1, 2, 3], None, 3)) == "loading 2"
+    assert "reordered" not in unreachable(run), "a load is"
+
+
+def test_a_hit_may_be_loaded_by_the_launch_of_its_step() -> None:
+    run = stored(type("Made", (LOADING_VARIANTS["loads-at-launch"], ForgetsPool), {}))
+    assert str(run.admit("b", PROMPT, None, 5)) == "cached 4"
+    assert not run.tiered().moving
+    run.forward(None, [], None)
+    assert [str(moving) for moving in run.tiered().moving.values()] == ["load 2"]
+
+
+def test_a_hit_that_nothing_is_loaded_for_counts_in_the_pool_alone() -> None:
+    class SaysItHasGoneDown(LOADING_VARIANTS["announces-tiers"]):  # type: ignore[misc]
+        """Announces of the pool only what the tier does not have."""
+
+        def _notice(self) -> None:
+            tier = self._tier._cached
+            pool = {key: block for key, block in self._cached.items() if key not in tier}
+            self._events += self._announcer.changes({None: pool, "host": tier})
+
+    run = judge(SaysItHasGoneDown)
+    run.admit("a", PROMPT, None, 5)
+    run.forward(None, [], None)
+    run.complete_all()
+    run.poll()
+    assert str(run.admit("b", PROMPT, None, 5)) == "cached 4"
+    with pytest.raises(Divergence, match=r"4 tokens of .* were hit, but the events say 0") as found:
+        run.forward(None, [], None)
+    assert found.value.law == "event_consistency"
 
 
 def test_a_manager_without_tiers_cannot_answer_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
@@ -10,6 +11,8 @@ from driving import random_walk
 from engine_targets import target_or_skip
 
 from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.episode import play_ops
+from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import model_of
 
 MODEL = model_of("kv_scheduler")
@@ -110,3 +113,21 @@ def test_a_bug_in_the_engine_is_found(
     outcome = walk(target, 3_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message
+
+
+def test_what_has_ended_behind_another_store_is_not_waited_for() -> None:
+    """Before it retracts, the repaired scheduler waits for its stores; the second had ended, and was not heard of."""
+    factory = target_or_skip("kv_scheduler", "sglang-hicache-normal").factory
+    prompts = {"r0": ([1, 0, 0, 0, 0], 0), "r1": ([0], None), "r2": ([0], 0)}
+    ops = [
+        Op("add", request=name, tokens=tokens, extra_key=key, max_tokens=2, priority=None)
+        for name, (tokens, key) in prompts.items()
+    ]
+    for _ in range(2):
+        ops += [Op("schedule", tokens=[1]), Op("update")]
+    ops += [Op("complete", transfer=1), Op("poll"), Op("schedule", tokens=[0])]
+    scope = replace(next(iter(MODEL.scopes)), blocks=8, block_size=1, budget=6, running=3, live=5, outputs=4)
+    with Watchdog(20.0).watching() as watchdog:
+        outcome = play_ops(MODEL, factory, scope, ops, watchdog)
+    assert outcome.failure is None, outcome.failure.message
+    assert outcome.answers[-1].startswith("r1[1:2] r2[1:2] preempted r0"), "it has drained its stores"

@@ -17,7 +17,6 @@ from kvlockstep.models.kv_scheduler.model import SchedulerScope
 REASON = "sglang is not on this machine: see --engine-path"
 windows = pytest.importorskip("kvlockstep.impl.engines.sglang.window_scheduler", reason=REASON, exc_type=ImportError)
 states = pytest.importorskip("kvlockstep.impl.engines.sglang.state_scheduler", reason=REASON, exc_type=ImportError)
-both = pytest.importorskip("kvlockstep.impl.engines.sglang.state_window_scheduler", reason=REASON, exc_type=ImportError)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ both = pytest.importorskip("kvlockstep.impl.engines.sglang.state_window_schedule
         states.make_overlap_extra,
         pytest.param(states.make_overlap_extra_mixed, marks=pytest.mark.slow),
         states.make_overlap_lazy,
-        both.make_overlap_extra,
+        states.make_overlap_extra_window,
     ],
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:

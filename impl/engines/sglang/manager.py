@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +92,16 @@ def pages(blocks: int, block_size: int, need_sort: bool = False) -> Any:
     if block_size == 1:
         return TokenToKVPoolAllocator(blocks, **made)
     return PagedTokenToKVPoolAllocator(blocks * block_size, block_size, **made)
+
+
+class Silent:
+    """Stand-in for objects that report to somebody or wait for a device. All its methods do nothing."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_args, **_options: None
 
 
 def memory(

@@ -128,16 +128,6 @@ COUNTERS = [
 REPORTS = {"current_scheduler_metrics_enabled": False, "enable_metrics": False, "is_stats_logging_rank": False}
 
 
-class Silent:
-    """Stand-in for objects that report to somebody or wait for a device. All its methods do nothing."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_args, **_options: None
-
-
 class ModelWorker:
     """Stands for the engine's. `items` are what the last batch asked of it, `marks` the requests of unknown tokens."""
 
@@ -220,12 +210,12 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
 
     def _wire_the_rest(self) -> None:
         """Stand-ins for other processes, other ranks, and the device's streams."""
-        silent = Silent()
+        silent = sglang.Silent()
         self.output_streamer = self.load_publisher = self.profiler_manager = self.kv_events_publisher = silent
-        self.metrics_reporter = Silent(num_generated_tokens=0, forward_ct_decode=0, **REPORTS)
+        self.metrics_reporter = sglang.Silent(num_generated_tokens=0, forward_ct_decode=0, **REPORTS)
         self.load_inquirer = SimpleNamespace(_get_num_pending_tokens=lambda chunk_deduct: 0, get_loads=None)
-        self.grammar_manager = Silent(grammar_queue=())
-        self.dllm_manager = Silent()
+        self.grammar_manager = sglang.Silent(grammar_queue=())
+        self.dllm_manager = sglang.Silent()
         self.dp_attn_adapter = SimpleNamespace(
             maybe_prepare_mlp_sync_batch=lambda batch, need_sync: batch,
             maybe_convert_decode_to_extend=lambda batch: batch,
@@ -233,7 +223,7 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
         self.ngram_embedding_manager = SimpleNamespace(prepare_for_forward=lambda batch, chunked_req: batch)
         self.forward_stream = self.schedule_stream = self.copy_stream = silent
         self.forward_stream_ctx = self.copy_stream_ctx = nullcontext()
-        self.device_module = SimpleNamespace(Event=Silent)
+        self.device_module = SimpleNamespace(Event=sglang.Silent)
         self.batch_record_buf = [None, None]
         self.return_health_check_ipcs: deque[Any] = deque()
         self._pause_intervals: deque[Any] = deque()

@@ -59,6 +59,7 @@ class Moving:
 class CopyEngine:
     """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
 
+    `has_own` says that a batch had loads of its own; `apart` are the kinds of transfers that nobody had to wait for.
     Methods raise Divergence if a law does not hold.
     """
 
@@ -76,6 +77,7 @@ class CopyEngine:
         self._batches: deque[tuple[list[str], set[Block], list[Hashable]]] = deque()
         self._own: list[Hashable] = []
         self.has_own = False
+        self.apart: set[str] = set()
         self.failed_unheard: list[Hashable] = []
         self.void_cells: set[Any] = set()
         self.moving: dict[Hashable, Moving] = {}
@@ -91,7 +93,10 @@ class CopyEngine:
         """The copy engine takes them in, in this order."""
         for transfer in transfers:
             self._wait_for(transfer.after, "after")
-            self._start(self._placed(transfer), live)
+            moving = self._placed(transfer)
+            self._start(moving, live)
+            if transfer.waited:
+                self._end_waited(moving)
 
     def wait(self, lost: int | None = None) -> None:
         """The worker waits for what the target names. By that the target hears nothing; its own loads end.
@@ -120,6 +125,14 @@ class CopyEngine:
             else:
                 self._land(moving, moving.readable)
         return own
+
+    def _end_waited(self, moving: Moving) -> None:
+        """The call that has submitted a transfer has waited for it: it has landed, and the target has heard."""
+        self._goals_met["waited"] += 1
+        self._goals_met[moving.transfer.kind] += 1
+        self._ended_loads += [moving] if moving.transfer.kind == "load" else []
+        self._land(moving, moving.readable)
+        del self.moving[moving.transfer.id]
 
     def _fail_own(self, moving: Moving, written: int) -> None:
         """A load that the batch waits for fails; the target hears of it when the batch is back."""
@@ -203,6 +216,8 @@ class CopyEngine:
             self._loaded[rid] = before.union(place.unit for place in moving.targets)
         several = len(transfer.pairs) > 1 or not busy.isdisjoint(transfer.rids)
         self._goals_met["load_blocks"] += transfer.kind == "load" and several
+        own = transfer.before and transfer.kind == "load"
+        self.apart.update(() if own or transfer.waited else (transfer.kind,))
         self.moving[transfer.id] = moving
         self._fresh_loads += [moving] if transfer.kind == "load" else []
 
