@@ -238,7 +238,7 @@ class NibbleKept(ZeroPointWriter):
         super()._put(place, bits | self._memory[place])
 
 
-@fault("write-hidden-clamped", law="scale_exact", seen=("mutant",))
+@fault("write-hidden-clamped", law="decoded_within_bound", seen=("mutant",))
 class HiddenZeroClamped(HiddenZeroWriter):
     """The range of a row of one sign lacks 0, so that the zero point that the scale hides is cut off at 0 or 15."""
 

@@ -20,11 +20,8 @@ FLOOR = 1e-5
 
 def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
     """The scale of a row: its largest element, or its range where there is a zero point, over that of the codes."""
-    if geometry.scale == "zero":
+    if geometry.scale in ("zero", "hidden"):
         return (max(numbers) - min(numbers)) / (MOST[geometry.kept] - LEAST[geometry.kept])
-    if geometry.scale == "hidden":
-        # Its zero point is one of the codes, so the range has 0 in it.
-        return (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
     return max(map(abs, numbers)) / MOST[geometry.kept]
 
 
@@ -32,10 +29,14 @@ def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -
     """Says what is wrong with the scale and the zero point of a row, if anything."""
     numbers = [decode(bits, geometry.given) for bits in row]
     found, _ = _stored(geometry, stored)
-    wanted = wanted_scale(geometry, numbers)
-    allowed = wanted * _relative(geometry) + SMALLEST[geometry.scale_dtype]
-    degenerate = geometry.scale in ("zero", "hidden") and wanted <= SMALLEST[geometry.scale_dtype]
-    if degenerate or abs(found - wanted) <= allowed or wanted <= found <= FLOOR:
+    wanted = most = wanted_scale(geometry, numbers)
+    if geometry.scale == "hidden":
+        # So that the zero point is one of the codes, the range may be wider.
+        most = (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
+    relative, smallest = _relative(geometry), SMALLEST[geometry.scale_dtype]
+    degenerate = geometry.scale in ("zero", "hidden") and wanted <= smallest
+    inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
+    if degenerate or inside or wanted <= found <= FLOOR:
         return None
     return f"is {found:g}, not {wanted:g}, for elements from {min(numbers):g} to {max(numbers):g}"
 
