@@ -240,7 +240,7 @@ class NibbleKept(ZeroPointWriter):
 
 @fault("write-hidden-clamped", law="decoded_within_bound", seen=("mutant",))
 class HiddenZeroClamped(HiddenZeroWriter):
-    """The range of a row of one sign lacks 0, so that the zero point that the scale hides is cut off at 0 or 15."""
+    """The zero point that the scale of a row hides is cut off at 0 or 15: its range lacks 0."""
 
     def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
         numbers = [decode(bits, self._geometry.given) for bits in row]

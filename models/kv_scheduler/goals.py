@@ -59,8 +59,8 @@ GOALS = (
 # What a goal depends on that only targets with tiers can reach.
 TIER_GOALS = frozenset(
     (
-        *("tiers", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail", "resets_in_flight"),
-        *("peer", "loses", "durable", "sends_preempted", "events_of_tiers", "groups_and_tiers"),
+        *("tiers", "apart", "stores_apart", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail"),
+        *("resets_in_flight", "peer", "loses", "durable", "sends_preempted", "events_of_tiers", "groups_and_tiers"),
     )
 )
 
