@@ -134,12 +134,16 @@ class LawScore:
 
 @dataclass
 class Score:
-    """The score. `whole`: of all faults and not only chosen ones, so that the median of the shortest traces counts."""
+    """The score. `whole`: of all faults and not only chosen ones. `thorough`: traces are as short as a check makes them.
+
+    Only of a score that is both the median of the shortest traces counts.
+    """
 
     faults: list[FaultScore] = field(default_factory=list)
     clean: list[Clean] = field(default_factory=list)
     seconds: float = 0.0
     whole: bool = True
+    thorough: bool = False
 
     @property
     def missed(self) -> list[FaultScore]:
@@ -164,7 +168,8 @@ class Score:
 
     @property
     def verdict(self) -> str:
-        wrong = self.missed or self.too_long or self.blind or (self.whole and self.median_length > MEDIAN_LENGTH)
+        short = not (self.whole and self.thorough) or self.median_length <= MEDIAN_LENGTH
+        wrong = self.missed or self.too_long or self.blind or not short
         return worst([VIOLATED if wrong else HOLDS, *(clean.verdict for clean in self.clean)])
 
     def laws(self) -> list[LawScore]:
@@ -212,7 +217,7 @@ def score(
     them out. `progress` hears (done, all).
     """
     started = time.perf_counter()
-    result = Score(whole=not faults)
+    result = Score(whole=not faults, thorough=thorough)
     known = {id_: contract for contract in contracts for id_ in known_faults(contract)}
     wanted = [id_ for id_ in known if not faults or id_ in faults]
     good = [(c, name) for c in contracts for name in known_good_targets(c)] if clean_times and not faults else []

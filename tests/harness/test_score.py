@@ -10,8 +10,11 @@ from click.testing import CliRunner
 
 from kvlockstep.commands.cli import cli
 from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import Trace
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.faulty.fault import Fault
+from kvlockstep.models.core.op import Op
+from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.score import FaultScore, Score, Sighting, score
 from kvlockstep.targets.registry import OWN_TARGETS, resolve
@@ -55,6 +58,14 @@ def test_a_fault_scores_alike_alone_and_among_others():
 
     alone, others = sightings("pool-keeps-one"), sightings("pool-keeps-one", "pool-occupy-toggles", "pool-alloc-held")
     assert others["pool-keeps-one"] == alone["pool-keeps-one"]
+
+
+def test_only_a_thorough_score_has_to_have_short_traces():
+    model = MODELS["slot_pool"]
+    trace = Trace("slot_pool", model.scopes[0], (Op("alloc"),) * 9, law="accounting")
+    sighting = Sighting("random", 0, "accounting", 9, 0.1)
+    found = FaultScore("x", "slot_pool", "accounting", [sighting], trace, tuple(law.id for law in model.laws))
+    assert [Score([found], thorough=thorough).verdict for thorough in (False, True)] == ["holds", "violated"]
 
 
 def test_a_false_alarm_fails_the_score(monkeypatch):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 from places import FAULT_TRACES
 
@@ -23,7 +25,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import StatePool
 from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates
-from kvlockstep.runs.score import LONGEST, laws_that_see
+from kvlockstep.runs.score import LONGEST, MEDIAN_LENGTH, laws_that_see
 from kvlockstep.targets import resolve
 
 # The target that is right where a fault is not one over the reference.
@@ -71,6 +73,11 @@ def test_shows_the_fault_and_the_reference_passes_it(fault, trace, target):
     assert again.law == trace.law
     assert len(trace.ops) <= LONGEST
     assert fault.law == again.law or fault.law in laws_that_see(target, trace)
+
+
+def test_half_of_the_traces_are_short():
+    traces = [load_trace(path, path.parent.name) for path in FAULT_TRACES.rglob("*.jsonl")]
+    assert median(len(trace.ops) for trace in traces) <= MEDIAN_LENGTH
 
 
 def test_every_trace_belongs_to_a_fault():
