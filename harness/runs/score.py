@@ -134,7 +134,7 @@ class LawScore:
 
 @dataclass
 class Score:
-    """The score. `whole`: of all faults and not only chosen ones. `thorough`: traces are as short as a check makes them.
+    """The score. `whole`: of all faults, not only chosen ones. `thorough`: traces are as short as a check makes them.
 
     Only of a score that is both the median of the shortest traces counts.
     """
