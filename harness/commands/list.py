@@ -37,7 +37,7 @@ def _described(contract: str, name: str, path: str) -> str:
     if name in built_in(contract):
         return path
     packages = [e.dist.name for e in entry_points(group=ENTRY_POINTS) if e.name == f"{contract}.{name}" and e.dist]
-    return f"{path} (registered by {packages[-1]})" if packages else path
+    return f"{path} (registered by {packages[0]})" if packages else path
 
 
 def ignored_entry_points() -> list[str]:

@@ -250,3 +250,19 @@ class HiddenZeroClamped(HiddenZeroWriter):
         zero = min(max(round(-low / scale), 0), 15)
         self._put_scale(self._geometry.scale_at(layer, plane, slot, head), scale, zero)
         return [encode(number / scale + zero, "uint4") for number in numbers]
+
+
+@fault("write-equal-whole", law="decoded_within_bound", seen=("mutant",))
+class EqualRowsWhole(ZeroPointWriter):
+    """A row of equal elements has the scale 1, so that it is decoded as a whole number."""
+
+    kept = "uint8"
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        numbers = [decode(bits, self._geometry.given) for bits in row]
+        if min(numbers) < max(numbers):
+            return super()._codes(layer, plane, slot, head, row)
+        place = self._geometry.scale_at(layer, plane, slot, head)
+        self._put_scale(place, 1.0)
+        self._put_scale(place + 1, 128.0)
+        return [encode(number + 128.0, "uint8") for number in numbers]

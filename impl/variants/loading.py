@@ -157,10 +157,22 @@ class LoadsAtLaunch(AnnouncesTiers, LoadsInStep):
         self._queued.append(self._submitted.pop())
 
 
+class LoadsWhileItAdmits(AnnouncesTiers, AnswersAtOnce):
+    """Loads inside `admit`, which returns when the load has ended; sends events of the pool and of the tier."""
+
+    fails = "stores"
+
+    def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
+        super()._load(rid, found, blocks)
+        self._submitted[-1] = self._submitted[-1]._replace(waited=True)
+        self._end_load(self._loads.pop(self._submitted[-1].id), True)
+
+
 LOADING_VARIANTS: dict[str, Any] = {
     "hears-at-once": HearsAtOnce,
     "loads-in-step": LoadsInStep,
     "loads-at-launch": LoadsAtLaunch,
+    "loads-while-it-admits": LoadsWhileItAdmits,
     "writes-back": WritesBack,
     "waits-inside": WaitsInside,
     "drops-stores": DropsEveryThirdStore,

@@ -88,7 +88,7 @@ class LoadingOperations(OneTable, EndsTransfers):
             # A hit that was loaded for it stands in blocks that were free.
             self.first_hit = None
         if self.listening is not None:
-            self.listening.launched(self.scheduled, transfers.loading())
+            self.listening.launched(self.scheduled, transfers.loading() | transfers.loaded_inside)
         transfers.wait()
         for name in self.scheduled:
             request = self.live[name]
@@ -114,7 +114,8 @@ class LoadingOperations(OneTable, EndsTransfers):
 
     def loads_for(self, name: str) -> bool:
         """Returns whether something is being loaded for a request."""
-        return self.transfers is not None and name in self.transfers.loading()
+        transfers = self.transfers
+        return transfers is not None and name in transfers.loading() | transfers.loaded_inside
 
     def settle_behind(self) -> None:
         # Within a step nobody asks for tables (rule 3).

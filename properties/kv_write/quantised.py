@@ -33,7 +33,7 @@ def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -
     if geometry.scale == "hidden":
         # So that the zero point is one of the codes, the range may be wider.
         most = (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
-    relative, smallest = _relative(geometry), SMALLEST[geometry.scale_dtype]
+    relative, smallest = _relative(geometry), _smallest(geometry)
     degenerate = geometry.scale in ("zero", "hidden") and wanted <= smallest
     inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
     if degenerate or inside or wanted <= found <= FLOOR:
@@ -84,6 +84,11 @@ def _stored(geometry: Geometry, stored: Sequence[int]) -> tuple[float, float]:
     return numbers[0], numbers[1] if geometry.scale == "zero" else 0.0
 
 
+def _smallest(geometry: Geometry) -> float:
+    """What a scale of nearly 0 may be off by."""
+    return (16 if geometry.scale == "hidden" else 1) * SMALLEST[geometry.scale_dtype]
+
+
 def _cut(geometry: Geometry) -> float:
     """What a scale may lose to the zero point in its lowest four bits, relative to it."""
     return 16 * UNIT[geometry.scale_dtype] if geometry.scale == "hidden" else 0.0
@@ -107,8 +112,12 @@ def _bound(
     geometry: Geometry, traits: WriteTraits, number: float, numbers: Sequence[float], scale: float, zero: float
 ) -> float:
     """Half a step, or a whole one if codes or zero points are rounded by more, and what the rounding of both adds."""
-    wanted = scale if geometry.scale == "tensor" else max(wanted_scale(geometry, numbers), scale)
-    rounded = (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wanted + SMALLEST[geometry.scale_dtype])
+    wanted = scale
+    if geometry.scale != "tensor":
+        # A row of equal elements may have any scale, but none excuses what is further off than its own size allows.
+        own = max(FLOOR, max(map(abs, numbers)) / MOST[geometry.kept])
+        wanted = max(wanted_scale(geometry, numbers), min(scale, own))
+    rounded = (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wanted + _smallest(geometry))
     if geometry.kept == "float8_e4m3fn":
         return max(abs(number) * 2.0**-4, wanted * 2.0**-10) * (1 + 1e-3) + rounded
     given = QUOTIENT[geometry.given] * (abs(number) + abs(zero) * wanted)

@@ -235,7 +235,9 @@ class SchedulerTraits:
         "hit of all groups in the pool ends.",
     )
     states_in_place: bool = trait(
-        False, "A request keeps one block for its state. What it hits, and what it publishes, are other blocks."
+        False,
+        "A request keeps one block for its state. What it hits is copied there first, and what it publishes is copied "
+        "from there or saved beside it.",
     )
     frees_window: bool = trait(
         False, "Blocks that no window reaches any more are free when no batch of the request is in flight."

@@ -60,6 +60,7 @@ class CopyEngine:
     """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
 
     `has_own` says that a batch had loads of its own; `apart` are the kinds of transfers that nobody had to wait for.
+    `loaded_inside` are the requests that calls have loaded for, and have waited, since the last batch.
     Methods raise Divergence if a law does not hold.
     """
 
@@ -78,6 +79,7 @@ class CopyEngine:
         self._own: list[Hashable] = []
         self.has_own = False
         self.apart: set[str] = set()
+        self.loaded_inside: set[str] = set()
         self.failed_unheard: list[Hashable] = []
         self.void_cells: set[Any] = set()
         self.moving: dict[Hashable, Moving] = {}
@@ -128,6 +130,10 @@ class CopyEngine:
 
     def _end_waited(self, moving: Moving) -> None:
         """The call that has submitted a transfer has waited for it: it has landed, and the target has heard."""
+        if moving.readable < len(moving.targets):
+            raise Divergence(ERROR_CONTRACT.id, f"{moving} is waited for, of a tier that has lost what it reads")
+        if moving.transfer.kind == "load":
+            self.loaded_inside.update(moving.transfer.rids)
         self._goals_met["waited"] += 1
         self._goals_met[moving.transfer.kind] += 1
         self._ended_loads += [moving] if moving.transfer.kind == "load" else []

@@ -43,6 +43,7 @@ class Transfers(CopyEngine):
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self._traits.in_steps
+        self.loaded_inside.clear()
         self.delivery.step()
         for moving in self.moving.values():
             moving.batches += 1
