@@ -34,9 +34,8 @@ def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -
         # So that the zero point is one of the codes, the range may be wider.
         most = (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
     relative, smallest = _relative(geometry), _smallest(geometry)
-    degenerate = geometry.scale in ("zero", "hidden") and wanted <= smallest
     inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
-    if degenerate or inside or wanted <= found <= FLOOR:
+    if inside or _takes_any_scale(geometry, numbers) or wanted <= found <= FLOOR:
         return None
     return f"is {found:g}, not {wanted:g}, for elements from {min(numbers):g} to {max(numbers):g}"
 
@@ -84,6 +83,11 @@ def _stored(geometry: Geometry, stored: Sequence[int]) -> tuple[float, float]:
     return numbers[0], numbers[1] if geometry.scale == "zero" else 0.0
 
 
+def _takes_any_scale(geometry: Geometry, numbers: Sequence[float]) -> bool:
+    """Tells whether a row has no range to take a scale from: its elements are equal, and there is a zero point."""
+    return geometry.scale in ("zero", "hidden") and wanted_scale(geometry, numbers) <= _smallest(geometry)
+
+
 def _smallest(geometry: Geometry) -> float:
     """What a scale of nearly 0 may be off by."""
     return (16 if geometry.scale == "hidden" else 1) * SMALLEST[geometry.scale_dtype]
@@ -114,9 +118,10 @@ def _bound(
     """Half a step, or a whole one if codes or zero points are rounded by more, and what the rounding of both adds."""
     wanted = scale
     if geometry.scale != "tensor":
-        # A row of equal elements may have any scale, but none excuses what is further off than its own size allows.
-        own = max(FLOOR, max(map(abs, numbers)) / MOST[geometry.kept])
-        wanted = max(wanted_scale(geometry, numbers), min(scale, own))
+        wanted = max(wanted_scale(geometry, numbers), scale)
+        if _takes_any_scale(geometry, numbers):
+            # None excuses what is further off than the elements' own size allows.
+            wanted = min(wanted, max(FLOOR, max(map(abs, numbers)) / MOST[geometry.kept]))
     rounded = (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wanted + _smallest(geometry))
     if geometry.kept == "float8_e4m3fn":
         return max(abs(number) * 2.0**-4, wanted * 2.0**-10) * (1 + 1e-3) + rounded
