@@ -104,6 +104,20 @@ class Silent:
         return lambda *_args, **_options: None
 
 
+def tree_over(rows: Any, allocator: Any, block_size: int, core: str | None, *more: Any, **options: Any) -> Any:
+    """The tree over rows and an allocator, of full attention and `more` components; a `RadixCache` without a core."""
+    params = CacheInitParams(
+        disable=False,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=block_size,
+        tree_components=(ComponentType.FULL, *more),
+        tree_core_backend=core,
+        **options,
+    )
+    return RadixCache(params) if core is None else UnifiedRadixCache(params)
+
+
 def memory(
     blocks: int, block_size: int, core: str | None, requests: int, need_sort: bool = False, **options: Any
 ) -> tuple[Any, Any, Any]:
@@ -111,16 +125,7 @@ def memory(
     total = blocks * block_size
     rows = ReqToTokenPool(requests, total + block_size, "cpu", enable_memory_saver=False)
     allocator = pages(blocks, block_size, need_sort)
-    params = CacheInitParams(
-        disable=False,
-        req_to_token_pool=rows,
-        token_to_kv_pool_allocator=allocator,
-        page_size=block_size,
-        tree_components=(ComponentType.FULL,),
-        tree_core_backend=core,
-        **options,
-    )
-    return rows, allocator, RadixCache(params) if core is None else UnifiedRadixCache(params)
+    return rows, allocator, tree_over(rows, allocator, block_size, core, **options)
 
 
 class SGLangKVManager:

@@ -109,17 +109,8 @@ def memory(
     rows: Rows, allocator: Any, block_size: int, core: str | None, *more: Any, **options: Any
 ) -> tuple[Rows, Any, Any]:
     """The rows, an allocator, and the tree over both, with `more` components."""
-    params = sglang.CacheInitParams(
-        disable=False,
-        req_to_token_pool=rows,
-        token_to_kv_pool_allocator=allocator,
-        page_size=block_size,
-        enable_mamba_extra_buffer=rows.enable_mamba_extra_buffer,
-        tree_components=(sglang.ComponentType.FULL, *more, STATE),
-        tree_core_backend=core,
-        **options,
-    )
-    return rows, allocator, sglang.UnifiedRadixCache(params)
+    options["enable_mamba_extra_buffer"] = rows.enable_mamba_extra_buffer
+    return rows, allocator, sglang.tree_over(rows, allocator, block_size, core, *more, STATE, **options)
 
 
 class StatePools:

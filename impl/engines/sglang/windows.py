@@ -62,18 +62,9 @@ def memory(
     """The rows of `requests` requests, an allocator of both `pools` of pages, and the tree over both."""
     rows = sglang.ReqToTokenPool(requests, (pools[FULL] + 1) * block_size, "cpu", enable_memory_saver=False)
     allocator = pages(pools, block_size, need_sort)
-    params = sglang.CacheInitParams(
-        disable=False,
-        req_to_token_pool=rows,
-        token_to_kv_pool_allocator=allocator,
-        page_size=block_size,
-        tree_components=(sglang.ComponentType.FULL, sglang.ComponentType.SWA),
-        tree_core_backend=core,
-        # The engine does not count the token itself.
-        sliding_window_size=reach - 1,
-        **options,
-    )
-    return rows, allocator, sglang.UnifiedRadixCache(params)
+    # The engine does not count the token itself.
+    options["sliding_window_size"] = reach - 1
+    return rows, allocator, sglang.tree_over(rows, allocator, block_size, core, sglang.ComponentType.SWA, **options)
 
 
 def pages_of_window(window: int, interval: int, block_size: int, chunks: int) -> int:
