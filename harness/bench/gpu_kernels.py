@@ -47,11 +47,13 @@ FAR_ELEMENTS = (1 << 31) + (1 << 20)
 FAR_BYTES = 18 << 30
 # Each takes up to a quarter of a card's memory.
 FAR_WORKERS = 3
+# Contract, target, factory, and whether it can be made far.
+Suite = tuple[str, str, str, bool]
 HEADINGS = ("contract", "kernel", "engine", "cases", "far cases", "verdict")
 
 
-def suites(named: Sequence[str] = ()) -> Iterator[tuple[str, str, str, bool]]:
-    """Contract, target, factory, and whether it can be made far; of those that are named, if any are."""
+def suites(named: Sequence[str] = ()) -> Iterator[Suite]:
+    """The suites, contract after contract; of those that are named, if any are."""
     for contract in CONTRACTS:
         for name, path in {**OURS[contract], **ENGINE_TARGETS[contract]}.items():
             if named and not {contract, name} & {*named}:
@@ -101,34 +103,49 @@ def in_process(contract: str, path: str, seconds: float, seed: int, far: bool) -
         return {"verdict": "crashed", "cases": 0, "why": (done.stderr.strip() or "no output").rpartition("\n")[2]}
 
 
+def played(rows: Sequence[Suite], seconds: float, seed: int, far: bool, workers: int) -> list[dict[str, Any] | None]:
+    """What came of suites that are played side by side; None for one that cannot be made far, if all are to be."""
+
+    def one(row: Suite) -> dict[str, Any] | None:
+        contract, _, path, can_be_far = row
+        return in_process(contract, path, seconds, seed, far) if can_be_far or not far else None
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, rows))
+
+
 def table(named: Sequence[str], seconds: float, far_seconds: float, workers: int = 14, seed: int = 1) -> Iterator[str]:
     """The table of kernels, contract by contract as they are through, and below it what was violated."""
     known = {(d.contract, d.target, d.law): d.id for d in known_divergences()}
     yield from table_head(*HEADINGS)
-    notes = []
+    notes: list[str] = []
     for _, of_contract in itertools.groupby(suites(named), key=lambda row: row[0]):
         rows = list(of_contract)
-        with ThreadPoolExecutor(workers) as pool:
-            near = list(pool.map(lambda row: in_process(row[0], row[2], seconds, seed, False), rows))
-        with ThreadPoolExecutor(FAR_WORKERS) as pool:
-            far = list(
-                pool.map(lambda row: in_process(row[0], row[2], far_seconds, seed, True) if row[3] else None, rows)
-            )
-        for (contract, name, path, _), near_found, far_found in zip(rows, near, far, strict=True):
-            engine = path.split(".")[3] if ".engines." in path else "kvlockstep"
-            verdicts = []
-            for kind, found in (("", near_found), ("far: ", far_found)):
-                if found is None or found["verdict"] == "holds":
-                    continue
-                same = known.get((contract, name if found is near_found else f"{name}-far", found.get("law", "")))
-                verdicts.append(f"{kind}known: {same}" if same else f"{kind}{found['verdict']}")
-                notes.append(f"- {contract} on {name}, {kind}{found['why']}")
-            far_cases = "" if far_found is None else f"{far_found['cases']:,}"
-            cells = (contract, name, engine, f"{near_found['cases']:,}", far_cases, "; ".join(verdicts) or "holds")
-            yield table_row(*cells)
+        near = played(rows, seconds, seed, False, workers)
+        # Behind the near ones: each takes up to a quarter of a card's memory.
+        far = played(rows, far_seconds, seed, True, FAR_WORKERS)
+        for row, *found in zip(rows, near, far, strict=True):
+            yield _row(row, found, known, notes)
     if notes:
         yield ""
         yield from notes
+
+
+def _row(
+    row: Suite, found: Sequence[dict[str, Any] | None], known: dict[tuple[str, str, str], str], notes: list[str]
+) -> str:
+    """The row of a suite by what was `found` near and far; `notes` gets what does not hold."""
+    contract, name, path, _ = row
+    verdicts, cases = [], []
+    for kind, ending, one in zip(("", "far: "), ("", "-far"), found, strict=True):
+        cases.append("" if one is None else f"{one['cases']:,}")
+        if one is None or one["verdict"] == "holds":
+            continue
+        same = known.get((contract, f"{name}{ending}", one.get("law", "")))
+        verdicts.append(f"{kind}known: {same}" if same else f"{kind}{one['verdict']}")
+        notes.append(f"- {contract} on {name}, {kind}{one['why']}")
+    engine = path.split(".")[3] if ".engines." in path else "kvlockstep"
+    return table_row(contract, name, engine, *cases, "; ".join(verdicts) or "holds")
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from kvlockstep.core.notes import EpisodeNotes, noting
 from kvlockstep.core.parent import RUNNING, NotedRun, doing, noting_for_parent
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers import Run, driver_named
+from kvlockstep.drivers import Driver, Run, driver_named
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.explore import Explore
 from kvlockstep.models.core.model import Model, Scope
@@ -24,7 +24,7 @@ Steps = Callable[[int], None]
 
 
 def drive(
-    name: str,
+    driver: str | Driver,
     target: Target,
     budget: Profile,
     seed: int,
@@ -32,7 +32,7 @@ def drive(
     notes: EpisodeNotes | None = None,
     samples: bool = True,
 ) -> Outcome:
-    """One driver on one target in this process; the failure is not shrunk.
+    """One driver, or that of this name, on one target in this process; the failure is not shrunk.
 
     Each operation is noted in `notes` before it is tried. Without `samples` no steps in new states are counted. Raises
     UsageError for an unknown driver.
@@ -41,7 +41,8 @@ def drive(
     if notes is not None:
         model_type = noting(model_type, notes)
     with Watchdog(budget.step_seconds).watching() as watchdog:
-        return driver_named(name).run(Run(model_type, target.factory, budget, watchdog, seed, progress, samples))
+        one = driver_named(driver) if isinstance(driver, str) else driver
+        return one.run(Run(model_type, target.factory, budget, watchdog, seed, progress, samples))
 
 
 def drive_apart(

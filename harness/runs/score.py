@@ -21,7 +21,6 @@ from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, missed_goals, not_evaluated, run_ops
 from kvlockstep.drivers.random_walk import RandomWalk
-from kvlockstep.drivers.run import Run
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE, Law
 from kvlockstep.properties.overlaps import shadow_of
@@ -321,8 +320,7 @@ def _run_clean(contract: str, name: str, profile: Profile, steps: int, seed: int
 
     driver = RandomWalk(enough=lambda outcome: outcome.steps >= steps and not missed_by(outcome))
     budget = replace(profile, random_steps=max(steps, profile.random_steps))
-    with Watchdog(profile.step_seconds).watching() as watchdog:
-        outcome = driver.run(Run(model_type, target.factory, budget, watchdog, seed, samples=False))
+    outcome = drive(driver, target, budget, seed, samples=False)
     missed = missed_by(outcome)
     verdict = VIOLATED if outcome.failure is not None else INCONCLUSIVE if missed else HOLDS
     law = outcome.failure.law if outcome.failure is not None else None
