@@ -72,9 +72,9 @@ class _Verbs(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        verbs = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
-        found = [CompletionItem(verb, help=summary) for verb, summary in verbs.items() if verb.startswith(incomplete)]
         # A group would import every verb for its summary.
+        known = [pair for verbs in GROUPS.values() for pair in verbs.items()]
+        found = [CompletionItem(verb, help=summary) for verb, summary in known if verb.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(

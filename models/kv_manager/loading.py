@@ -84,11 +84,12 @@ class LoadingOperations(OneTable, EndsTransfers):
         answered(self.adapter.launch)
         self.follow_transfers()
         # What is loaded for a request of this step may have been submitted by its admission, or by now.
-        if self.first_hit is not None and self.loads_for(self.first_hit.name):
+        loaded = transfers.loading() | transfers.loaded_inside
+        if self.first_hit is not None and self.first_hit.name in loaded:
             # A hit that was loaded for it stands in blocks that were free.
             self.first_hit = None
         if self.listening is not None:
-            self.listening.launched(self.scheduled, transfers.loading() | transfers.loaded_inside)
+            self.listening.launched(self.scheduled, loaded)
         transfers.wait()
         for name in self.scheduled:
             request = self.live[name]
@@ -111,11 +112,6 @@ class LoadingOperations(OneTable, EndsTransfers):
         if self.transfers is not None:
             self.transfers.gone(name, goal if request else None)
         return request or self.live.pop(name)
-
-    def loads_for(self, name: str) -> bool:
-        """Returns whether something is being loaded for a request."""
-        transfers = self.transfers
-        return transfers is not None and name in transfers.loading() | transfers.loaded_inside
 
     def settle_behind(self) -> None:
         # Within a step nobody asks for tables (rule 3).

@@ -14,13 +14,15 @@ from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
 QUOTIENT = {"float32": 4e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 UNIT = {"float32": 2.0**-22, "float16": 2.0**-10}
 SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24}
+# The scales that come with a zero point, beside it or in it.
+WITH_ZERO_POINT = ("zero", "hidden")
 # Kernels may have a floor for scales, so that none is 0. No row of an attention layer is as small as this.
 FLOOR = 1e-5
 
 
 def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
     """The scale of a row: its largest element, or its range where there is a zero point, over that of the codes."""
-    if geometry.scale in ("zero", "hidden"):
+    if geometry.scale in WITH_ZERO_POINT:
         return (max(numbers) - min(numbers)) / (MOST[geometry.kept] - LEAST[geometry.kept])
     return max(map(abs, numbers)) / MOST[geometry.kept]
 
@@ -85,7 +87,7 @@ def _stored(geometry: Geometry, stored: Sequence[int]) -> tuple[float, float]:
 
 def _takes_any_scale(geometry: Geometry, numbers: Sequence[float]) -> bool:
     """Tells whether a row has no range to take a scale from: its elements are equal, and there is a zero point."""
-    return geometry.scale in ("zero", "hidden") and wanted_scale(geometry, numbers) <= _smallest(geometry)
+    return geometry.scale in WITH_ZERO_POINT and wanted_scale(geometry, numbers) <= _smallest(geometry)
 
 
 def _smallest(geometry: Geometry) -> float:
@@ -100,7 +102,7 @@ def _cut(geometry: Geometry) -> float:
 
 def _relative(geometry: Geometry) -> float:
     """The relative error of a scale: its own rounding, and that of the difference in the dtype that is given."""
-    two_ends = geometry.scale in ("zero", "hidden")
+    two_ends = geometry.scale in WITH_ZERO_POINT
     return UNIT[geometry.scale_dtype] + _cut(geometry) + (QUOTIENT[geometry.given] if two_ends else 0.0)
 
 

@@ -44,7 +44,8 @@ class Geometry(NamedTuple):
     def check(self) -> None:
         """Raises InvalidArgument for a size below 1, an unknown layout or dtype, or dims that do not fit the layout."""
         sizes = (self.blocks, self.block_size, self.layers, self.heads, self.key_dim, self.value_dim, self.pack)
-        named = self.layout in LAYOUTS and self.scale in SCALES and {self.given, self.kept} <= ELEMENT_BYTES.keys()
+        named = self.layout in LAYOUTS and self.scale in SCALES and self.nibbles in NIBBLES
+        named = named and {self.given, self.kept} <= ELEMENT_BYTES.keys()
         fits = self.stored(0) % self.pack == 0 and (self.layout != "paired" or self.key_dim == self.value_dim)
         fits = fits and (self.kept != "uint4" or self.key_dim % 2 == self.value_dim % 2 == 0)
         if min(sizes) < 1 or min(self.key_gap, self.value_gap) < 0 or not named or not fits:

@@ -10,7 +10,7 @@ from kvlockstep.models.kv_manager.groups import goals, reading, refusals
 from kvlockstep.models.kv_manager.groups.answers import ManagerQuestions
 from kvlockstep.models.kv_manager.groups.settling import settle
 from kvlockstep.models.kv_manager.judge import ManagerJudge
-from kvlockstep.models.requests.adapter import as_state, not_checked
+from kvlockstep.models.requests.adapter import as_state
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import copies_text
@@ -18,10 +18,9 @@ from kvlockstep.models.requests.groups.memory import GroupMemory, memory_of
 from kvlockstep.models.requests.groups.occupied import occupancy
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
-from kvlockstep.models.requests.groups.session import of_pool
+from kvlockstep.models.requests.groups.session import lacking, of_pool
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
-from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
 from kvlockstep.properties.law import ERROR_CONTRACT, Law
 from kvlockstep.reference.kv_manager.groups.contract import Admitted
 
@@ -147,19 +146,7 @@ class GroupedJudge(ManagerJudge):
         )
 
     def lacking(self) -> dict[str, str]:
-        found = not_checked(laws.LAWS, self.traits, self.groups.shows_free)
-        if self.traits.event_listener:
-            found[laws.event_consistency.id] = "the events of groups are not looked at"
-        if not self.groups.shows_free:
-            found[laws.eviction_safety.id] = "free_slots returns None"
-        kinds = {group.kind for group in self.groups.groups}
-        if "state" not in kinds:
-            found[state_soundness.id] = "no group is a state"
-        if not kinds & {"window", "chunked"}:
-            found[window_freed.id] = "no group is a window"
-        if len(self.groups.groups) == len(self.groups.pools):
-            found[one_group.id] = "no two groups share a pool"
-        return found
+        return lacking(laws, self)
 
     def unreachable(self) -> set[str]:
         return goals.unreachable(self)

@@ -21,12 +21,12 @@ from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
-from kvlockstep.models.requests.adapter import as_state, not_checked
+from kvlockstep.models.requests.adapter import as_state
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy, read, read_state, save, write
-from kvlockstep.models.requests.groups.session import of_pool
+from kvlockstep.models.requests.groups.session import lacking, of_pool
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
@@ -195,19 +195,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         return self.kv.contents()
 
     def lacking(self) -> dict[str, str]:
-        found = not_checked(laws.LAWS, self.traits, self.groups.shows_free)
-        if self.traits.event_listener:
-            found[laws.event_consistency.id] = "the events of groups are not looked at"
-        if not self.groups.shows_free:
-            found[laws.eviction_safety.id] = "free_slots returns None"
-        kinds = {group.kind for group in self.groups.groups}
-        if "state" not in kinds:
-            found[laws.state_soundness.id] = "no group is a state"
-        if not kinds & {"window", "chunked"}:
-            found[laws.window_freed.id] = "no group is a window"
-        if len(self.groups.groups) == len(self.groups.pools):
-            found[laws.one_group.id] = "no two groups share a pool"
-        return found
+        return lacking(laws, self)
 
     def unreachable(self) -> set[str]:
         return goals.unreachable(self)

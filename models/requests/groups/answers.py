@@ -35,7 +35,7 @@ class GroupQuestions:
         self._adapter = adapter
         self._several = traits.pools is not None
 
-    def of_pool(self, name: str) -> tuple[str, ...]:
+    def _arguments(self, name: str) -> tuple[str, ...]:
         """The arguments of a question about a pool: its name if there are several."""
         return (name,) if self._several else ()
 
@@ -44,13 +44,13 @@ class GroupQuestions:
 
     def counts(self, method: Callable[..., Any]) -> dict[str, int]:
         """What a method says of each pool, which must be a number."""
-        return {name: number(method, *self.of_pool(name)) for name in self.pools}
+        return {name: number(method, *self._arguments(name)) for name in self.pools}
 
     def free(self) -> dict[str, list[int]]:
         """The free blocks of each pool, as far as the target says."""
         found: dict[str, list[int]] = {}
         for name in self.pools if self.shows_free else ():
-            blocks = numbers(self._adapter.free_slots, *self.of_pool(name))
+            blocks = numbers(self._adapter.free_slots, *self._arguments(name))
             self.shows_free = self.shows_free and blocks is not None
             found[name] = sorted(blocks or [])
         return found

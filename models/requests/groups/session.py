@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from kvlockstep.models.requests.adapter import not_checked
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import GroupQuestions
 from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
 from kvlockstep.properties.law import Law
 
 
@@ -38,3 +40,21 @@ def named(session: GroupSession, g: int) -> str:
 def of_pool(session: GroupSession, pool: str) -> str | None:
     """What a message on a pool begins with: nothing if there is only one."""
     return f"pool {pool}:" if len(session.groups.pools) > 1 else None
+
+
+def lacking(laws: Any, session: GroupSession) -> dict[str, str]:
+    """Which of a contract's `laws`, the module that declares them, are not checked, each with the reason."""
+    groups = session.groups
+    found = not_checked(laws.LAWS, session.traits, groups.shows_free)
+    if session.traits.event_listener:
+        found[laws.event_consistency.id] = "the events of groups are not looked at"
+    if not groups.shows_free:
+        found[laws.eviction_safety.id] = "free_slots returns None"
+    kinds = {group.kind for group in groups.groups}
+    if "state" not in kinds:
+        found[state_soundness.id] = "no group is a state"
+    if not kinds & {"window", "chunked"}:
+        found[window_freed.id] = "no group is a window"
+    if len(groups.groups) == len(groups.pools):
+        found[one_group.id] = "no two groups share a pool"
+    return found
