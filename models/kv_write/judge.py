@@ -18,6 +18,7 @@ from kvlockstep.properties.kv_write.laws import Buffers, Write, place_name
 from kvlockstep.properties.kv_write.rows import Row, both_signs, row_of
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
+from kvlockstep.reference.kv_write.latent import PowerScaleWriter
 from kvlockstep.reference.kv_write.layout import layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, FLOATS
 from kvlockstep.reference.kv_write.writer import (
@@ -28,7 +29,7 @@ from kvlockstep.reference.kv_write.writer import (
     ZeroPointWriter,
 )
 
-TWINS = {
+TWINS: dict[str, type[KVWriter]] = {
     "none": KVWriter,
     "row": QuantisedWriter,
     "zero": ZeroPointWriter,
@@ -53,7 +54,7 @@ class WriteJudge:
         self.geometry = geometry_of(scope, self.traits)
         self.checks = checks
         self.goals_met: Counter[str] = Counter()
-        self._twin = TWINS[self.geometry.scale]()
+        self._twin = PowerScaleWriter() if self.traits.power_scales else TWINS[self.geometry.scale]()
         self._wrong: tuple[str, ...] = ()
         self._written: set[tuple[int, int]] = set()
         memory = _unwritten(layout_of(self.geometry).places * ELEMENT_BYTES[self.geometry.kept])
@@ -121,8 +122,9 @@ class WriteJudge:
         check = self.checks.check
         check(laws.padding, write)
         check(laws.write_isolation, write)
-        if self.geometry.scale == "none":
+        if self.geometry.scale == "none" or self.geometry.raw_values:
             check(laws.content_equality, write)
+        if self.geometry.scale == "none":
             if self.traits.repeats:
                 check(laws.repeats, write)
             return
@@ -159,7 +161,8 @@ class WriteJudge:
     def _unwritten_scales(self) -> bytes:
         geometry = self.geometry
         if geometry.scale == "tensor":
-            numbers = [TENSOR_SCALES[place % 2] for place in range(geometry.scale_places)]
+            pair = (1.0, 1.0) if self.traits.unit_scale else TENSOR_SCALES
+            numbers = [pair[place % 2] for place in range(geometry.scale_places)]
             return b"".join(struct.pack(FLOATS[geometry.scale_dtype], number) for number in numbers)
         if not geometry.scale_numbers:
             return b""

@@ -96,7 +96,7 @@ class KVWriteModel(Model[KVWriteScope]):
             missing |= dict.fromkeys(QUANTISED, "the target quantises nothing")
         else:
             quantised = "the target quantises, so codes and decoded_within_bound are checked instead"
-            missing |= dict.fromkeys(("content_equality", "repeats"), quantised)
+            missing |= dict.fromkeys(("repeats",) if traits.raw_values else ("content_equality", "repeats"), quantised)
             if traits.scale == "tensor":
                 missing["scale_exact"] = "the caller sets the scales"
         if not traits.pads:

@@ -59,7 +59,7 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
     rest, given = divmod(rest, len(dtypes))
     kept = codes[rest % len(codes)]
     # The elements of a row of one are all equal, and have one sign.
-    least = 1 if traits.scale == "none" or (traits.narrow_rows and traits.one_signed) else 2
+    least = traits.least_dim if traits.scale == "none" or (traits.narrow_rows and traits.one_signed) else max(2, traits.least_dim)
     dims = [max(least, _power(dim) if traits.power_of_two else dim) for dim in (scope.key_dim, scope.value_dim)]
     share = 2 if kept == "uint4" else 1
     dims = [dim + dim % share for dim in dims]
@@ -79,8 +79,9 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
         value_gap=scope.value_gap if traits.own_strides else scope.key_gap,
         pack=2 if layouts[layout] == "packed" and dims[0] % (2 * share) == 0 else 1,
         scale=traits.scale,
-        scale_dtype=traits.scale_dtype,
+        scale_dtype=dtypes[given] if traits.scale_dtype == "given" else traits.scale_dtype,
         nibbles=traits.nibbles,
+        raw_values=traits.raw_values,
     )
 
 

@@ -12,7 +12,7 @@ from kvlockstep.properties.kv_write.rows import Row
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
 from kvlockstep.reference.kv_write.layout import Geometry, layout_of, places_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, unpacked
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, of_bytes, unpacked
 
 PLANES = "KV"
 
@@ -51,6 +51,12 @@ class Write(NamedTuple):
             for head in range(self.geometry.heads if slot not in twice else 0):
                 yield plane, slot, head, row[head * dim : (head + 1) * dim]
 
+    def codes(self) -> Iterator[tuple[int, int, int, Row]]:
+        """As `heads`, those of them that are kept as codes."""
+        for found in self.heads():
+            if self.geometry.quantises(found[0]):
+                yield found
+
     def repeated(self) -> set[int]:
         """The slots that come more than once."""
         return {slot for slot, n in Counter(self.slots).items() if n > 1 and slot != PAD_SLOT}
@@ -63,6 +69,8 @@ class Write(NamedTuple):
         """The patterns of a row of a head after the write."""
         width, memory = ELEMENT_BYTES[self.geometry.kept], self.after.memory
         found = [int.from_bytes(memory[p * width : (p + 1) * width], "little") for p in self.places(plane, slot, head)]
+        if self.geometry.scale != "none" and not self.geometry.quantises(plane):
+            return of_bytes(found, self.geometry.given)
         return unpacked(found, self.geometry.nibbles) if self.geometry.kept == "uint4" else found
 
     def scale(self, plane: int, slot: int, head: int, number: int = 0) -> int:
@@ -122,14 +130,14 @@ def first_wrong(write: Write) -> int | None:
     geometry = write.geometry
     for plane, slot, head, row in write.heads():
         kept, places = write.kept(plane, slot, head), write.places(plane, slot, head)
-        if geometry.scale == "none":
-            wrong = [place for place, a, b in zip(places, kept, row, strict=True) if a != b]
+        if not geometry.quantises(plane):
+            wrong = [i for i, (a, b) in enumerate(zip(kept, row, strict=True)) if a != b]
             if wrong:
-                return wrong[0]
+                return places[wrong[0] * (len(places) // len(row))]
             continue
         stored = write.scale_bits(plane, slot, head)
         if (
-            (geometry.scale_numbers and scale_error(geometry, row, stored))
+            (geometry.scale_numbers and scale_error(geometry, write.traits, row, stored))
             or code_error(geometry, write.traits, row, kept, stored)
             or decoded_error(geometry, write.traits, row, kept, stored)
         ):
@@ -146,7 +154,7 @@ def stray_scales(write: Write) -> list[int]:
     named = {
         write.geometry.scale_at(write.layer, plane, slot, head) + n
         for plane, slot, _ in write.rows()
-        for head in range(write.geometry.heads)
+        for head in range(write.geometry.heads if write.geometry.quantises(plane) else 0)
         for n in range(numbers)
     }
     changed = {i // width for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b}
@@ -186,9 +194,9 @@ def write_isolation(write: Write) -> str | None:
 @law("kv_write", answers=("FastDeploy#5544", "flashinfer#527"))
 def content_equality(write: Write) -> str | None:
     """Where nothing is quantised, a slot holds the row that was written to it, bit for bit."""
-    if write.geometry.scale != "none":
-        return None
     for plane, slot, head, row in write.heads():
+        if write.geometry.quantises(plane):
+            continue
         kept = write.kept(plane, slot, head)
         if kept != row:
             return f"{_of(plane, slot, head)} holds {_hex(kept)}, not {_hex(row)}"
@@ -212,8 +220,8 @@ def repeats(write: Write) -> str | None:
 @law("kv_write", answers=("TensorRT-LLM#2699",))
 def scale_exact(write: Write) -> str | None:
     """The scale of a row is that of its own elements, within the rounding of its dtype."""
-    for plane, slot, head, row in write.heads() if write.geometry.scale_numbers else ():
-        wrong = scale_error(write.geometry, row, write.scale_bits(plane, slot, head))
+    for plane, slot, head, row in write.codes() if write.geometry.scale_numbers else ():
+        wrong = scale_error(write.geometry, write.traits, row, write.scale_bits(plane, slot, head))
         if wrong:
             return f"the scale of {_of(plane, slot, head)} {wrong}"
     return None
@@ -233,7 +241,7 @@ def decoded_within_bound(write: Write) -> str | None:
 
 def _first_error(write: Write, error: Callable[..., str | None]) -> str | None:
     """What is wrong with the first quantised row of a head: `error` takes the row, its codes and its scale."""
-    for plane, slot, head, row in write.heads() if write.geometry.scale != "none" else ():
+    for plane, slot, head, row in write.codes():
         kept, scale = write.kept(plane, slot, head), write.scale_bits(plane, slot, head)
         if wrong := error(write.geometry, write.traits, row, kept, scale):
             return f"{_of(plane, slot, head)} {wrong}"

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 
 from kvlockstep.reference.kv_write.contract import WriteTraits
+from kvlockstep.reference.kv_write.latent import next_power
 from kvlockstep.reference.kv_write.layout import Geometry
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
 
 # Relative errors: a division on a GPU is off by two units in the last place of float32, a quotient in half precision
 # by half a unit of that. A scale may be one unit of its dtype off.
 QUOTIENT = {"float32": 4e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-UNIT = {"float32": 2.0**-22, "float16": 2.0**-10}
-SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24}
+UNIT = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 # The scales that come with a zero point, beside it or in it.
 WITH_ZERO_POINT = ("zero", "hidden")
 # Kernels may have a floor for scales, so that none is 0. No row of an attention layer is as small as this.
@@ -27,7 +28,9 @@ def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
     return max(map(abs, numbers)) / MOST[geometry.kept]
 
 
-def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -> str | None:
+def scale_error(
+    geometry: Geometry, traits: WriteTraits, row: Sequence[int], stored: Sequence[int]
+) -> str | None:
     """Says what is wrong with the scale and the zero point of a row, if anything."""
     numbers = [decode(bits, geometry.given) for bits in row]
     found, _ = _stored(geometry, stored)
@@ -36,6 +39,10 @@ def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -
         # So that the zero point is one of the codes, the range may be wider.
         most = (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
     relative, smallest = _relative(geometry), _smallest(geometry)
+    if traits.power_scales:
+        # The kernel may find one power or the next where the exact scale is one but for a rounding.
+        wanted, most = next_power(wanted * (1 - relative)), next_power(wanted * (1 + relative))
+        relative = 0.0
     inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
     if inside or _takes_any_scale(geometry, numbers) or wanted <= found <= FLOOR:
         return None

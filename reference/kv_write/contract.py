@@ -65,7 +65,16 @@ class WriteTraits:
         "of a head, which the kernel computes, as it does with a `zero` point beside it, or with one from 0 to 15 that "
         "is `hidden` in the lowest four bits of the scale.",
     )
-    scale_dtype: Literal["float32", "float16"] = trait("float32", "The dtype in which scales and zero points are kept.")
+    scale_dtype: Literal["float32", "float16", "given"] = trait(
+        "float32", "The dtype in which scales and zero points are kept, or `given` for that of the rows."
+    )
+    power_scales: bool = trait(
+        False, "The scale of a row is a power of two: the first one that is not less than the exact scale."
+    )
+    unit_scale: bool = trait(False, "The scale of each tensor is 1: a code is the element itself, rounded.")
+    raw_values: bool = trait(
+        False, "V is kept as it is given, and K alone is quantised, as a latent is beside its rotated part."
+    )
     keeps_scales: bool = trait(False, "There is `scales()`. Needed with a scale for each row.", method="scales")
     rounding: Literal["nearest", "down"] = trait("nearest", 'How quotients become codes of int8: "down" is towards 0.')
     quotient: Literal["float32", "given"] = trait("float32", "The dtype in which an element is divided by its scale.")
@@ -77,6 +86,7 @@ class WriteTraits:
         False, "It keeps rows of one head in blocks of one token, as attention with a latent of K and V does."
     )
     power_of_two: bool = trait(False, "Head dims and block sizes must be powers of two.")
+    least_dim: int = trait(1, "Head dims are no less than this.", least=1)
     narrow_rows: bool = trait(True, "Rows may have elements that are all equal, all zero or tiny. Else none is.")
     one_signed: bool = trait(True, "Rows may have elements that are all of one sign. Else none is.")
     can_gather: bool = trait(False, "There is `gather(layer, slots)`.", method="gather")

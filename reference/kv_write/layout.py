@@ -23,6 +23,7 @@ class Geometry(NamedTuple):
     Rows are `given` in one dtype and `kept` in another or in the same. `layout` is one of LAYOUTS, with element strides
     that leave `key_gap` and `value_gap` elements free behind each token or block; "packed" keeps `pack` elements of K
     together. `scale` is one of SCALES, kept as `scale_dtype`. Codes of uint4 share bytes by `nibbles`, one of NIBBLES.
+    With `raw_values` K alone is quantised, to codes of one byte; V is kept as the bytes that are given.
     """
 
     blocks: int
@@ -40,6 +41,7 @@ class Geometry(NamedTuple):
     scale: str = "none"
     scale_dtype: str = "float32"
     nibbles: str = "halves"
+    raw_values: bool = False
 
     def check(self) -> None:
         """Raises InvalidArgument for a size below 1, an unknown layout or dtype, or dims that do not fit the layout."""
@@ -48,6 +50,7 @@ class Geometry(NamedTuple):
         named = named and {self.given, self.kept} <= ELEMENT_BYTES.keys()
         fits = self.stored(0) % self.pack == 0 and (self.layout != "paired" or self.key_dim == self.value_dim)
         fits = fits and (self.kept != "uint4" or self.key_dim % 2 == self.value_dim % 2 == 0)
+        fits = fits and (not self.raw_values or (self.layout == "NHD" and self.width == 1 and self.scale != "none"))
         if min(sizes) < 1 or min(self.key_gap, self.value_gap) < 0 or not named or not fits:
             raise InvalidArgument(f"no such geometry: {self}")
 
@@ -56,8 +59,19 @@ class Geometry(NamedTuple):
         return self.value_dim if plane else self.key_dim
 
     def stored(self, plane: int) -> int:
-        """Elements of the cache that a head takes: bytes of two codes each with uint4."""
+        """Elements of the cache that a head takes: bytes of two codes each with uint4, single bytes of raw values."""
+        if self.scale != "none" and not self.quantises(plane):
+            return self.dim(plane) * ELEMENT_BYTES[self.given]
         return self.dim(plane) // 2 if self.kept == "uint4" else self.dim(plane)
+
+    def quantises(self, plane: int) -> bool:
+        """Tells whether K, plane 0, or V, plane 1, is kept as codes."""
+        return self.scale != "none" and not (self.raw_values and plane)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element of the flat buffer."""
+        return ELEMENT_BYTES[self.kept]
 
     @property
     def slots(self) -> int:
@@ -127,7 +141,7 @@ def layout_of(geometry: Geometry) -> Layout:
         else:
             base += geometry.blocks * key.block + GUARD
             value = _plane(geometry, 1, base)
-            base += geometry.blocks * value.block + GUARD
+            base = value.base + geometry.blocks * value.block + GUARD
         planes.append((key, value))
     return Layout(planes, base)
 
@@ -135,6 +149,10 @@ def layout_of(geometry: Geometry) -> Layout:
 def _plane(geometry: Geometry, plane: int, base: int) -> Plane:
     size, heads, dim = geometry.block_size, geometry.heads, geometry.stored(plane)
     gap = geometry.value_gap if plane else geometry.key_gap
+    if geometry.scale != "none" and not geometry.quantises(plane):
+        # As for elements of their own width, whose strides and base are multiples of it.
+        wide = ELEMENT_BYTES[geometry.given]
+        gap, base = gap * wide, -(-base // wide) * wide
     match geometry.layout:
         case "HND":  # block, head, offset, dim
             offset = dim + gap

@@ -48,6 +48,17 @@ def encode(number: float, dtype: str) -> int:
     return 0 if math.isnan(number) else round(min(max(number, LEAST[dtype]), MOST[dtype])) & 0xFF
 
 
+def as_bytes(row: Sequence[int], dtype: str) -> list[int]:
+    """The bytes of a row of patterns, the lowest byte of each first."""
+    return [byte for bits in row for byte in bits.to_bytes(ELEMENT_BYTES[dtype], "little")]
+
+
+def of_bytes(row: Sequence[int], dtype: str) -> list[int]:
+    """The patterns of a row of bytes that `as_bytes` made."""
+    width = ELEMENT_BYTES[dtype]
+    return [int.from_bytes(bytes(row[i : i + width]), "little") for i in range(0, len(row), width)]
+
+
 def packed(codes: Sequence[int], nibbles: str) -> list[int]:
     """The bytes of a row of uint4: two neighbours share one as `nibbles` "pairs", else one code of each half.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry, layout_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, LEAST, MOST, decode, encode, packed
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, LEAST, MOST, as_bytes, decode, encode, packed
 
 
 class KVWriter:
@@ -42,8 +42,11 @@ class KVWriter:
         return keys, values
 
     def _store(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> None:
-        codes = self._codes(layer, plane, slot, head, row)
-        if self._geometry.kept == "uint4":
+        if self._geometry.quantises(plane) or self._geometry.scale == "none":
+            codes = self._codes(layer, plane, slot, head, row)
+        else:
+            codes = as_bytes(row, self._geometry.given)
+        if self._geometry.kept == "uint4" and self._geometry.quantises(plane):
             codes = packed(codes, self._geometry.nibbles)
         for element, bits in enumerate(codes):
             self._put(self._place(layer, plane, slot, head, element), bits)

@@ -15,6 +15,10 @@ TARGETS = {
         "sglang-flash": "kvlockstep.impl.engines.sglang.kv_write:FlashWriter",
         "sglang-flash-window": "kvlockstep.impl.engines.sglang.kv_write:WindowWriter",
         "sglang-mla": "kvlockstep.impl.engines.sglang.kv_write:LatentWriter",
+        "sglang-mla-cast": "kvlockstep.impl.engines.sglang.kv_write_fp8:CastWriter",
+        "sglang-mla-tiles": "kvlockstep.impl.engines.sglang.kv_write_fp8:TileWriter",
+        "sglang-prefix": "kvlockstep.impl.engines.sglang.kv_write_prefix:PrefixWriter",
+        "sglang-prefix-fp8": "kvlockstep.impl.engines.sglang.kv_write_fp8:PrefixCastWriter",
     },
     "kv_store": {
         "sglang-rows": "kvlockstep.impl.engines.sglang.kv_store:MovedRows",
