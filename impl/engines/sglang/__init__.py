@@ -26,6 +26,9 @@ TARGETS = {
         "sglang-pages": "kvlockstep.impl.engines.sglang.kv_store:Pages",
         "sglang-states": "kvlockstep.impl.engines.sglang.kv_store:ConvStates",
     },
+    "slot_mapping": {
+        "sglang-drafts": "kvlockstep.impl.engines.sglang.slot_mapping:RequestTable",
+    },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.paged_alloc:PagedAllocator",
         "sglang-paged-sorted": "kvlockstep.impl.engines.sglang.paged_alloc:SortedAllocator",
