@@ -11,6 +11,9 @@ TARGETS = {
         "lmdeploy-int8-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt8Writer",
         "lmdeploy-int4-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt4Writer",
     },
+    "decode_graphs": {
+        "lmdeploy-step": "kvlockstep.impl.engines.lmdeploy.decode_graphs:FilledStep",
+    },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",
     },
