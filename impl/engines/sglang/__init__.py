@@ -24,6 +24,7 @@ TARGETS = {
         "sglang-rows": "kvlockstep.impl.engines.sglang.kv_store:MovedRows",
         "sglang-rows-native": "kvlockstep.impl.engines.sglang.kv_store:NativeRows",
         "sglang-pages": "kvlockstep.impl.engines.sglang.kv_store:Pages",
+        "sglang-conv-states": "kvlockstep.impl.engines.sglang.conv_states:UpdatedStates",
         "sglang-states": "kvlockstep.impl.engines.sglang.kv_store:ConvStates",
     },
     "slot_mapping": {

@@ -25,6 +25,7 @@ TARGETS = {
         "vllm-blocks": "kvlockstep.impl.engines.vllm.copies.blocks:CopiedBlocks",
         "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.copies.blocks:JointBlocks",
         "vllm-states": "kvlockstep.impl.engines.vllm.copies.blocks:StateBlocks",
+        "vllm-conv-states": "kvlockstep.impl.engines.vllm.copies.conv_states:UpdatedStates",
         "vllm-swap": "kvlockstep.impl.engines.vllm.copies.swaps:SwappedBlocks",
     },
     "slot_mapping": {
