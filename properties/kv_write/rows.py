@@ -52,7 +52,7 @@ def both_signs(row: Row, plane: int, geometry: Geometry) -> Row:
 @lru_cache(maxsize=1 << 14)
 def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
     heads, dim = geometry.heads, geometry.dim(plane)
-    if not geometry.quantises(plane):
+    if geometry.scale_of(plane) == "none":
         return _bits(stamp, plane, geometry, heads * dim)
     numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given)]
     return [encode(number, geometry.given) for number in numbers]

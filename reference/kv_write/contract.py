@@ -52,18 +52,20 @@ class WriteTraits:
     )
     given: str = trait("float32 float16 bfloat16", "The dtypes that rows may come in, with spaces between.")
     kept: str = trait(
-        "same", "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8, uint4."
+        "same",
+        "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8, uint4, uint3.",
     )
     nibbles: Literal["halves", "pairs"] = trait(
         "halves",
         "Which two codes of uint4 share a byte, the first one in its low four bits: neighbours as `pairs`, or one of "
         "each of the `halves` of a head.",
     )
-    scale: Literal["none", "tensor", "row", "zero", "hidden"] = trait(
+    scale: Literal["none", "tensor", "one", "row", "zero", "low", "norm", "hidden"] = trait(
         "none",
-        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or a scale for each `row` "
-        "of a head, which the kernel computes, as it does with a `zero` point beside it, or with one from 0 to 15 that "
-        "is `hidden` in the lowest four bits of the scale.",
+        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or always `one`, or a scale "
+        "for each `row` of a head, which the kernel computes. So it does with a `zero` point beside it, or with the "
+        "least element, the `low` end, or with a zero point from 0 to 15 that is `hidden` in the lowest four bits of "
+        "the scale. With `norm` it is the length of the row, and codes are equal steps from -1 to 1.",
     )
     scale_dtype: Literal["float32", "float16", "given"] = trait(
         "float32", "The dtype in which scales and zero points are kept, or `given` for that of the rows."
@@ -71,10 +73,8 @@ class WriteTraits:
     power_scales: bool = trait(
         False, "The scale of a row is a power of two: the first one that is not less than the exact scale."
     )
-    unit_scale: bool = trait(False, "The scale of each tensor is 1: a code is the element itself, rounded.")
-    raw_values: bool = trait(
-        False, "V is kept as it is given, and K alone is quantised, as a latent is beside its rotated part."
-    )
+    value_kept: str = trait("", "The dtype that V is kept in, if not as K is: `same` as given, or one of codes.")
+    value_scale: Literal["", "none", "row", "low"] = trait("", "What turns a code of V into a number, if not as for K.")
     keeps_scales: bool = trait(False, "There is `scales()`. Needed with a scale for each row.", method="scales")
     rounding: Literal["nearest", "down"] = trait("nearest", 'How quotients become codes of int8: "down" is towards 0.')
     quotient: Literal["float32", "given"] = trait("float32", "The dtype in which an element is divided by its scale.")

@@ -74,7 +74,9 @@ class LatentWriter(FillWriter):
     given = "float16 bfloat16"
     kept = "float8_e4m3fn"
     scale = "row"
-    keeps_scales = raw_values = power_scales = True
+    value_kept = "same"
+    value_scale = "none"
+    keeps_scales = power_scales = True
     least_dim = 4  # the engine reads the scales of a row through a view of float32
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
@@ -89,9 +91,8 @@ class LatentWriter(FillWriter):
         return self._rows.scales()
 
     def fill(self, layer: int, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> None:
-        size, cache, parts = self.arena.geometry.block_size, self._rows.tokens(layer), self._rows.parts
-        cache = cache.unflatten(0, (-1, size)).unsqueeze(2)
-        codes, scales, rest = (cache[..., part] for part in parts)
+        cache = self._rows.rows(layer).unflatten(0, (-1, self.arena.geometry.block_size))
+        codes, scales, rest, _ = (cache[..., part] for part in self._rows.parts)
         filling.fill_kv_cache_blocked_fp8(
             *(keys.flatten(1).unsqueeze(1), None, codes.view(torch.float8_e4m3fn), None),
             *(scales.view(torch.float32), None, ends_of(batch), batch.whole, batch.longest, batch.tables),

@@ -32,8 +32,7 @@ class CastWriter(LatentWriter):
     """set_mla_kv_buffer_triton_fp8_quant: no scale, what is too large for fp8 saturates."""
 
     kept = "float8_e4m3fn"
-    scale = "tensor"
-    unit_scale = True
+    scale = "one"
     repeats = False
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
@@ -69,7 +68,9 @@ class TileWriter(ArenaWriter):
     given = "bfloat16"
     kept = "float8_e4m3fn"
     scale = "row"
-    keeps_scales = raw_values = own_dims = own_strides = power_of_two = True
+    value_kept = "same"
+    value_scale = "none"
+    keeps_scales = own_dims = own_strides = power_of_two = True
     least_dim = 4  # the engine writes the scales of a row through a view of float32
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
@@ -87,6 +88,7 @@ class TileWriter(ArenaWriter):
             return
         rows = (self.arena.rows(part, plane).flatten(1) for plane, part in enumerate((keys, values)))
         parts = tiles._quantize_k_cache_fast_separate(*rows, group_size=self.arena.geometry.key_dim)
-        cache = self._rows.tokens(layer).unsqueeze(1)
         with APART.inside():
-            latent.set_mla_kv_buffer_triton(cache, self.arena.slots(slots), *parts, reserved_skip_index=PAD_SLOT)
+            latent.set_mla_kv_buffer_triton(
+                self._rows.rows(layer), self.arena.slots(slots), *parts, reserved_skip_index=PAD_SLOT
+            )
