@@ -39,9 +39,7 @@ def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
     return max(map(abs, numbers)) / MOST[geometry.kept]
 
 
-def scale_error(
-    geometry: Geometry, traits: WriteTraits, row: Sequence[int], stored: Sequence[int]
-) -> str | None:
+def scale_error(geometry: Geometry, traits: WriteTraits, row: Sequence[int], stored: Sequence[int]) -> str | None:
     """Says what is wrong with the scale and the zero point of a row, if anything."""
     numbers = [decode(bits, geometry.given) for bits in row]
     found = _scale(geometry, stored)

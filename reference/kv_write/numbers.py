@@ -12,7 +12,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "uint4": 1, "uint3": 1}
+ELEMENT_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "int8": 1,
+    "uint8": 1,
+    "uint4": 1,
+    "uint3": 1,
+}
 # Codes of less than a byte.
 CODE_BITS = {"uint4": 4, "uint3": 3}
 FLOATS = {"float32": "<f", "float16": "<e"}

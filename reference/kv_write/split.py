@@ -90,6 +90,16 @@ class SplitWriter(KVWriter):
         return self._halves[plane]._codes(layer, plane, slot, head, row)
 
 
+class NormAndLowWriter(SplitWriter):
+    """Keeps K by its length, and V by its least element."""
+
+    kept = value_kept = "uint4"
+    nibbles = "pairs"
+    scale = "norm"
+    value_scale = "low"
+    writers = (NormWriter, LowEndWriter)
+
+
 def steps_to_one(kept: str) -> float:
     """How many steps of a code there are from 0 to the length of a row."""
     return (MOST[kept] + 1) / 2
