@@ -8,7 +8,7 @@ behind the layers, lie the judge's gaps and guards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -31,7 +31,7 @@ class RowBytes:
         self._scale_bytes = [SCALES[geometry.scale_of(p)] * ELEMENT_BYTES[geometry.scale_dtype] for p in (0, 1)]
         sizes = [n * len(self._heads[0]) for p in (0, 1) for n in (geometry.stored(p), self._scale_bytes[p])]
         ends = list(accumulate(sizes, initial=0))
-        self.parts = [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+        self.parts = [slice(*pair) for pair in pairwise(ends)]
         gap = 0 if by_head else geometry.key_gap + geometry.value_gap
         self._row = ends[-1] + gap // WORD * WORD
         order = torch.tensor(self._order(len(memory) + len(scales)), device=device)

@@ -60,7 +60,7 @@ class ShiftedStates(RowCopies):
 
     def _update(self, state: torch.Tensor, shifts: Shifts) -> Update:
         """Tokens that are drafted fill a block. Without drafts lines go on by one distance, where the kernel can."""
-        count, by = shifts.count, {*shifts.by.values()}
+        count, by = shifts.rows, {*shifts.by.values()}
         lines = self._index([NULL, *shifts.by, NULL]).to(torch.int32)
         # At most as wide as the convolutions of the engine.
         if len(by) == 1 and self._calls % 2 == 0 and max(by) + count < self.shifts + 2:

@@ -154,7 +154,7 @@ class KVStoreModel(KVStoreCommands):
         )
         if self.traits.shifts and op.name == "copy_rows" and self._takes(pairs):
             found = shifts_of(pairs, self.scope.block_size)
-            return found is not None and found.count <= self.traits.shifts
+            return found is not None and found.rows <= self.traits.shifts
         within = self.traits.apart and op.name in ("copy_blocks", "copy_prefix", "copy_rows")
         return not within or not {s for s, _ in pairs} & {t for _, t in pairs}
 

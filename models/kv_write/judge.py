@@ -187,7 +187,7 @@ class WriteJudge:
 
 def _twin(geometry: Geometry, power_scales: bool) -> KVWriter:
     """The reference that keeps K and V as the geometry says."""
-    twins = {**TWINS, **({"row": PowerScaleWriter} if power_scales else {})}
+    twins: dict[str, type[KVWriter]] = {**TWINS, **({"row": PowerScaleWriter} if power_scales else {})}
     keys, values = (twins[geometry.scale_of(plane)] for plane in (0, 1))
     if keys is values:
         return keys()

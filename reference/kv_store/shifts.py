@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Shifts(NamedTuple):
-    """`count` rows of each block move to its front. `by` has, by block, how far; count + by is at most a block."""
+    """`rows` rows of each block move to its front. `by` has, by block, how far: rows + by is at most a block."""
 
-    count: int
+    rows: int
     by: dict[int, int]
 
 

@@ -62,9 +62,9 @@ class WriteTraits:
     )
     scale: Literal["none", "tensor", "one", "row", "zero", "low", "norm", "hidden"] = trait(
         "none",
-        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or always `one`, or a scale "
-        "for each `row` of a head, which the kernel computes. So it does with a `zero` point beside it, or with the "
-        "least element, the `low` end, or with a zero point from 0 to 15 that is `hidden` in the lowest four bits of "
+        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or always `one`, or a "
+        "scale for each `row` of a head, which the kernel computes. So it does with a `zero` point beside it, or the "
+        "least element, its `low` end, or with a zero point from 0 to 15 that is `hidden` in the lowest four bits of "
         "the scale. With `norm` it is the length of the row, and codes are equal steps from -1 to 1.",
     )
     scale_dtype: Literal["float32", "float16", "given"] = trait(

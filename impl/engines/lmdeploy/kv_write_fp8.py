@@ -91,7 +91,8 @@ class LatentWriter(FillWriter):
         return self._rows.scales()
 
     def fill(self, layer: int, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> None:
-        cache = self._rows.rows(layer).unflatten(0, (-1, self.arena.geometry.block_size))
+        rows = self._rows.rows(layer)
+        cache = rows.view(-1, self.arena.geometry.block_size, *rows.shape[1:])
         codes, scales, rest, _ = (cache[..., part] for part in self._rows.parts)
         filling.fill_kv_cache_blocked_fp8(
             *(keys.flatten(1).unsqueeze(1), None, codes.view(torch.float8_e4m3fn), None),

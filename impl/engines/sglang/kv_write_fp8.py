@@ -1,8 +1,9 @@
-"""kv_write on SGLang's fp8 caches of latents (0.5.23), on a card: the interpreter casts to fp8 wrongly.
+"""kv_write on SGLang's fp8 caches (0.5.23), on a card: the interpreter casts to fp8 wrongly.
 
 With sparse attention a latent is cut into tiles of 128 elements with a float32 scale each, and its rotated part stays
-as it is: `quantize_k_cache_separate` makes rows of bytes, which `set_mla_kv_buffer` scatters. On HIP the whole row is
-cast in the kernel that scatters it. Drafts that are accepted are divided by the scale of a tensor. Source: sglang/srt/mem_cache/memory_pool.py (`_write_mla_kv_buffer`),
+as it is: `quantize_k_cache_separate` makes rows of bytes, which `set_mla_kv_buffer` scatters. On HIP the kernel that
+scatters casts the whole row. Drafts that are accepted are divided by the scale of a tensor. Source:
+sglang/srt/mem_cache/memory_pool.py (`_write_mla_kv_buffer`, `set_kv_buffer_prefix_valid`),
 sglang/kernels/ops/quantization/dsa_quant_k_cache.py and sglang/kernels/ops/kvcache/mla_buffer.py.
 """
 

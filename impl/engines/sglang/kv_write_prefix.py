@@ -77,5 +77,5 @@ class PrefixWriter(ArenaWriter):
         arena = self.arena
         found = arena.slots([max(slots[i], 0) for i in order]).view(-1, WIDTH)
         accepted = [sum(slots[i] != PAD_SLOT for i in request) for request in requests]
-        rows = (arena.rows(part, plane)[order, 0] for plane, part in enumerate((keys, values)))
-        return Drafts(*rows, found, torch.tensor(accepted, dtype=torch.int32, device=arena.device))
+        k, v = (arena.rows(part, plane)[order, 0] for plane, part in enumerate((keys, values)))
+        return Drafts(k, v, found, torch.tensor(accepted, dtype=torch.int32, device=arena.device))

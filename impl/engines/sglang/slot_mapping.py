@@ -10,6 +10,7 @@ allocation.py, sglang/kernels/ops/memory/common.py and sglang/kernels/ops/specul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,7 +113,7 @@ class RequestTable:
         return [row if whole else [*row, TORN] for row, whole in zip(blocks, same, strict=True)]
 
     def slots(self, batch: Sequence[int], starts: Sequence[int], positions: Sequence[int]) -> list[int]:
-        counts = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        counts = [end - start for start, end in pairwise(starts)]
         out = torch.full((self._tokens,), PAD_SLOT, dtype=torch.int64, device=DEVICE)
         if positions:
             firsts = [positions[start] if n else 0 for start, n in zip(starts, counts, strict=False)]

@@ -66,7 +66,7 @@ class TurboWriter(ArenaWriter):
         geometry, rows = self.arena.geometry, self._rows.rows(layer)
         storing.triton_turboquant_store(
             *(self.arena.rows(keys, 0), self.arena.rows(values, 1)),
-            rows.unflatten(0, (-1, geometry.block_size)),
+            rows.view(-1, geometry.block_size, *rows.shape[1:]),
             *(self.arena.slots(slots, torch.int32), self._rotation, self._borders),
             mse_bits=self._key_bits,
             key_packed_size=self._rows.parts[2].start,
