@@ -51,8 +51,9 @@ def scale_error(geometry: Geometry, traits: WriteTraits, row: Sequence[int], sto
     if traits.power_scales:
         # The kernel may find one power or the next where the exact scale is one but for a rounding.
         wanted, most = next_power(wanted * (1 - relative)), next_power(wanted * (1 + relative))
-        relative = 0.0
-    inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
+        inside = found in (wanted, most)
+    else:
+        inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
     if inside or _takes_any_scale(geometry, numbers) or wanted <= found <= FLOOR:
         return None
     return f"is {found:g}, not {wanted:g}, for elements from {min(numbers):g} to {max(numbers):g}"
