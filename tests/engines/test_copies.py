@@ -95,8 +95,13 @@ def test_a_right_copy_holds_and_reaches_everything(make):
 
 @pytest.mark.parametrize(
     ("make", "law"),
-    [(OneByOne, "content_equality"), (PastTheEnd, "write_isolation"), (AnotherPlane, "content_equality")]
-    + [(WritesNull, "write_isolation"), (AcceptsOne, "content_equality")],
+    [
+        (OneByOne, "content_equality"),
+        (PastTheEnd, "write_isolation"),
+        (AnotherPlane, "content_equality"),
+        (WritesNull, "write_isolation"),
+        (AcceptsOne, "content_equality"),
+    ],
 )
 def test_a_wrong_copy_is_blamed(make, law):
     failure = watched(random_walk, KVStoreModel, make, seed=1, steps=500).failure
