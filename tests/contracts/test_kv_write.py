@@ -266,10 +266,10 @@ def test_the_next_power_of_two():
 @pytest.mark.parametrize("given", ["float16", "float32"])
 def test_a_v_that_is_wider_than_a_place_lies_at_multiples_of_its_width(gap, given):
     geometry = Geometry(
-        2, 3, 2, 2, 5, 3, given, "int8", "NHD", gap, gap, scale="row", value_kept=given, value_scale="none"
+        3, 3, 2, 1, 5, 3, given, "int8", "NHD", gap, gap, scale="row", value_kept=given, value_scale="none"
     )
     width, places = ELEMENT_BYTES[given], [place for place, _ in places_of(geometry)]
-    assert len(set(places)) == len(places) == 2 * 2 * 3 * 2 * (5 + 3 * width)
+    assert len(set(places)) == len(places) == 2 * 3 * 3 * (5 + 3 * width)
     assert min(places) >= GUARD
     assert max(places) < layout_of(geometry).places - GUARD
     planes = [pair[1] for pair in layout_of(geometry).planes]
