@@ -15,7 +15,7 @@ import torch
 
 from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.cut import cut
-from kvlockstep.impl.engines.sglang.kv_store import ENGINE, moving
+from kvlockstep.impl.engines.sglang.kernels.kv_store import ENGINE, moving
 from kvlockstep.impl.interpreted import triton
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 

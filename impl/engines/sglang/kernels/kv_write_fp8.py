@@ -17,8 +17,8 @@ from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.loading import EngineMissing
 from kvlockstep.impl.engines.row_bytes import RowBytes
-from kvlockstep.impl.engines.sglang.kv_write import APART, ENGINE, LatentWriter, latent
-from kvlockstep.impl.engines.sglang.kv_write_prefix import Drafts, PrefixWriter, pool
+from kvlockstep.impl.engines.sglang.kernels.kv_write import APART, ENGINE, LatentWriter, latent
+from kvlockstep.impl.engines.sglang.kernels.kv_write_prefix import Drafts, PrefixWriter, pool
 from kvlockstep.impl.interpreted import DEVICE, numbers_are_right
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 from kvlockstep.reference.kv_write.layout import Geometry
