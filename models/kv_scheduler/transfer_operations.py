@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kvlockstep.models.core.op import require
+from kvlockstep.models.core.whole import whole
+from kvlockstep.models.kv_scheduler.answers import names_of
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered, taken
@@ -117,9 +119,7 @@ class TransferOperations(OneTable, EndsTransfers):
         ended, transfers = answered(self.adapter.poll), self.tiered()
         if self.traits.failed_loads == "end":
             expected = [name for name in self.live if name in transfers.failed()]
-            ended = taken(
-                lambda: [name for name in ended if name not in self._aborted], ended, self.adapter.poll, "ids"
-            )
+            ended = [name for name in names_of(ended, self.adapter.poll) if name not in self._aborted]
             self.checks.check(laws.ending, ended, expected)
             for name in expected:
                 del self.live[name]
@@ -128,7 +128,7 @@ class TransferOperations(OneTable, EndsTransfers):
 
 def _units(found: Sequence[int | None], n: int) -> list[int | None]:
     """The answer to an offer of n blocks. Raises ValueError for another number of units."""
-    units = [None if unit is None else int(unit) for unit in found]
+    units = [None if unit is None else whole(unit) for unit in found]
     if len(units) != n:
         raise ValueError(units)
     return units

@@ -1,0 +1,34 @@
+"""Integers that a target returns, whatever type they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any, TypeGuard
+
+
+def whole(value: Any) -> int:
+    """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, a text or None."""
+    try:
+        return int(index(value))
+    except TypeError:
+        found = int(value)
+        if found != value:
+            raise TypeError(f"{value!r} is not a whole number") from None
+        return found
+
+
+def wholes(values: Iterable[Any]) -> list[int]:
+    """Returns numbers as a new list of ints. Raises like `whole`."""
+    return values.copy() if are_ints(values) else [whole(value) for value in values]
+
+
+def are_ints(values: Any) -> TypeGuard[list[int]]:
+    """Returns whether this is a list of ints and of nothing else."""
+    if type(values) is not list or not values:
+        return type(values) is list
+    # A look at each takes ten times as long as the sum, which is an int only if nothing else is among them.
+    try:
+        return type(values[0]) is int and type(sum(values)) is int
+    except TypeError:
+        return False

@@ -1,0 +1,85 @@
+"""What a kv_scheduler returns, in the form that its judge uses. Anything else is a Divergence that says what it is."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import whole, wholes
+from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.kv_scheduler.contract import Batch, Item
+
+R = TypeVar("R")
+
+
+def batch_of(answer: Any, schedule: Callable[..., Any], groups: int | None) -> Batch:
+    """The batch that `schedule` returned for a target with so many groups, None for one without that trait."""
+
+    def take() -> Batch:
+        items, preempted, copies = Batch(*answer)
+        due: list[Any] = list(copies)
+        if groups is None:  # else the judge of groups takes them
+            due = [(whole(source), whole(target)) for source, target in due]
+        return Batch([_item(item, groups) for item in items], _texts(preempted), due)
+
+    return taken(take, answer, schedule, "a Batch")
+
+
+def names_of(answer: Any, method: Callable[..., Any]) -> list[str]:
+    """The request ids that a method returned."""
+    return taken(lambda: _texts(answer), answer, method, "request ids")
+
+
+def queues_of(queues: Callable[[], Any]) -> dict[str, list[str]]:
+    """The request ids in each queue, by its name."""
+    answer = answered(queues)
+    return taken(lambda: {str(name): _texts(ids) for name, ids in dict(answer).items()}, answer, queues, "ids by queue")
+
+
+def _item(found: Any, groups: int | None) -> Item:
+    rid, start, n, slots, tokens, samples, drafts, tables = Item(*found)
+    return Item(
+        _taken("rid", _text, rid, "a text"),
+        _taken("start", whole, start, "a number"),
+        _taken("n", whole, n, "a number"),
+        _taken("slots", wholes, slots, "numbers"),
+        _taken("tokens", wholes, tokens, "numbers"),
+        _taken("samples", _flag, samples, "True or False"),
+        _taken("drafts", whole, drafts, "a number"),
+        tables if groups is None else _taken("groups", lambda found: _so_many(found, groups), tables, "one for each"),
+    )
+
+
+def _taken(field: str, take: Callable[[Any], R], value: Any, wanted: str) -> R:
+    try:
+        return take(value)
+    except (TypeError, ValueError, OverflowError):
+        message = f"schedule returned an item whose {field} is {reprlib.repr(value)}, not {wanted}"
+        raise Divergence(ERROR_CONTRACT.id, message) from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    if isinstance(values, str):
+        raise TypeError
+    return [_text(value) for value in values]
+
+
+def _flag(value: Any) -> bool:
+    if value not in (True, False):
+        raise ValueError
+    return bool(value)
+
+
+def _so_many(found: Sequence[Any], count: int) -> Sequence[Any]:
+    if len(found) != count:
+        raise ValueError
+    return found
