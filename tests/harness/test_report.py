@@ -321,7 +321,7 @@ def test_a_campaign_directory(run_cli, finding, tmp_path):
     assert "a campaign" in out
     page = Page((tmp_path / "page.html").read_text())
     assert "2,000 steps/s" in page.text
-    assert "800 states in 1 of 64 episodes" in page.text
+    assert "800 states, counted in 1 episode of 64" in page.text
     assert "write_isolation" in page.text
     assert "slot_pool" in page.text
     assert "broken.jsonl" in page.text
