@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.answers import ids_of
 from kvlockstep.models.requests.transfers.delivery import Delivery
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
@@ -105,7 +107,7 @@ class CopyEngine:
 
         The first of these fails with `lost` blocks written, if that is not None.
         """
-        self._own = self._wait_for(answered(self._adapter.waits), "waits", lost)
+        self._own = self._wait_for(ids_of(self._adapter.waits), "waits", lost)
 
     def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
         """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
@@ -253,7 +255,7 @@ class CopyEngine:
 
     def _view(self, name: str) -> TierUnits:
         found = answered(self._adapter.tier, name)
-        return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
+        return taken(lambda: TierUnits(*map(wholes, found)), found, self._adapter.tier, "the units of a tier")
 
     def _placed(self, transfer: Transfer) -> Moving:
         """The transfer with its places. Raises Divergence for one that the contract does not know."""

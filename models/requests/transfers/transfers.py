@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.adapter import answered, number, taken
+from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.answers import transfers_of
 from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine, Moving
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
@@ -36,8 +37,7 @@ class Transfers(CopyEngine):
 
     def submitted(self) -> list[Transfer]:
         """Asks what the target has submitted since the last time."""
-        found = answered(self._adapter.transfers)
-        return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
+        return transfers_of(self._adapter.transfers)
 
     def launched(self, names: list[str], blocks: set[Block], starts: Iterable[tuple[str, int]] = ()) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
