@@ -14,6 +14,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.picture import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.results import HOLDS, VIOLATED
+from kvlockstep.show.bug_reports import public
 from kvlockstep.show.observe import Observed, observe
 from kvlockstep.show.render import render
 from kvlockstep.show.script import script_of
@@ -48,6 +49,7 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         differences=observed.differences,
         wanted_by="reference" if issubclass(model_of(trace.contract), LockstepModel) else "must be",
         law=law if trace.law else None,
+        reports=public(law.answers) if law else [],
         steps=_steps(trace, observed),
         rows=rows,
         unused=unused,
