@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard, TypeVar
 
 from kvlockstep.models.core.model import Divergence
@@ -17,17 +17,17 @@ PLAIN = {list, tuple}
 TEXTS = {str}
 
 
-def batch_of(answer: Any, schedule: Callable[..., Any], groups: int | None) -> Batch:
-    """The batch that `schedule` returned for a target with so many groups, None for one without that trait."""
-    if _is_plain(answer, groups):
+def batch_of(answer: Any, schedule: Callable[..., Any], grouped: bool) -> Batch:
+    """The batch that `schedule` returned; with groups their judge takes the copies and the tables."""
+    if _is_plain(answer, grouped):
         return answer
 
     def take() -> Batch:
         items, preempted, copies = Batch(*answer)
         due: list[Any] = list(copies)
-        if groups is None:  # else the judge of groups takes them
+        if not grouped:
             due = [(whole(source), whole(target)) for source, target in due]
-        return Batch([_item(item, groups) for item in items], _texts(preempted), due)
+        return Batch([_item(item, grouped) for item in items], _texts(preempted), due)
 
     return taken(take, answer, schedule, "a Batch")
 
@@ -47,16 +47,16 @@ def queues_of(queues: Callable[[], Any]) -> dict[str, list[str]]:
     return taken(lambda: {str(name): _texts(ids) for name, ids in dict(answer).items()}, answer, queues, "ids by queue")
 
 
-def _is_plain(batch: Any, groups: int | None) -> TypeGuard[Batch]:
+def _is_plain(batch: Any, grouped: bool) -> TypeGuard[Batch]:
     # Nearly every batch is: to take each apart and make it again took a tenth of a step.
     if type(batch) is not Batch or type(batch.items) is not list or not _are_texts(batch.preempted):
         return False
     return (
-        type(batch.copies) in PLAIN and not batch.copies and all(_is_plain_item(item, groups) for item in batch.items)
+        type(batch.copies) in PLAIN and not batch.copies and all(_is_plain_item(item, grouped) for item in batch.items)
     )
 
 
-def _is_plain_item(item: Any, groups: int | None) -> bool:
+def _is_plain_item(item: Any, grouped: bool) -> bool:
     if type(item) is not Item:
         return False
     rid, start, n, slots, tokens, samples, drafts, tables = item
@@ -68,7 +68,7 @@ def _is_plain_item(item: Any, groups: int | None) -> bool:
         and type(slots) is type(tokens) is list
         and (not slots or type(slots[0]) is int)
         and (not tokens or type(tokens[0]) is int)
-        and (groups is None or (type(tables) in PLAIN and len(tables) == groups))
+        and (not grouped or type(tables) in PLAIN)
     )
 
 
@@ -76,7 +76,7 @@ def _are_texts(found: Any) -> bool:
     return type(found) in PLAIN and TEXTS.issuperset(map(type, found))
 
 
-def _item(found: Any, groups: int | None) -> Item:
+def _item(found: Any, grouped: bool) -> Item:
     rid, start, n, slots, tokens, samples, drafts, tables = Item(*found)
     return Item(
         _taken("rid", _text, rid, "a text"),
@@ -86,7 +86,7 @@ def _item(found: Any, groups: int | None) -> Item:
         _taken("tokens", wholes, tokens, "numbers"),
         _taken("samples", _flag, samples, "True or False"),
         _taken("drafts", whole, drafts, "a number"),
-        tables if groups is None else _taken("groups", lambda found: _so_many(found, groups), tables, "one for each"),
+        _taken("groups", list, tables, "a table or step for each group") if grouped else tables,
     )
 
 
@@ -114,9 +114,3 @@ def _flag(value: Any) -> bool:
     if value not in (True, False):
         raise ValueError
     return bool(value)
-
-
-def _so_many(found: Sequence[Any], count: int) -> Sequence[Any]:
-    if len(found) != count:
-        raise ValueError
-    return found

@@ -76,8 +76,8 @@ class SchedulerJudge(TransferOperations):
         require(self.allows("schedule") and tokens)
         require(not drafts or (self.drafts_overlap and len(drafts) <= self.traits.drafts))
         device = [[dict(flight.accepted) for flight in self.flights]] if self.drafts_overlap else []
-        schedule, groups = self.adapter.schedule, len(self.traits.groups) if self.grouped else None
-        batch = batch_of(self._call(schedule, *device), schedule, groups)
+        schedule = self.adapter.schedule
+        batch = batch_of(self._call(schedule, *device), schedule, self.grouped)
         items = batch.items
         transfers = self.transfers.submitted() if self.transfers else []
         self._said = batch_text(items, self.copies_text(batch.copies), batch.preempted)
