@@ -31,6 +31,11 @@ TARGETS = {
         "row-scales": "kvlockstep.impl.kv_write.writer:QuantisedWriter",
         "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
         "hidden-zeros": "kvlockstep.reference.kv_write.writer:HiddenZeroWriter",
+        "power-scales": "kvlockstep.reference.kv_write.split:PowerScaleWriter",
+        "casts": "kvlockstep.reference.kv_write.split:UnitScaleWriter",
+        "low-ends": "kvlockstep.reference.kv_write.split:LowEndWriter",
+        "raw-values": "kvlockstep.reference.kv_write.split:SplitWriter",
+        "norms-and-low-ends": "kvlockstep.reference.kv_write.split:NormAndLowWriter",
         "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
     },
     "slot_mapping": {
