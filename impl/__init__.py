@@ -65,6 +65,7 @@ TARGETS = {
         "overlap": "kvlockstep.impl.kv_scheduler.overlap:OverlapScheduler",
         "tiered": "kvlockstep.reference.kv_scheduler.tiered:TieredScheduler",
         "peered": "kvlockstep.reference.kv_scheduler.peered:PeeredScheduler",
+        "fetching": "kvlockstep.reference.kv_scheduler.fetching:FetchingScheduler",
         "announcing": "kvlockstep.reference.kv_scheduler.announcing:AnnouncingScheduler",
         "fenced": "kvlockstep.impl.kv_scheduler.fenced:FencedScheduler",
         "groups": "kvlockstep.reference.kv_scheduler.grouped:StatePool",

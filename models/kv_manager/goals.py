@@ -79,7 +79,7 @@ def unreachable(session: OneTable) -> set[str]:
         "groups": session.grouped,
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
-        **reachable(traits, session.transfers.apart if session.transfers is not None else ()),
+        **reachable(traits, session.transfers),
         "events_of_tiers": session.transfers is not None and session.listening is not None,
         # One that loads within the step of its admission never answers so.
         "aborts_loading": session.saw_loading,

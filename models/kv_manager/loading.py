@@ -12,8 +12,8 @@ from kvlockstep.models.kv_manager.one_table import OneTable
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.transfers.copy_engine import Moving
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
+from kvlockstep.models.requests.transfers.moving import Moving
 from kvlockstep.properties.kv_manager import laws, loading
 from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.reference.kv.transfers import Loading
