@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.variants.moves import KeepsFetched
+from kvlockstep.impl.variants.moves import KeepsFetched, NeverWaits
+from kvlockstep.impl.variants.tiers import HearsAtOnce
 from kvlockstep.reference.kv_manager.tier import HOST, Key, Tier
 from kvlockstep.reference.kv_scheduler.fetching import DISK, FetchingScheduler, Move
 from kvlockstep.reference.kv_scheduler.scheduler import Job
@@ -94,7 +95,7 @@ class FailedFetchKept(CachesOnDisk):
 
 
 @fault("sched-failed-backup-kept", law="failure_visible", seen=("sglang#27108",))
-class FailedBackupKept(CachesOnDisk):
+class FailedBackupKept(HearsAtOnce, CachesOnDisk):
     """A copy to the disk that failed counts as done, and is fetched from there later."""
 
     def _end_move(self, move: Move, ok: bool) -> None:
@@ -102,7 +103,7 @@ class FailedBackupKept(CachesOnDisk):
 
 
 @fault("sched-torn-fetch-long", law="failure_visible", seen=("vllm#7577",))
-class TornFetchLong(CachesOnDisk, KeepsFetched):
+class TornFetchLong(CachesOnDisk, KeepsFetched, NeverWaits):
     """Of a fetch that ended early one block more is kept than has come."""
 
     def _come(self, move: Move, written: int) -> Move:
