@@ -102,6 +102,10 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
     ("kv_scheduler", "leak_freedom"): Shadow(
         ("accounting",), "it is the same sum with no request live; this one says that nobody can free the rest"
     ),
+    ("kv_scheduler", "load_before_read"): Shadow(
+        ("content_equality", "source_stable"),
+        "the content is wrong, or changes while it is read, in any case; this one says that a transfer had not landed",
+    ),
     ("kv_scheduler", "transfer_progress"): Shadow(
         ("every_request_ends",), "a request that is only loaded never ends; this one says so without a drain"
     ),
