@@ -55,6 +55,7 @@ TARGETS = {
         "paged": "kvlockstep.impl.kv_manager.paged:PagedManager",
         "tiered": "kvlockstep.reference.kv_manager.tiered:TieredManager",
         "fenced": "kvlockstep.impl.kv_manager.fenced:FencedManager",
+        "fetching": "kvlockstep.reference.kv_manager.fetching:FetchingManager",
         "groups": "kvlockstep.reference.kv_manager.groups.geometries:StatePool",
         "grouped-window": "kvlockstep.impl.kv_manager.grouped.geometries:make_window",
         "grouped-windows": "kvlockstep.impl.kv_manager.grouped.geometries:make_windows",

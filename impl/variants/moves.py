@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from kvlockstep.reference.kv.transfers import Transfer
+from kvlockstep.reference.kv_manager.moving import DISK, Move
 from kvlockstep.reference.kv_manager.tier import HOST, Key, Tier
 from kvlockstep.reference.kv_scheduler.contract import Batch
-from kvlockstep.reference.kv_scheduler.fetching import DISK, FetchingScheduler, Move
+from kvlockstep.reference.kv_scheduler.fetching import FetchingScheduler
 from kvlockstep.reference.kv_scheduler.scheduler import Job
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
@@ -58,7 +59,7 @@ class NeverWaits(FetchingScheduler):
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
         super().add(rid, tokens, extra_key, max_tokens, priority)
-        self._fetch(self._waiting[-1])
+        self._fetch_for(self._waiting[-1])
 
     def _start(self, job: Job, left: int) -> int | None:
         return TieredScheduler._start(self, job, left)
@@ -97,10 +98,10 @@ class EvictsToDisk(FetchingScheduler):
         super()._store(key, block)
         self._send_evicted(first)
 
-    def _fetch(self, job: Job) -> bool:
+    def _fetch(self, rid: str, keys: Sequence[Key]) -> bool:
         self._tier.evicted = []
         first = len(self._submitted)
-        fetched = super()._fetch(job)
+        fetched = super()._fetch(rid, keys)
         self._send_evicted(first)
         return fetched
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 
@@ -42,6 +43,11 @@ class TierUnits(NamedTuple):
     cached: Sequence[int]
     storing: Sequence[int]
     pinned: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """The answer of an admission whose prefix is on its way between tiers: nothing is held, and it is to ask again."""
 
 
 class Loading(NamedTuple):

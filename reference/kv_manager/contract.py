@@ -27,7 +27,8 @@ class KVManagerTarget(Protocol):
         """Finds and pins the cached prefix, and takes slots for the next `n` tokens behind it, or for fewer if the
         prompt ends before: `n` is chosen before the hit is known.
         Returns the number of cached tokens, 0 if none are, less than all of them. Returns None to refuse; then nothing
-        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded.
+        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded. With `moves`
+        it may return `Fetching()`: nothing is held either, and the request asks again.
         After `preempt` the same id comes back with all the tokens known so far.
         """
 

@@ -21,7 +21,8 @@ from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-from kvlockstep.reference.kv_scheduler.fetching import DISK, FetchingScheduler
+from kvlockstep.reference.kv_manager.moving import DISK
+from kvlockstep.reference.kv_scheduler.fetching import FetchingScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 SMALL = SchedulerScope(2, 1, budget=2, running=1, live=2, outputs=1, tokens=(1,), priorities=(0,), exhaustive=True)

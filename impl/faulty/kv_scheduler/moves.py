@@ -5,8 +5,9 @@ from __future__ import annotations
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.variants.moves import KeepsFetched, NeverWaits
 from kvlockstep.impl.variants.tiers import HearsAtOnce
+from kvlockstep.reference.kv_manager.moving import DISK, Move
 from kvlockstep.reference.kv_manager.tier import HOST, Key, Tier
-from kvlockstep.reference.kv_scheduler.fetching import DISK, FetchingScheduler, Move
+from kvlockstep.reference.kv_scheduler.fetching import FetchingScheduler
 from kvlockstep.reference.kv_scheduler.scheduler import Job
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
