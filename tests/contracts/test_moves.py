@@ -141,7 +141,7 @@ def test_a_store_in_flight_is_a_reason_to_wait() -> None:
         (Transfer(1, "move", DISK, [(0, 0)]), "names the tier None"),
         (Transfer(1, "move", DISK, [], source="host"), "has no pairs"),
         (Transfer(1, "move", DISK, [(0, 99)], source="host"), "a unit beyond the 8 of disk"),
-        (Transfer(1, "move", DISK, [(99, 0)], source="host"), "a unit beyond the 4 of host"),
+        (Transfer(1, "move", DISK, [(99, 0)], source="host"), "a unit beyond the 2 of host"),
         (Transfer(1, "move", DISK, [("pool", 0, 0)], source="host"), "not pairs of two units"),
     ],
 )

@@ -41,6 +41,8 @@ class CopyEngine:
         self._adapter, self.traits, self.places = adapter, traits, places
         self._checks, self._goals_met = checks, goals_met
         self._sizes = traits.tiers
+        # What a request needs may come for each group by itself, and through one tier after the other.
+        self._hops = max(1, len(traits.groups)) * (len(traits.tiers) if traits.moves else 1)
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
         self._offered: set[Place] = set()
@@ -197,7 +199,7 @@ class CopyEngine:
         busy = {rid for other in self.unended for rid in other.transfer.rids}
         for rid in transfer.rids:
             self._loads[rid] += rid not in busy
-            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * max(1, len(self.traits.groups)))
+            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * self._hops)
             if transfer.kind == "load":
                 before = self._loaded.get(rid, set()) if together else set()
                 self._loaded[rid] = before.union(place.unit for place in moving.targets)
