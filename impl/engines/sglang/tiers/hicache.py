@@ -26,8 +26,8 @@ import torch
 
 from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.host_tier import host_pool
 from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, Silent
+from kvlockstep.impl.engines.sglang.tiers.host_tier import host_pool
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 PACKAGE = "sglang.srt.mem_cache"
