@@ -107,7 +107,7 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, transfers: Transfe
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         **reachable(traits, transfers),
-        "own_loads_fail": transfers is not None and transfers.has_own and transfers.traits.any_fails("loads"),
+        "own_loads_fail": transfers is not None and transfers.has_own and "load" in transfers.fallible,
         "sends_preempted": traits.durable and overlap and traits.preempts and traits.preempts_in_flight,
         "waits_for_moves": traits.moves and traits.patience != 0,
         "overlap": overlap,

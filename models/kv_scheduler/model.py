@@ -256,7 +256,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     def _lost(self, pick: Pick) -> dict[str, int]:
         """Whether a load that the batch waits for fails; asked of schedulers that have had one."""
         transfers = self.judge.transfers
-        if transfers is None or not transfers.has_own or not transfers.traits.any_fails("loads"):
+        if transfers is None or not transfers.has_own or "load" not in transfers.fallible:
             return {}
         if self.scope.exhaustive:
             return pick(({}, {"lost": 0}))

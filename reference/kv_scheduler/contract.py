@@ -94,6 +94,12 @@ class KVSchedulerOptional(Protocol):
     def tier(self, name: str) -> TierUnits:
         """What became of each unit of a tier. Changes nothing."""
 
+    def looking_up(self) -> Collection[str]:
+        """The requests that this `schedule` has passed over, since a tier was asked for what it has of them.
+
+        Asked right after it. Changes nothing.
+        """
+
     def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
         """Another instance has computed these tokens. Returns for each full block the peer's unit that has it now.
 
@@ -215,6 +221,12 @@ class SchedulerTraits:
         None,
         "With `moves`. How often a request has to wait for a move that is for it: batches that stay empty. 0 if it "
         "never waits, None if it waits for the end.",
+    )
+    looks_up: bool = trait(
+        False,
+        "A request may be passed over while a tier is asked for what it has of it; there is `looking_up()`. It may be "
+        "overtaken meanwhile, and is no reason for an empty batch.",
+        method="looking_up",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(

@@ -60,10 +60,6 @@ class TransferTraits:
         named = self.loses if isinstance(self.loses, bool) else tier in self.loses
         return named and self._fails(tier, "loads")
 
-    def any_fails(self, what: str) -> bool:
-        """Returns whether the "stores" or the "loads" of some tier may fail."""
-        return any(self._fails(tier, what) for tier in self.tiers)
-
     def _fails(self, tier: str, what: str) -> bool:
         fails = self.fails.get(tier) if isinstance(self.fails, Mapping) else self.fails
         return fails in ("any", what)
