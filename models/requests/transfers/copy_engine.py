@@ -41,13 +41,12 @@ class CopyEngine:
         self._adapter, self.traits, self.places = adapter, traits, places
         self._checks, self._goals_met = checks, goals_met
         self._sizes = traits.tiers
-        # What a request needs may come for each group by itself, and through one tier after the other.
-        self._hops = max(1, len(traits.groups)) * (len(traits.tiers) if traits.moves else 1)
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
         self._offered: set[Place] = set()
         self._moved: set[Place] = set()
         self._loads: Counter[str] = Counter()
+        self._fetched: dict[str, list[Any]] = {}
         self._loaded: dict[str, set[Block]] = {}
         self._batches: deque[tuple[list[str], set[Block], list[Hashable]]] = deque()
         self._own: list[Hashable] = []
@@ -156,7 +155,7 @@ class CopyEngine:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
             self._goals_met["torn" if moving.transfer.kind != "move" else "move_torn"] += written > 0
             # What could not be loaded is loaded again, or computed.
-            self._loads.clear()
+            self.forget_loads()
         self._land(moving, len(moving.targets) if written is None else written)
         moving.told, moving.failed = True, written is not None
         landed = [len(moving.targets) if written is None else written] if self.traits.partial_loads else []
@@ -180,7 +179,7 @@ class CopyEngine:
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)
             if moving.reads_tier:
-                check(laws.backed, str(moving), str(place), self._lacking(place, content))
+                check(laws.backed, str(moving), str(place), self._lacking(place, content, transfer.waited))
         others = [other for other in self.unended if not other.landed]
         for place in moving.targets:
             # One evaluation where nothing is wrong: many transfers may be in flight.
@@ -198,8 +197,9 @@ class CopyEngine:
         # Transfers that are in flight together are one load.
         busy = {rid for other in self.unended for rid in other.transfer.rids}
         for rid in transfer.rids:
-            self._loads[rid] += rid not in busy
-            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * self._hops)
+            new = self._is_new(moving, rid)
+            self._loads[rid] += rid not in busy and not new
+            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * max(1, len(self.traits.groups)))
             if transfer.kind == "load":
                 before = self._loaded.get(rid, set()) if together else set()
                 self._loaded[rid] = before.union(place.unit for place in moving.targets)
@@ -226,12 +226,27 @@ class CopyEngine:
             left = VOID if moving.transfer.id in self.failed_unheard else LOST
             self.places.write(moving.targets[n], arrives if n < written else self.places.filled(left))
 
+    def forget_loads(self) -> None:
+        """Something else has happened: from now on it is counted anew how often a request is loaded for."""
+        self._loads.clear()
+        self._fetched.clear()
+
+    def _is_new(self, moving: Moving, rid: str) -> bool:
+        """Returns whether a move brings what none has brought for the request, and remembers that.
+
+        What is fetched may come in many moves, one after the other.
+        """
+        fetched = self._fetched.setdefault(rid, [])
+        new = [content for content in moving.contents if content not in fetched]
+        fetched += new if moving.transfer.kind == "move" else []
+        return moving.transfer.kind == "move" and bool(new)
+
     def _is_read(self, place: Place) -> bool:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())
 
-    def _lacking(self, place: Place, content: Any) -> str:
-        """What is wrong with a unit as the source of a load."""
-        if place.unit in self._view(place.tier or "").free:
+    def _lacking(self, place: Place, content: Any, over: bool) -> str:
+        """What is wrong with a unit as the source of a load or a move; of one that is `over` it may be free by now."""
+        if not over and place.unit in self._view(place.tier or "").free:
             return "is free"
         return "holds nothing of this cache" if self.places.is_nothing(content) else ""
 

@@ -52,7 +52,7 @@ class Transfers(CopyEngine):
         for name, hit in starts:
             self.started(name, hit)
         if names:
-            self._loads.clear()
+            self.forget_loads()
 
     def started(self, name: str, hit: int) -> None:
         """A request begins with a hit of so many tokens."""
@@ -81,7 +81,7 @@ class Transfers(CopyEngine):
         self._polls = 0
         if goal is not None:
             self._goals_met[goal] += any(name in moving.transfer.rids for moving in self.moving.values())
-        self._loads.clear()
+        self.forget_loads()
 
     def heard(self) -> None:
         """The target has had the chance to hear of everything that it was told."""
@@ -217,7 +217,7 @@ class Transfers(CopyEngine):
         self.delivery.reset()
         for moving in self.moving.values():
             moving.stale = True
-        self._loads.clear()
+        self.forget_loads()
 
     def state(self) -> Any:
         """What the fingerprint of a state has of them."""

@@ -1,11 +1,11 @@
 """SGLang's storage behind its host tier: the controller with its queues, and reads and writes that nobody makes.
 
-Real are the tree with `prefetch_from_storage`, `check_prefetch_progress` and `write_backup_storage`, the controller with
-its queues, its query for what is stored (`prefetch_thread_func`) and its acknowledgements. In the place of the threads
-that read and write (`prefetch_io_aux_func`, `backup_thread_func`) a read or a write of pages is a move, which is over
-when somebody says so. They work off their queues in order, `pages` at a time; a query is answered at once. The storage
-is ours: pages by their hashes, the least recently used one goes first. What could not be read is forgotten, and what
-could not be written is not there, as with files.
+Real are the tree with `prefetch_from_storage`, `check_prefetch_progress` and `write_backup_storage`, and the controller
+with its queues, its query for what is stored (`prefetch_thread_func`) and its acknowledgements. In the place of the
+threads that read and write (`prefetch_io_aux_func`, `backup_thread_func`) a read or a write of pages is a move, which is
+over when somebody says so. They work off their queues in order, some pages at a time; a query is answered at once. The
+storage is ours: pages by their hashes, the least recently used one goes first. What could not be read is forgotten, and
+what could not be written is not there.
 
 The engine fetches nothing shorter than 256 tokens; here it is one page.
 Source: sglang/srt/mem_cache/unified_radix_cache.py and hybrid_cache/hybrid_cache_controller.py;
@@ -161,7 +161,7 @@ class StoringController(hicache.Controller):
         return not (self.prefetch_queue.empty() and self.prefetch_hit_queue.empty())
 
     def take(self) -> list[Transfer]:
-        """Returns the moves that were submitted since the last time."""
+        """Returns the reads that were submitted since the last time; writes are submitted with the copies."""
         submitted, self.submitted = self.submitted, []
         return submitted
 
@@ -220,7 +220,8 @@ class StoringController(hicache.Controller):
 
     def _submit(self, to: str, of: str, pairs: list[tuple[int, int]], rids: list[str], move: Read | Write) -> None:
         id = self.l2_transfer_engine.next_id()
-        self.submitted.append(Transfer(id, "move", to, pairs, rids, source=of))
+        submitted = self.submitted if isinstance(move, Read) else self.l2_transfer_engine.submitted
+        submitted.append(Transfer(id, "move", to, pairs, rids, source=of))
         self.moving[id] = move
 
     def _stop_reading(self, operation: Any) -> None:

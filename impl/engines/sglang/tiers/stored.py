@@ -2,12 +2,12 @@
 
 The scheduler is driven as in scheduler.py, the tiers are those of hicache.py and storage.py. A page that has landed on
 the host is written to the storage (`write_backup_storage`). When a request arrives, or comes back, the engine asks the
-storage for what neither pool nor host has (`_prefetch_kvcache`), takes host pages for it and reads. In each pass it looks
-whether that is over (`check_prefetch_progress`). Until then the request stands in the queue and holds nothing, and those
-behind it start; how long it waits, `--hicache-storage-prefetch-policy` says. Then it loads what the host has.
+storage for what neither pool nor host has (`_prefetch_kvcache`), takes host pages for it and reads. In each pass it
+looks whether that is over (`check_prefetch_progress`). Until then the request stands in the queue and holds nothing, and
+those behind it start; how long it waits, `--hicache-storage-prefetch-policy` says. Then it loads what the host has.
 
-A pass in which the engine hears what is stored and starts nothing else is followed by the next one at once, as in its
-loop. There is no reset: it retracts the requests, which ask the storage again, and refuses while they wait for it.
+A pass in which the engine only asks, or has just been answered, is followed by the next one at once, as in its loop.
+There is no reset: it retracts the requests, which ask the storage again, and is refused while they wait for it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,3 @@ make_normal = StoringScheduler
 make_best_effort = partial(StoringScheduler, overlap=True, policy="best_effort", batch=1)
 make_timeout = partial(StoringScheduler, overlap=True, policy="timeout", batch=1)
 make_back = partial(StoringScheduler, overlap=True, write_policy="write_back")
-make_back_best_effort = partial(
-    StoringScheduler, overlap=True, write_policy="write_back", policy="best_effort", batch=1
-)
-make_back_timeout = partial(StoringScheduler, overlap=True, write_policy="write_back", policy="timeout", batch=1)
