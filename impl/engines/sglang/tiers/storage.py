@@ -1,9 +1,9 @@
 """SGLang's storage behind its host tier: the controller with its queues, and reads and writes that nobody makes.
 
 Real are the tree with `prefetch_from_storage`, `check_prefetch_progress` and `write_backup_storage`, and the controller
-with its queues, its query for what is stored (`prefetch_thread_func`) and its acknowledgements. In the place of the
-threads that read and write (`prefetch_io_aux_func`, `backup_thread_func`) a read or a write of pages is a move, which is
-over when somebody says so. They work off their queues in order, some pages at a time; a query is answered at once. The
+with its queues, its query for what is stored (`prefetch_thread_func`) and its acknowledgements. In place of the
+threads that read and write (`prefetch_io_aux_func`, `backup_thread_func`) a read or a write of pages is a move, over
+when somebody says so. They work off their queues in order, some pages at a time; a query is answered at once. The
 storage is ours: pages by their hashes, the least recently used one goes first. What could not be read is forgotten, and
 what could not be written is not there.
 
@@ -159,6 +159,13 @@ class StoringController(hicache.Controller):
     def asks(self) -> bool:
         """True if the next pass hears what is stored for a request."""
         return not (self.prefetch_queue.empty() and self.prefetch_hit_queue.empty())
+
+    @property
+    def answers(self) -> bool:
+        """True if the next pass hears something, whatever is in flight."""
+        return not all(
+            queue.empty() for queue in (self.prefetch_hit_queue, self.ack_prefetch_queue, self.ack_backup_queue)
+        )
 
     def take(self) -> list[Transfer]:
         """Returns the reads that were submitted since the last time; writes are submitted with the copies."""

@@ -3,7 +3,7 @@
 The scheduler is driven as in scheduler.py, the tiers are those of hicache.py and storage.py. A page that has landed on
 the host is written to the storage (`write_backup_storage`). When a request arrives, or comes back, the engine asks the
 storage for what neither pool nor host has (`_prefetch_kvcache`), takes host pages for it and reads. In each pass it
-looks whether that is over (`check_prefetch_progress`). Until then the request stands in the queue and holds nothing, and
+looks whether that is over (`check_prefetch_progress`). Until then the request stands in the queue and holds nothing, so
 those behind it start; how long it waits, `--hicache-storage-prefetch-policy` says. Then it loads what the host has.
 
 A pass in which the engine only asks, or has just been answered, is followed by the next one at once, as in its loop.
@@ -98,8 +98,13 @@ class StoringScheduler(HierarchicalScheduler):
         return {rid.removesuffix(";") for rid in asked | self._scheduler.left_out}
 
     def poll(self) -> None:
-        CLOCK.now += 1
-        self._scheduler._process_hicache_events()
+        """A pass without a batch, and the next one where a thread had nothing to copy and has answered at once."""
+        while True:
+            CLOCK.now += 1
+            self._scheduler._process_hicache_events()
+            self._host.controller.run_threads()
+            if not self._host.controller.answers:
+                return
 
     def transfers(self) -> Sequence[Transfer]:
         self._host.controller.run_threads()
