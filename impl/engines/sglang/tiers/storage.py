@@ -156,11 +156,6 @@ class StoringController(hicache.Controller):
             self._write(operation)
 
     @property
-    def asks(self) -> bool:
-        """True if the next pass hears what is stored for a request."""
-        return not (self.prefetch_queue.empty() and self.prefetch_hit_queue.empty())
-
-    @property
     def answers(self) -> bool:
         """True if the next pass hears something, whatever is in flight."""
         return not all(

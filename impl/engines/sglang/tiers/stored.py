@@ -88,13 +88,13 @@ class StoringScheduler(HierarchicalScheduler):
             batch = super().schedule()
             preempted += batch.preempted
             controller.run_threads()
-            if batch.items or self._scheduler.result_queue or not (controller.asks or self._scheduler.left_out):
+            if batch.items or self._scheduler.result_queue or not (controller.answers or self._scheduler.left_out):
                 return batch._replace(preempted=preempted)
             self._launched.pop()
 
     def looking_up(self) -> set[str]:
-        """Those left out, and those whose answer the next pass hears."""
-        asked = {op.handle.rid for _, _, _, op, *_ in self._tree.ongoing_prefetch.values() if op.host_indices is None}
+        """Those left out, and those who wait for what the storage has, be it an answer that the next pass hears."""
+        asked = {handle.rid for handle in self._tree.ongoing_prefetch}
         return {rid.removesuffix(";") for rid in asked | self._scheduler.left_out}
 
     def poll(self) -> None:
