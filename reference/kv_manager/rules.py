@@ -67,6 +67,8 @@ RULES = {
         "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What an admission waits for "
         "is submitted when `admit` returns. What was submitted before `launch` has returned runs in front of the step. "
         "Who was admitted with a number reads what is loaded for it in that step, if `waits` names the load, which "
-        "does not fail then; nobody else may count on a load that has not ended."
+        "does not fail then; nobody else may count on a load that has not ended. With `moves`, a request that was "
+        "answered with `Fetching` holds nothing, as after a refusal. It comes back like one that was preempted, or is "
+        "aborted; somebody is told so while a move is in flight only."
     ),
 }

@@ -217,3 +217,37 @@ def test_what_random_runs_reach_with_tiers_that_fail_apart() -> None:
     assert {"store_fails", "load_fails", "torn"} <= set(outcome.unreachable or ())
     assert outcome.reach["move_fails"] > 0
     assert "move_fails" not in (outcome.unreachable or ())
+
+
+class PassesOver(FetchingScheduler):
+    """Starts the second request first, and says that a tier is asked for the first one."""
+
+    looks_up = True
+    asked: tuple[str, ...] = ("a",)
+
+    def looking_up(self) -> Sequence[str]:
+        return self.asked
+
+    def _admit(self, left: int) -> Any:
+        self._waiting.reverse()
+        return super()._admit(left) if len(self._waiting) > 1 else []
+
+
+def test_who_is_passed_over_while_a_tier_is_asked_may_be_overtaken() -> None:
+    for traits, message in (
+        ({}, ""),
+        ({"looks_up": False}, "b was admitted, but by fcfs a comes first"),
+        ({"asked": ()}, "b was admitted, but by fcfs a comes first"),
+        ({"asked": None}, "looking_up returned None, not ids"),
+    ):
+        run = SchedulerJudge(type("Made", (PassesOver,), traits)(4, 2, 1, 4), 1, 4)
+        run.add("a", [1], None, 1, None)
+        run.add("b", [2], None, 1, None)
+        if message:
+            with pytest.raises(Divergence, match=message):
+                run.schedule([9])
+        else:
+            assert str(run.schedule([9])) == "b[0:1]"
+            run.update()
+            with pytest.raises(Divergence, match="a wait for nothing"):
+                run.schedule([9])

@@ -136,7 +136,8 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
         self.page_size, self.write_policy, self.io_backend = page, write_policy, "kernel"
         self.device = "cpu"
         self.is_kv_sharded = self.enable_storage = False
-        self.storage_backend = self.pp_prefetch_command_group = self.pp_prefetch_command_thread = None
+        self.pp_prefetch_command_group = self.pp_prefetch_command_thread = None
+        self.storage_backend: Any = None
         self.pp_prefetch_state_lock = nullcontext()
         self.pp_prefetch_states: dict[str, Any] = {}
         self.pp_prefetch_decisions: dict[str, Any] = {}
@@ -145,7 +146,7 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
         self.write_queue: list[Any] = []
         self.ack_load_queue: list[Any] = []
         self.ack_write_queue: list[Any] = []
-        self.storage_stop_event = Silent()
+        self.storage_stop_event: Any = Silent()
         self.transfer_layer_id_max = 1
         # Layers are waited for in the batch, so they are done when the next load begins.
         with patch.object(base, "device_module", SimpleNamespace(Event=partial(Event, done=True))):
