@@ -41,7 +41,7 @@ class FetchWithoutEnd(CachesOnDisk):
     patience = 1
 
 
-@fault("kv-fetch-takes-block", law="atomicity", seen=("LMCache#2785",))
+@fault("kv-fetch-takes-block", law="leak_freedom", seen=("LMCache#2785",))
 class FetchTakesBlock(CachesOnDisk):
     """A request that is told to wait for a fetch takes its first block in the pool all the same."""
 
