@@ -8,6 +8,7 @@ from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
+from kvlockstep.impl.variants.moves import MOVE_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
@@ -124,6 +125,7 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
 VARIANTS = {
     **GROUP_VARIANTS,
     **GROUP_TRANSFER_VARIANTS,
+    **MOVE_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,

@@ -89,6 +89,8 @@ class SchedulerJudge(TransferOperations):
         waits = waits or bool(batch.preempted and not items and self.holding)
         if not self.flights and not waits:
             self.checks.check(laws.progress, len(items), list(self.live))
+        if self.traits.moves and not batch.preempted:
+            self.note_moves(len(items), transfers)
         check_items(self, items, transfers)
         compare_starts(self, items, transfers)
         if self.transfers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
-from kvlockstep.models.requests.transfers.places import Place
 from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties import transfers as transfer_laws
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Item
 
@@ -44,14 +45,6 @@ class TransferOperations(OneTable, EndsTransfers):
         transfers.offered(units, blocks)
         self.settle()
         return Answer(text=f"units {','.join('-' if unit is None else str(unit) for unit in units)}")
-
-    def lose(self, tier: str, unit: int) -> Answer:
-        """A tier loses what a unit holds. Nobody is told; a load that reads it fails there."""
-        transfers, place = self.tiered(), Place(tier, unit)
-        require(self.allows("lose") and place in transfers.losable())
-        transfers.places.lost.add(place)
-        self.settle()
-        return DONE
 
     def poll(self) -> Answer:
         """The scheduler takes in what has ended, and submits what is due."""
@@ -91,6 +84,25 @@ class TransferOperations(OneTable, EndsTransfers):
                 self.note_loaded(item, transfers.loaded_for(item.rid))
         blocks = {block for item in items for block in self.used_blocks(item)}
         transfers.launched([item.rid for item in items], blocks)
+
+    def note_moves(self, items: int, submitted: Sequence[Transfer]) -> None:
+        """A batch of so many items is decided: with nothing else in flight, moves are no reason to leave it empty.
+
+        They hold no block of the pool. Only whom a move is for may wait, and not for ever.
+        """
+        flying = [*(moving.transfer for moving in self.tiered().moving.values()), *submitted]
+        waiting = {rid for transfer in flying if transfer.kind == "move" for rid in transfer.rids}
+        self.goals_met["beside_move"] += items > 0 and any(
+            name in waiting and job.fresh for name, job in self.live.items()
+        )
+        if self.flights or not flying or any(transfer.kind != "move" for transfer in flying):
+            return
+        names = [name for name in self.live if name in waiting and not items]
+        self.waited = Counter({name: self.waited[name] + 1 for name in names})
+        patience = self.traits.patience
+        overdue = [] if patience is None else [name for name in names if self.waited[name] > patience]
+        others = [name for name in self.live if name not in waiting]
+        self.checks.check(transfer_laws.starvation, items, others, overdue)
 
     def hear_own(self, ended: Collection[str]) -> list[str]:
         """The oldest batch is back, and with it the ends of its own loads. Returns whom a failure has ended.

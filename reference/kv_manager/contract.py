@@ -27,7 +27,8 @@ class KVManagerTarget(Protocol):
         """Finds and pins the cached prefix, and takes slots for the next `n` tokens behind it, or for fewer if the
         prompt ends before: `n` is chosen before the hit is known.
         Returns the number of cached tokens, 0 if none are, less than all of them. Returns None to refuse; then nothing
-        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded.
+        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded. With `moves`
+        it may return `Fetching()`: nothing is held either, and the request asks again.
         After `preempt` the same id comes back with all the tokens known so far.
         """
 
@@ -206,7 +207,23 @@ class Traits:
         least=1,
         method=("ready", "transfers", "waits", "complete", "poll", "tier"),
     )
-    fails: Literal["stores", "loads", "any"] | None = trait(
-        None, "Which transfers may fail. A load that fails may have written its first blocks."
+    fails: Literal["stores", "loads", "any"] | Mapping[str, Literal["stores", "loads", "any"]] | None = trait(
+        None,
+        "Which transfers may fail, or {tier: which} where not every tier fails. A load that fails may have written its "
+        "first blocks. A move is a load from one tier and a store to the other: it may fail if either may.",
+    )
+    loses: bool | Collection[str] = trait(
+        False,
+        "A tier may lose a unit that a hit may find, and nobody is told: True for all, or the names of those that do. "
+        "What reads it fails there; `fails` has loads.",
+    )
+    moves: bool = trait(
+        False,
+        "A transfer may be a move from one of several tiers to another one.",
+    )
+    patience: int | None = trait(
+        None,
+        "With `moves`. How often a request has to wait for a move that is for it: admissions answered with `Fetching`. "
+        "0 if it never waits, None if it waits for the end.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")

@@ -67,6 +67,8 @@ RULES = {
         "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What an admission waits for "
         "is submitted when `admit` returns. What was submitted before `launch` has returned runs in front of the step. "
         "A request that was admitted with a number reads in that step what is loaded for it, if `waits` names the "
-        "load; such a load does not fail. No other request may count on a load that has not ended."
+        "load; such a load does not fail. No other request may count on a load that has not ended. With `moves`, a "
+        "request that was answered with `Fetching` holds nothing, as after a refusal. It comes back like one that was "
+        "preempted, or is aborted. Somebody is told so only while a move is in flight."
     ),
 }

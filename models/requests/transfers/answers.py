@@ -23,7 +23,7 @@ def ids_of(waits: Callable[[], Any]) -> list[Hashable]:
 
 def _transfer(found: Any) -> Transfer:
     one = Transfer(*found)
-    _hashable((one.id, one.kind, one.tier))
+    _hashable((one.id, one.kind, one.tier, one.source))
     return one._replace(pairs=list(one.pairs), rids=_hashable(one.rids), after=_hashable(one.after))
 
 
