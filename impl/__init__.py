@@ -77,6 +77,7 @@ TARGETS = {
         "fenced-window": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedWindow",
         "fenced-groups": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedStates",
         "grouped-overlap": "kvlockstep.impl.kv_scheduler.grouped:OverlapWindow",
+        "grouped-checkpoints": "kvlockstep.impl.kv_scheduler.checkpointed:CheckpointedStates",
         "grouped-overlap-state": "kvlockstep.impl.kv_scheduler.flying_states:OverlapStates",
     },
     "kv_index": {

@@ -96,6 +96,7 @@ class SchedulerJudge(TransferOperations):
         if self.transfers:
             self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
         flight = sample(self, items, tokens, accept, void)
+        self.keep(items)
         self.flights.append(flight)
         for name in flight.sampled if drafts else ():
             self._offer(name, drafts)

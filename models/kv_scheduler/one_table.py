@@ -50,6 +50,9 @@ class OneTable(SchedulerSession):
         """Runs a batch whose items were checked."""
         forward(self, items, copies, void)
 
+    def keep(self, items: Sequence[Item]) -> None:
+        """Does what the device does when it knows which drafts of its batch are right."""
+
     def held_by(self, name: str) -> Sequence[int]:
         """The slots that a request holds."""
         return self.tables.entries(name)

@@ -14,6 +14,7 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
@@ -42,6 +43,7 @@ TIERED_GROUPS = {
 RIGHT = {
     OverlapWindow: "grouped-overlap",
     OverlapStates: "grouped-overlap-state",
+    CheckpointedStates: "grouped-checkpoints",
     **TIERED_GROUPS,
     **OTHERS,
     **GEOMETRIES,

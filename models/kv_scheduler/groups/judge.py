@@ -25,7 +25,7 @@ from kvlockstep.models.requests.adapter import as_state
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.progress import Progress
-from kvlockstep.models.requests.groups.reading import copy, read, read_state, save, write
+from kvlockstep.models.requests.groups.reading import copy, keep, read, read_state, save, write
 from kvlockstep.models.requests.groups.session import lacking, of_pool
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.traits import TransferTraits
@@ -145,6 +145,11 @@ class GroupedSchedulerJudge(SchedulerJudge):
             self.live[item.rid].request.computed = item.start + item.n - item.drafts
         self.kv.end_forward()
         self.checks.subject = None
+
+    def keep(self, items: Sequence[Item]) -> None:
+        for item in items:
+            for g, step in steps_of(self, item).items():
+                keep(self, self.live[item.rid].request, g, step)
 
     def schedule(
         self, tokens: Sequence[int], accept: int = 0, drafts: Sequence[int] = (), lost: int | None = None

@@ -33,10 +33,14 @@ class Step(NamedTuple):
 
     `source` is None only at position 0. `saves` are (position, block): after the step the block holds the state behind
     so many tokens. With drafts there is one for each position that may turn out to be the last.
+
+    `checkpoints` are (position, block), of a kv_scheduler only: as soon as the device knows which drafts are right, it
+    copies a saved state to one more block. It is the state behind the last of these positions that it has come to.
     """
 
     source: int | None
     saves: Iterable[tuple[int, int]]
+    checkpoints: Iterable[tuple[int, int]] = ()
 
 
 class Admitted(NamedTuple):
