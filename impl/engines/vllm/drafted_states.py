@@ -1,9 +1,9 @@
 """kv_scheduler on vLLM's hybrid schedulers (0.33.0) with drafts over recurrent states, prefixes cached or not.
 
-A request has one block more for each draft (`num_speculative_blocks`). Its running state stands in column c of its table,
-which is that of the last token of its batch. A batch that feeds drafts leaves the state behind its first token in column
-c, the one behind its first draft in c + 1, and so on. The next batch goes on from the column of the last right draft, and
-moves the state first if its own column is another one.
+A request has one block more for each draft (`num_speculative_blocks`). Its running state stands in column c of its
+table, which is that of the last token of its batch. A batch that feeds drafts leaves the state behind its first token
+in column c, the one behind its first draft in c + 1, and so on. The next batch goes on from the column of the last
+right draft, and moves the state first if its own column is another one.
 
 Behind the forward the worker copies the state at the last end of a block that was come to into the column of that
 block, where the cache may publish it. Of the states of a layer this is the one of all tokens; the convolution's, which
