@@ -122,7 +122,7 @@ class SchedulerJudge(TransferOperations):
                     self.goals_met["ended_by_token"] += job.delivered < job.max_tokens
                     self.goals_met["ended_by_length"] += job.delivered == job.max_tokens
         for name in expected:
-            self.ended_by_itself(name)
+            self.ended_by_itself(name, 1 + flight.accepted.get(name, 0) - len(flight.gained[name]))
         accepted = [dict(flight.accepted)] if self.traits.drafts else []
         ended = self._call(self.adapter.update, dict(flight.sampled), *accepted)
         expected += self.hear_own(ended)

@@ -31,17 +31,18 @@ class TransferOperations(OneTable, EndsTransfers):
 
     def offer(self, tokens: Sequence[int], extra_key: int | None) -> Answer:
         """Another instance has computed these tokens, and fills the peer with their full blocks."""
-        transfers, size = self.tiered(), self.traits.block_size
-        require(self.allows("offer") and size <= len(tokens) <= self.longest)
+        transfers = self.tiered()
+        require(self.allows("offer") and len(tokens) <= self.longest)
         require(extra_key is None or self.traits.extra_key)
+        rows = self.full_blocks(extra_key, tokens)
+        require(any(rows))
         found = answered(self.adapter.offer, list(tokens), extra_key)
-        blocks = self.memory.blocks_of(extra_key, tokens, size)
-        units = taken(
-            lambda: _units(found, len(blocks)), found, self.adapter.offer, "a unit or None for each full block"
-        )
-        transfers.offered(units, blocks)
+        units = self.offered_units(found, [len(row) for row in rows])
+        for taken_units, row in zip(units, rows, strict=True):
+            transfers.offered(taken_units, row)
         self.settle()
-        return Answer(text=f"units {','.join('-' if unit is None else str(unit) for unit in units)}")
+        said = [",".join("-" if unit is None else str(unit) for unit in row) for row in units]
+        return Answer(text=f"units {'; '.join(said)}")
 
     def lose(self, tier: str, unit: int) -> Answer:
         """A tier loses what a unit holds. Nobody is told; a load that reads it fails there."""
@@ -102,16 +103,20 @@ class TransferOperations(OneTable, EndsTransfers):
             return []
         return [name for name in self.live if name in void or (name in ended and name in self.transfers.failed())]
 
-    def ended_by_itself(self, name: str) -> None:
-        """A request ends by its last token: a durable scheduler has stored what it has computed, or is about to."""
+    def ended_by_itself(self, name: str, beyond: int) -> None:
+        """A request ends by its last token: a durable scheduler has stored what it has computed, or is about to.
+
+        Its last batch has computed `beyond` tokens more: drafts that were right, and come behind the end.
+        """
         if self.transfers is None or not self.traits.durable:
             return
         job = self.live[name]
-        tokens = job.request.tokens[: job.prompt + job.delivered - 1]
-        blocks = self.memory.blocks_of(job.request.extra_key, tokens, self.traits.block_size)
-        self.transfers.delivery.owe(name, blocks)
-        self.goals_met["sent"] += len(blocks) > 0
-        self.goals_met["sent_preempted"] += job.preempted and len(blocks) > 0
+        owed = self.owed_by(job, job.request.tokens[: job.prompt + job.delivered - 1], beyond)
+        for part in owed:
+            self.transfers.delivery.owe(part)
+        any_block = any(part.blocks for part in owed)
+        self.goals_met["sent"] += any_block
+        self.goals_met["sent_preempted"] += job.preempted and any_block
 
     def _hear(self) -> None:
         ended, transfers = answered(self.adapter.poll), self.tiered()
@@ -124,11 +129,3 @@ class TransferOperations(OneTable, EndsTransfers):
             for name in expected:
                 del self.live[name]
         transfers.heard()
-
-
-def _units(found: Sequence[int | None], n: int) -> list[int | None]:
-    """The answer to an offer of n blocks. Raises ValueError for another number of units."""
-    units = [None if unit is None else int(unit) for unit in found]
-    if len(units) != n:
-        raise ValueError(units)
-    return units

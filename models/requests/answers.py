@@ -60,6 +60,14 @@ def copies_text(pairs: Sequence[tuple[int, int]]) -> str:
     return f"copied {_few(texts)}" if texts else ""
 
 
+def units_of(found: Iterable[int | None], n: int) -> list[int | None]:
+    """The units that an offer of n blocks was answered with. Raises ValueError for another number of them."""
+    units = [None if unit is None else int(unit) for unit in found]
+    if len(units) != n:
+        raise ValueError(units)
+    return units
+
+
 def freed_text(blocks: Iterable[int]) -> str:
     """The blocks that nobody holds any more: "freed blocks 1, 2"; nothing if there are none."""
     numbers = [str(block) for block in sorted(blocks)]

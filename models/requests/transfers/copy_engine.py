@@ -194,7 +194,7 @@ class CopyEngine:
             if place in self.places.lost:
                 continue
             if transfer.kind == "store" and self._traits.durable:
-                self.delivery.sent(content)
+                self.delivery.sent(self.places.identity(content))
             source = Source(str(moving), str(place), self.places.in_words(content))
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)

@@ -65,6 +65,17 @@ def needed(group: Group, start: int, stop: int) -> range:
     return range(0)
 
 
+def owed(group: Group, computed: int) -> range:
+    """Returns the numbers of the full blocks that a durable kv_scheduler owes of a request that has ended.
+
+    They are those that the next token would read, of a state that behind all `computed` tokens, if it is on the grid.
+    """
+    full = computed // group.block_size
+    if group.kind != "state":
+        return range(needed(group, computed, computed).start // group.block_size, full)
+    return range(full - 1, full) if full and computed % group.block_size == 0 else range(0)
+
+
 def one_full(groups: Iterable[Group]) -> bool:
     """Tells whether the groups are none, or one of full attention: what a kv_manager has without the trait."""
     return [group.kind for group in groups] in ([], ["full"])
