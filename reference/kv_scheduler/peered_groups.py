@@ -1,7 +1,7 @@
 """kv_scheduler with groups and a peer: others fill the tier with blocks of every group, and may lose them.
 
-Of an offer it takes what a hit of the longest length would need: of a window the blocks in its reach, of a state the one
-at that length. As a producer it stores every full block of every group as soon as it is computed.
+Of an offer it takes what a hit of the longest length would need: of a window the blocks in its reach, of a state the
+one at that length. As a producer it stores every full block of every group as soon as it is computed.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS as SCHEDULE
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager.groups.geometries import StatePool
 from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateScheduler
+from kvlockstep.reference.kv_scheduler.peered_groups import PeeredGroups, PeeredState, PeeredStates
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates
 from kvlockstep.runs.score import LONGEST, MEDIAN_LENGTH, laws_that_see
@@ -38,6 +39,9 @@ TIERED_GROUPS = {
     TieredPools: "variant:tiered-pools",
     TieredStates: "tiered-groups",
     StateScheduler: "groups",
+    PeeredState: "peered-state",
+    PeeredStates: "peered-groups",
+    PeeredGroups: "peered-window",
     TieredGroups: "tiered-window",
 }
 RIGHT = {

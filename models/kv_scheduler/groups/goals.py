@@ -20,7 +20,7 @@ GROUP_GOALS = (
     Goal("window_slides_in_store", "a window slides off a block while it is being stored", "groups_and_tiers"),
     Goal("loaded_groups", "a hit has blocks of several groups that were loaded", "groups_and_tiers"),
     Goal("loaded_state", "a state is loaded together with blocks of attention", "groups_and_tiers"),
-    Goal("sent_behind_window", "a request ends by itself whose window has left blocks, and is stored", "groups_durable"),
+    Goal("sent_behind_window", "a request ends whose window has left blocks, and is stored", "groups_durable"),
     Goal("loaded_for_one", "a hit that one group cuts on the device is served from a tier", "groups_and_tiers"),
 )
 

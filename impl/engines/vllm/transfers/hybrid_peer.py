@@ -1,10 +1,10 @@
 """vLLM's hybrid schedulers (0.33.0) beside another instance: windows and states go from prefill to decode, too.
 
 The connector is that of peer.py, for all groups at once (`SupportsHMA`). When a request has ended by itself,
-`request_finished_all_groups` names its blocks, without those that its windows have left. It sends of each group the full
-blocks that the next token would read, as NixlConnector does: a window is clipped to its tail, of a state goes the one
-behind all tokens. What it finds in the tier is what a hit needs of each group behind the hit of all groups in the pool.
-A load that fails is reported by the name of its request (`failed_recving`), since a block number says no group.
+`request_finished_all_groups` names its blocks, without those that its windows have left. It sends of each group the
+full blocks that the next token would read, as NixlConnector does: a window is clipped to its tail, of a state goes the
+one behind all tokens. What it finds in the tier is what a hit needs of each group behind the hit of all groups in the
+pool. A load that fails is reported by the name of its request (`failed_recving`), since a block number says no group.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_scheduler.py, beside those of peer.py and hybrid.py.
 """
@@ -95,16 +95,19 @@ class HybridPeerConnector(PeerConnector, vllm.connector.SupportsHMA):  # type: i
                 yield self.key(hashes, g, number), g, number
 
     def _to_send(self, request: Any, block_ids: Sequence[Sequence[int]]) -> Iterator[tuple[Key, int]]:
+        computed = request.num_computed_tokens - request.num_in_flight_tokens
         for g, group in enumerate(self._groups):
-            for number in owed(group, request.num_computed_tokens):
+            for number in owed(group, computed):
                 yield self.key(request.block_hashes, g, number), block_ids[g][number]
 
 
 class HybridPeerScheduler(PeerScheduler, HybridConnected):
     """A hybrid scheduler with a HybridPeerConnector. Nothing can fail that is loaded `inside` the batch.
 
-    If `short`, the last token of a prompt is not loaded, since it is computed again: see vllm-full-load-behind-window. If
-    `requeued`, a request whose load has failed waits with those that hold nothing: see vllm-failed-load-keeps-its-place.
+    A state that is loaded inside is counted here, which the engine forgets: see vllm-loaded-state-uncounted. If `short`,
+    the last token of a prompt is not loaded, since it is computed again: see vllm-full-load-behind-window. If
+    `requeued`, a request whose load has failed waits with those that hold nothing: see
+    vllm-failed-load-keeps-its-place.
     """
 
     partial_loads = False
@@ -126,6 +129,9 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
             self.fails, self.loses = "stores", False
         super().__init__(blocks, block_size, budget, running, inside=inside, **options)
         self.tiers = {TIER: UNITS_PER_BLOCK * self._units}
+        for g in self._states if inside else ():
+            manager = self._scheduler.kv_cache_manager.coordinator.single_type_managers[g]
+            manager.get_num_blocks_to_allocate = counting_loads(manager)
 
     def connect(self, config: Any) -> HybridPeerConnector:
         _, wide, hash_size = self._caches(self.blocks, self.block_size)
@@ -166,6 +172,16 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
         ]
 
 
+def counting_loads(manager: Any) -> Any:
+    """The manager's count of the blocks of a state, with one more for a state that is loaded in front of the batch."""
+    count = manager.get_num_blocks_to_allocate
+
+    def counted(rid: str, tokens: int, hit: Sequence[Any], total: int, local: int, *given: Any, **named: Any) -> int:
+        return int(count(rid, tokens, hit, total, local, *given, **named)) + (total > local)
+
+    return counted
+
+
 make_window = partial(HybridPeerScheduler, groups=WINDOW)
 make_windows = partial(HybridPeerScheduler, groups=WINDOWS)
 make_state = partial(HybridPeerScheduler, groups=(FULL, STATE))
@@ -175,4 +191,7 @@ make_state_failing = partial(HybridPeerScheduler, groups=(FULL, STATE), policy_o
 make_async_window = partial(HybridPeerScheduler, groups=WINDOW, asynchronous=True)
 make_async_state = partial(HybridPeerScheduler, groups=(FULL, STATE), asynchronous=True)
 make_window_inside = partial(HybridPeerScheduler, groups=WINDOW, inside=True)
-make_state_inside = partial(HybridPeerScheduler, groups=(FULL, STATE), inside=True)
+# One block for the state that it hits in the pool, one for the state that is loaded behind it.
+make_state_inside = partial(HybridPeerScheduler, groups=(FULL, STATE), inside=True, spare=2)
+make_window_full = partial(HybridPeerScheduler, groups=WINDOW, short=False)
+make_window_in_place = partial(HybridPeerScheduler, groups=WINDOW, requeued=False)
