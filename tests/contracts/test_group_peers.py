@@ -111,7 +111,7 @@ def test_an_answer_to_an_offer_that_the_contract_does_not_know(answer: Any) -> N
             found: Sequence[Sequence[int | None]] = answer
             return found
 
-    with pytest.raises(Divergence, match="offer.* each group"):
+    with pytest.raises(Divergence, match=r"offer.* each group"):
         judge(Answers).offer([1, 2, 3, 4], None)
 
 

@@ -104,9 +104,9 @@ class HybridPeerConnector(PeerConnector, vllm.connector.SupportsHMA):  # type: i
 class HybridPeerScheduler(PeerScheduler, HybridConnected):
     """A hybrid scheduler with a HybridPeerConnector. Nothing can fail that is loaded `inside` the batch.
 
-    A state that is loaded inside is counted here, which the engine forgets: see vllm-loaded-state-uncounted. If `short`,
-    the last token of a prompt is not loaded, since it is computed again: see vllm-full-load-behind-window. If
-    `requeued`, a request whose load has failed waits with those that hold nothing: see
+    A state that is loaded inside is counted here, which the engine forgets: see vllm-loaded-state-uncounted.
+    If `short`, the last token of a prompt is not loaded, since it is computed again: see vllm-full-load-behind-window.
+    If `requeued`, a request whose load has failed waits with those that hold nothing: see
     vllm-failed-load-keeps-its-place.
     """
 
@@ -143,7 +143,11 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
 
     def _decide(self) -> Any:
         scheduler = self._scheduler
+        heard = scheduler.failed_recving_kv_req_ids & scheduler.finished_recving_kv_req_ids
         for request in list(scheduler.kv_holding_waiting) if self._requeued else ():
+            if request.request_id in heard:
+                scheduler._inflight_prefills.discard(request)
+                scheduler._handle_blocked_waiting_request(request)
             if not scheduler._holds_kv_blocks(request):
                 scheduler.kv_holding_waiting.remove_request(request)
                 self._queue_by_arrival(request)
