@@ -63,7 +63,7 @@ class Graph(NamedTuple):
 
 
 class DecodeGraphs:
-    """Meets reference.gpu_contract.DecodeGraphsTarget on `device`; see reference.decode_graphs.
+    """Meets DecodeGraphsTarget of reference.decode_graphs.contract on `device`.
 
     The host keeps no lengths or tables: only which rows are live, and the mirror of the stack. Raises InvalidArgument.
     """

@@ -22,9 +22,15 @@ class StoreMemory:
     """
 
     def __init__(
-        self, blocks: int, block_size: int, layout: str = "layer_major", device: str = "cpu", host_blocks: int = 0
+        self,
+        blocks: int,
+        block_size: int,
+        layout: str = "layer_major",
+        device: str = "cpu",
+        host_blocks: int = 0,
+        host_device: str = "cpu",
     ) -> None:
-        self.store = KVStore(blocks, block_size, host_blocks, SHAPE, layout, device=device)
+        self.store = KVStore(blocks, block_size, host_blocks, SHAPE, layout, device=device, host_device=host_device)
         self._flips = [0x5DEECE66D * (plane + 1) for plane in range(2 * SHAPE.layers)]
         self.write(range(blocks * block_size), [0] * (blocks * block_size))
 

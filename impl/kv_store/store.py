@@ -36,9 +36,10 @@ class KVStore:
     """`blocks` device and `host_blocks` host blocks of `block_size` slots. Meets KVStoreTarget of the contract.
 
     `kv` is the KV on `device`: [layer, K/V, block, offset, head, dim] in layout "layer_major", and in "slot_major",
-    where the layers of a token lie together, [K/V, block, offset, layer, head, dim]. Host blocks are contiguous, and
-    pinned if the device is a GPU. Everything is moved as integers, so that the bits of an element arrive as they are.
-    With `kernels`, which a GPU has unless told otherwise, Triton kernels do that, and swaps run on a side stream (see
+    where the layers of a token lie together, [K/V, block, offset, layer, head, dim]. Host blocks are contiguous. They
+    are pinned if the device is a GPU, or lie on the card `host_device`, which the device must reach as a peer.
+    Everything is moved as integers, so that the bits of an element arrive as they are. With `kernels`, which a GPU has
+    unless told otherwise, Triton kernels do that, and swaps run on a side stream (see
     KernelMoves, in `moves`). Raises InvalidArgument.
     """
 
@@ -51,6 +52,7 @@ class KVStore:
         layout: str,
         *,
         device: str = "cpu",
+        host_device: str = "cpu",
         kernels: bool | None = None,
     ) -> None:
         shape.check()
@@ -69,7 +71,10 @@ class KVStore:
         self._token = prod(token)
         planes, width = prod(outer), block_size * self._token
         self._planes = self._room(planes, blocks, width)
-        self._host = torch.zeros(host_blocks, planes, width, dtype=self._word, pin_memory=self.device.type == "cuda")
+        pinned = self.device.type == "cuda" and host_device == "cpu"
+        self._host = torch.zeros(host_blocks, planes, width, dtype=self._word, device=host_device, pin_memory=pinned)
+        if host_device != "cpu":
+            _reach(self._planes, self._host)
         self._bits = self._planes.view(*outer, blocks, block_size, *token)
         self._host_bits = self._host.view(host_blocks, *outer, block_size, *token).movedim(0, len(outer))
         self.kv = self._bits.view(DTYPES[dtype])
@@ -147,7 +152,9 @@ class KVStore:
         _check("gather_host", slots, self._host_blocks * self.block_size)
         if self.moves is not None:
             self.moves.settle()
-        return self._patterns(*self._rows(self._host_bits, layer, torch.tensor(slots, dtype=torch.int64)))
+        return self._patterns(
+            *self._rows(self._host_bits, layer, torch.tensor(slots, dtype=torch.int64, device=self._host.device))
+        )
 
     def copy_prefix(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
         """Copies the first `tokens` tokens of the table `source`, and no more, into the blocks of the table `target`.
@@ -301,3 +308,13 @@ def _check(operation: str, numbers: Sequence[int], count: int) -> None:
 def _check_once(operation: str, targets: Sequence[int]) -> None:
     if len(set(targets)) < len(targets):
         raise InvalidArgument(f"{operation}: a target comes twice in {list(targets)}")
+
+
+def _reach(here: torch.Tensor, there: torch.Tensor) -> None:
+    """Lets kernels of one card read and write what lies on another. Raises InvalidArgument if they cannot."""
+    one, other = here.device, there.device
+    if not (one.type == other.type == "cuda" and torch.cuda.can_device_access_peer(one, other)):
+        raise InvalidArgument(f"host_device={other}: {one} cannot reach it as a peer")
+    # The first copy between two cards makes each of them a peer of the other.
+    word = torch.zeros(1, device=one).to(other).to(one)
+    torch.cuda.synchronize(word.device)

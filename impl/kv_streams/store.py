@@ -20,20 +20,23 @@ Place = tuple[str, int]
 
 
 class KVStreams:
-    """Meets reference.gpu_contract.KVStreamsTarget on `device`; see reference.kv_streams. Raises InvalidArgument.
+    """Meets KVStreamsTarget of reference.kv_streams.contract on `device`. Raises InvalidArgument.
+
+    Host blocks lie in pinned memory, or on another card, the `host_device`, as if sent to another instance.
 
     Behind the blocks of the store lie one for each stamp, which a write copies from, and one for each read, which is
     copied to: so all work is copies of the store, and nothing is allocated while a stream is held up.
     """
 
-    def __init__(self, blocks: int, host_blocks: int, device: str = "cpu") -> None:
+    def __init__(self, blocks: int, host_blocks: int, device: str = "cpu", host_device: str = "cpu") -> None:
         if blocks < 0 or host_blocks < 0:
             raise InvalidArgument(f"{blocks=}, {host_blocks=}")
         self._blocks, self._host_blocks = blocks, host_blocks
         self._free = deque(range(blocks))
         self._is_free = [True] * blocks
         self._asked = 0
-        self._memory = StoreMemory(blocks + MOST_STAMPS + MOST_READS, 1, device=device, host_blocks=host_blocks)
+        rows = blocks + MOST_STAMPS + MOST_READS
+        self._memory = StoreMemory(rows, 1, device=device, host_blocks=host_blocks, host_device=host_device)
         store = self._memory.store
         self._memory.write([blocks + stamp for stamp in range(MOST_STAMPS)], list(range(MOST_STAMPS)))
         if host_blocks:  # the host's stamps of 0 are not zeros

@@ -13,6 +13,8 @@ POISON = -1
 # What stands in the target of a transfer: until it lands, and where it failed; and where it has failed in front of a
 # batch that is not back, with all that was computed from it.
 IN_FLIGHT, LOST, VOID = -2, -3, -4
+# What a memory of the target's own returns where the parts of one cell do not belong together.
+APART = -5
 
 
 class Provenance:

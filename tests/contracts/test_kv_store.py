@@ -38,6 +38,20 @@ def walk(factory, steps, model_type=KVStoreModel):
     return watched(random_walk, model_type, factory, seed=1, steps=steps)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", [True, False])
+def test_host_blocks_may_lie_on_another_card(kernels):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one card or none")
+    outcome = walk(partial(KVStore, device="cuda:0", host_device="cuda:1", kernels=kernels), 3_000)
+    assert outcome.failure is None, outcome.failure
+
+
+def test_a_host_that_cannot_be_reached_is_refused():
+    with pytest.raises(InvalidArgument, match="host_device=meta: cpu cannot reach it"):
+        KVStore(1, 1, 1, KVShape(1, 1, 2, "bfloat16"), "layer_major", host_device="meta")
+
+
 def test_agrees_with_the_reference_and_reaches_everything(device):
     outcome = walk(partial(KVStore, device=device), 6_000 if device == "cpu" else 3_000)
     assert outcome.failure is None, outcome.failure

@@ -22,12 +22,24 @@ from kvlockstep.reference.kv_streams.streams import Streams
 BOTH = pytest.mark.parametrize("make", [Reference, KVStreams], ids=["reference", "optimised"])
 
 
+@pytest.fixture(params=["cpu", *(pytest.param(p, marks=pytest.mark.gpu) for p in ("cuda", "two cards"))])
+def places(request):
+    """Where a target keeps its blocks, and where the host's."""
+    if request.param == "cpu":
+        return {}
+    torch = pytest.importorskip("torch")
+    cards = torch.cuda.device_count()
+    if cards < (2 if request.param == "two cards" else 1):
+        pytest.skip(f"{cards} CUDA devices")
+    return {"device": "cuda:0", "host_device": "cuda:1"} if request.param == "two cards" else {"device": "cuda"}
+
+
 def walk(factory, steps, seed=1):
     return watched(random_walk, KVStreamsModel, factory, seed=seed, steps=steps)
 
 
-def test_agrees_with_the_reference_and_reaches_everything(device):
-    outcome = walk(partial(KVStreams, device=device), 15_000 if device == "cpu" else 5_000)
+def test_agrees_with_the_reference_and_reaches_everything(places):
+    outcome = walk(partial(KVStreams, **places), 5_000 if places else 15_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in KVStreamsModel.goals if not outcome.reach[goal.id]]
 
@@ -98,13 +110,13 @@ BACK = [Op("synchronize"), Op("swap_in", pairs=[(0, 1)]), Op("read", block=1), O
         (FreeForgets, REUSED_TOO_EARLY),
     ],
 )
-def test_the_same_faults_on_real_streams_are_caught_every_time(broken, ops, device):
+def test_the_same_faults_on_real_streams_are_caught_every_time(broken, ops, places):
     scope = KVStreamsScope(2, 1)
     for _ in range(10):
-        play(KVStreamsModel(scope, partial(KVStreams, device=device)), [*ops, *BACK])
+        play(KVStreamsModel(scope, partial(KVStreams, **places)), [*ops, *BACK])
         with pytest.raises(Divergence, match="stream_order"):
-            play(KVStreamsModel(scope, partial(broken, device=device)), [*ops, *BACK])
-    assert walk(partial(broken, device=device), 30_000).failure is not None
+            play(KVStreamsModel(scope, partial(broken, **places)), [*ops, *BACK])
+    assert walk(partial(broken, **places), 30_000).failure is not None
 
 
 @BOTH

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kvlockstep.impl.kv_manager.grouped.manager import GroupedBlockManager
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
@@ -33,3 +36,22 @@ def make_state(blocks: int, block_size: int) -> GroupedBlockManager:
         Group("state", 2 * block_size, pool="states"),
     )
     return GroupedBlockManager(groups, {"kv": 2 * blocks, "states": max(3, blocks // 2)})
+
+
+def make_tensors(blocks: int, block_size: int, device: str = "cpu", layout: str = "layer_major") -> GroupedBlockManager:
+    """Full attention, a window and a state on a grid of two blocks, in one pool whose blocks are those of a KVStore."""
+    groups = Group("full", block_size), Group("window", block_size, reach=3), Group("state", 2 * block_size)
+    return GroupedTensorManager(groups, {"kv": 2 * blocks + 2}, device, layout)
+
+
+class GroupedTensorManager(GroupedBlockManager):
+    """A GroupedBlockManager whose KV lies in `memory`, a StoreMemory on `device` for each pool, in `layout`."""
+
+    def __init__(self, groups: tuple[Group, ...], pools: Mapping[str, int], device: str, layout: str) -> None:
+        from kvlockstep.impl.kv_store.oracle_memory import StoreMemory  # noqa: PLC0415  torch is an extra
+
+        rows = {pool: max(group.block_size for group in groups if group.pool == pool) for pool in pools}
+        self.memory: dict[str, Any] = {
+            pool: StoreMemory(blocks, rows[pool], layout, device) for pool, blocks in pools.items()
+        }
+        super().__init__(groups, pools)

@@ -14,8 +14,9 @@ from kvlockstep.models.requests.adapter import as_state
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import copies_text
-from kvlockstep.models.requests.groups.memory import GroupMemory, memory_of
+from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.occupied import occupancy
+from kvlockstep.models.requests.groups.own_memory import memory_of
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
 from kvlockstep.models.requests.groups.session import lacking, of_pool

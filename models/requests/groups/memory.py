@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.slot_memory import LEFT_BY_TRANSFERS
 from kvlockstep.properties.kv_manager.cell import Cell
-from kvlockstep.reference.kv.memory import POISON, UNWRITTEN, Provenance
+from kvlockstep.reference.kv.memory import APART, POISON, UNWRITTEN, Provenance
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
 # A block of a pool.
@@ -19,7 +19,7 @@ WHOLE = -1
 # Stands as the offset of what a transfer has left where nothing was written since.
 REST = -2
 NOBODY = -1
-MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory"}
+MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory", APART: "parts of different KV"}
 
 
 class Content(NamedTuple):
@@ -215,8 +215,3 @@ class GroupMemory:
         if stamp not in self._histories:
             self._histories[stamp] = self._provenance.history(stamp)
         return self._histories[stamp]
-
-
-def memory_of(_adapter: Any, traits: Any, goals_met: Counter[str]) -> Any:
-    """The memory of a target with these traits. The judge owns it: the adapter has no KV of its own."""
-    return GroupMemory(traits.groups, goals_met)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.reference.kv.memory import KVMemory
 from kvlockstep.reference.kv_manager.groups.contract import Step
 from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, StatePool
 from kvlockstep.reference.kv_manager.groups.request import Request
@@ -185,3 +187,23 @@ class OffTheGrid(FullAndState):
         place, state = request.computed // self.block_size, request.states[g]
         if request.computed % self.block_size and state is not None and len(request.tokens) > request.computed:
             self._publish(g, request, place, state)
+
+
+class WithoutLastRows(KVMemory):
+    """Memory of blocks of `rows` rows: a copy leaves out the last row of each."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        super().copy([pair for pair in pairs if (pair[0] + 1) % self._rows or self._rows == 1])
+
+
+@fault("kv-state-copied-in-part", law="state_soundness", seen=("mutant",))
+class StateCopiedInPart(FullAndState):
+    """A copy of a block leaves out its last row, which no token of a partly filled block has, but each state."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        super().__init__(blocks, block_size)
+        self.memory = {"kv": WithoutLastRows(block_size)}
