@@ -73,6 +73,19 @@ def test_every_order_of_completion_in_a_small_scope(manager: Callable[..., Any])
     assert outcome.reach["load"] > 0
 
 
+@pytest.mark.slow
+def test_every_state_with_stores_and_loads_in_a_tier_of_one_unit() -> None:
+    class OneUnit(TieredManager):
+        def _tier_size(self, _blocks: int) -> int:
+            return 1
+
+    with Watchdog(5.0).watching() as watchdog:
+        outcome = explore(KVManagerModel, OneUnit, *TIER_SCOPES, watchdog=watchdog)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.exhausted
+    assert all(outcome.reach[goal] for goal in ("store", "store_fails", "load", "load_fails", "abort_loading"))
+
+
 def test_one_hit_may_be_loaded_by_several_transfers() -> None:
     class BlockByBlock(TieredManager):
         fails = None  # type: ignore[assignment]
