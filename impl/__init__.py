@@ -81,9 +81,13 @@ TARGETS = {
         "tiered-window": "kvlockstep.reference.kv_scheduler.tiered_groups:TieredWindow",
         "tiered-state": "kvlockstep.reference.kv_scheduler.tiered_groups:TieredState",
         "tiered-groups": "kvlockstep.reference.kv_scheduler.tiered_groups:TieredStates",
+        "peered-window": "kvlockstep.reference.kv_scheduler.peered_groups:PeeredWindow",
+        "peered-state": "kvlockstep.reference.kv_scheduler.peered_groups:PeeredState",
+        "peered-groups": "kvlockstep.reference.kv_scheduler.peered_groups:PeeredStates",
         "fenced-window": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedWindow",
         "fenced-groups": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedStates",
         "grouped-overlap": "kvlockstep.impl.kv_scheduler.grouped:OverlapWindow",
+        "grouped-checkpoints": "kvlockstep.impl.kv_scheduler.checkpointed:CheckpointedStates",
         "grouped-overlap-state": "kvlockstep.impl.kv_scheduler.flying_states:OverlapStates",
     },
     "kv_index": {

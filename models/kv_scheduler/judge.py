@@ -100,6 +100,7 @@ class SchedulerJudge(TransferOperations):
         if self.transfers:
             self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
         flight = sample(self, items, tokens, accept, void)
+        self.keep(items)
         self.flights.append(flight)
         for name in flight.sampled if drafts else ():
             self._offer(name, drafts)
@@ -125,7 +126,7 @@ class SchedulerJudge(TransferOperations):
                     self.goals_met["ended_by_token"] += job.delivered < job.max_tokens
                     self.goals_met["ended_by_length"] += job.delivered == job.max_tokens
         for name in expected:
-            self.ended_by_itself(name)
+            self.ended_by_itself(name, 1 + flight.accepted.get(name, 0) - len(flight.gained[name]))
         accepted = [dict(flight.accepted)] if self.traits.drafts else []
         update = self.adapter.update
         ended = names_of(self._call(update, dict(flight.sampled), *accepted), update)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.whole import whole
@@ -51,6 +51,9 @@ class GroupPlaces(Places):
 
     def is_nothing(self, content: Content) -> bool:
         return content in (NOTHING, FREED)
+
+    def identity(self, content: Content) -> Hashable:
+        return content.group, tuple(sorted(content.cells.items()))
 
     def in_words(self, content: Content) -> str:
         return self._kv.in_words(content)

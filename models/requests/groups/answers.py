@@ -93,8 +93,9 @@ def step_of(answer: Any, method: Callable[..., Any]) -> Step:
     """The step of a state that a method returned. Raises Divergence for anything else."""
 
     def step() -> Step:
-        source, saves = answer
-        return Step(None if source is None else whole(source), [(whole(p), whole(block)) for p, block in saves])
+        source, *positions = answer
+        pairs = [[(whole(p), whole(block)) for p, block in of] for of in positions]
+        return Step(None if source is None else whole(source), *pairs)
 
     return taken(step, answer, method, "(source, [(position, block)])")
 

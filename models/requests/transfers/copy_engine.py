@@ -176,7 +176,7 @@ class CopyEngine:
             if place in self.places.lost:
                 continue
             if transfer.kind == "store" and self.traits.durable:
-                self.delivery.sent(content)
+                self.delivery.sent(self.places.identity(content))
             source = Source(str(moving), str(place), self.places.in_words(content))
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.models.core.whole import whole
@@ -70,6 +70,10 @@ class Places:
     def is_nothing(self, content: Any) -> bool:
         """True if a content is none of this cache: never written, or wiped."""
         return content[0] in (UNWRITTEN, POISON)
+
+    def identity(self, content: Any) -> Hashable:
+        """What tells a content from all others."""
+        return tuple(content)
 
     def in_words(self, content: Any) -> str:
         """A content in words: what is most wrong in it."""
