@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.picture import NOTHING, Picture, Table
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.kv_write import goals
 from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
 from kvlockstep.models.requests.adapter import answered, make_adapter, read_traits, taken
@@ -202,5 +203,5 @@ def _unwritten(count: int) -> bytes:
 
 
 def _two(answer: Any) -> tuple[list[list[int]], list[list[int]]]:
-    keys, values = ([[int(bits) for bits in row] for row in rows] for rows in answer)
+    keys, values = ([wholes(row) for row in rows] for rows in answer)
     return keys, values
