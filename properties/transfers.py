@@ -109,9 +109,9 @@ def quiescence(pinned: Sequence[str], limbo: int) -> str | None:
 
 
 @law(CONTRACT, needs=("tiers", "durable"), answers=("vllm#50297",))
-def delivery(rid: str, missing: Sequence[int], block_size: int) -> str | None:
-    """When a request ends by itself, every full block that it has computed is stored, or was stored before."""
+def delivery(rid: str, missing: Sequence[int], block_size: int, where: str = "") -> str | None:
+    """When a request ends by itself, each full block that its next token would read has been stored."""
     if not missing:
         return None
     first = missing[0] * block_size
-    return f"{rid} has ended, and the KV of its positions {first} to {first + block_size} was never stored"
+    return f"{rid} has ended, and the KV of its positions {first} to {first + block_size}{where} was never stored"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
+from kvlockstep.impl.variants.group_peers import GROUP_PEER_VARIANTS
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
 from kvlockstep.impl.variants.moves import MOVE_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
@@ -126,6 +127,7 @@ VARIANTS = {
     **GROUP_VARIANTS,
     **GROUP_TRANSFER_VARIANTS,
     **MOVE_VARIANTS,
+    **GROUP_PEER_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,

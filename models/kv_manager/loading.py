@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import index
 from typing import Any
 
@@ -160,7 +161,10 @@ class LoadingOperations(OneTable, EndsTransfers):
 
     def hit_of(self, request: Request, answer: Any, said: str) -> Any:
         """Takes the number of cached tokens that a method returned. Raises Divergence if it cannot be."""
-        cached: Any = index(answer) if hasattr(answer, "__index__") and not isinstance(answer, bool) else answer
+        cached = answer
+        if not isinstance(answer, bool):
+            with suppress(TypeError):
+                cached = index(answer)
         self.checks.check(laws.hit_bounds, cached, len(request.tokens), said)
         return cached
 

@@ -62,18 +62,8 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "apart", "stores_apart", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail"),
-        *(
-            "moves",
-            "moves_fail",
-            "waits_for_moves",
-            "resets_in_flight",
-            "peer",
-            "loses",
-            "durable",
-            "sends_preempted",
-            "events_of_tiers",
-            "groups_and_tiers",
-        ),
+        *("moves", "moves_fail", "waits_for_moves", "resets_in_flight", "peer", "loses", "durable", "sends_preempted"),
+        *("events_of_tiers", "groups_and_tiers", "groups_durable"),
     )
 )
 
@@ -102,6 +92,7 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, transfers: Transfe
         **vars(traits),
         "groups": grouped,
         "groups_and_tiers": grouped and tiers,
+        "groups_durable": grouped and traits.durable,
         "event_listener": traits.event_listener and not grouped,
         "events_of_tiers": tiers and traits.event_listener and not grouped,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.

@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.kv_scheduler.forward import forward
+from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
-from kvlockstep.models.requests.adapter import as_state, not_checked, number
-from kvlockstep.models.requests.answers import copies_text
+from kvlockstep.models.requests.adapter import as_state, not_checked, number, taken
+from kvlockstep.models.requests.answers import copies_text, units_of
+from kvlockstep.models.requests.transfers.delivery import Owed
 from kvlockstep.models.requests.transfers.places import Block, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
@@ -50,6 +52,9 @@ class OneTable(SchedulerSession):
         """Runs a batch whose items were checked."""
         forward(self, items, copies, void)
 
+    def keep(self, items: Sequence[Item]) -> None:
+        """Does what the device does when it knows which drafts of its batch are right."""
+
     def held_by(self, name: str) -> Sequence[int]:
         """The slots that a request holds."""
         return self.tables.entries(name)
@@ -74,7 +79,7 @@ class OneTable(SchedulerSession):
 
     def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
         """The blocks that the copies of a batch write."""
-        return dict.fromkeys(int(pair[-1]) // self.traits.block_size for pair in copies)
+        return dict.fromkeys(pair[-1] // self.traits.block_size for pair in copies)
 
     def written_blocks(self, item: Item) -> Iterable[Block]:
         """The blocks that an item writes."""
@@ -95,6 +100,23 @@ class OneTable(SchedulerSession):
     def note_loaded(self, item: Item, loaded: set[Block]) -> None:
         """Counts the goals of a request that starts, for which these blocks were loaded."""
         self.goals_met["part_loaded"] += 0 < len(loaded) < item.start // self.traits.block_size
+
+    def full_blocks(self, extra_key: int | None, tokens: Sequence[int]) -> list[list[Any]]:
+        """The contents of the full blocks of these tokens, by group; here of the only one."""
+        return [[list(stamps) for stamps in self.memory.blocks_of(extra_key, tokens, self.traits.block_size)]]
+
+    def offered_units(self, found: Any, blocks: Sequence[int]) -> list[list[int | None]]:
+        """The answer to an offer of so many blocks of each group. Raises Divergence for any other answer."""
+        what = "a unit or None for each full block"
+        return [taken(lambda: units_of(found, blocks[0]), found, self.adapter.offer, what)]
+
+    def owed_by(self, job: Job, tokens: Sequence[int], beyond: int) -> list[Owed]:
+        """What a durable scheduler owes of a request that has ended behind these tokens, in each group.
+
+        It has computed `beyond` tokens more, behind which it may have left what it would owe else.
+        """
+        size = self.traits.block_size
+        return [Owed(job.request.name, self.memory.blocks_of(job.request.extra_key, tokens, size), size)]
 
     @property
     def shows_free(self) -> bool:

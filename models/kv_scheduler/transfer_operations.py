@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kvlockstep.models.core.op import require
+from kvlockstep.models.kv_scheduler.answers import names_of
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.void import take_back
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
 from kvlockstep.properties import kv_scheduler as laws
@@ -32,17 +33,18 @@ class TransferOperations(OneTable, EndsTransfers):
 
     def offer(self, tokens: Sequence[int], extra_key: int | None) -> Answer:
         """Another instance has computed these tokens, and fills the peer with their full blocks."""
-        transfers, size = self.tiered(), self.traits.block_size
-        require(self.allows("offer") and size <= len(tokens) <= self.longest)
+        transfers = self.tiered()
+        require(self.allows("offer") and len(tokens) <= self.longest)
         require(extra_key is None or self.traits.extra_key)
+        rows = self.full_blocks(extra_key, tokens)
+        require(any(rows))
         found = answered(self.adapter.offer, list(tokens), extra_key)
-        blocks = self.memory.blocks_of(extra_key, tokens, size)
-        units = taken(
-            lambda: _units(found, len(blocks)), found, self.adapter.offer, "a unit or None for each full block"
-        )
-        transfers.offered(units, blocks)
+        units = self.offered_units(found, [len(row) for row in rows])
+        for taken_units, row in zip(units, rows, strict=True):
+            transfers.offered(taken_units, row)
         self.settle()
-        return Answer(text=f"units {','.join('-' if unit is None else str(unit) for unit in units)}")
+        said = [",".join("-" if unit is None else str(unit) for unit in row) for row in units]
+        return Answer(text=f"units {'; '.join(said)}")
 
     def poll(self) -> Answer:
         """The scheduler takes in what has ended, and submits what is due."""
@@ -114,33 +116,27 @@ class TransferOperations(OneTable, EndsTransfers):
             return []
         return [name for name in self.live if name in void or (name in ended and name in self.transfers.failed())]
 
-    def ended_by_itself(self, name: str) -> None:
-        """A request ends by its last token: a durable scheduler has stored what it has computed, or is about to."""
+    def ended_by_itself(self, name: str, beyond: int) -> None:
+        """A request ends by its last token: a durable scheduler has stored what it has computed, or is about to.
+
+        Its last batch has computed `beyond` tokens more: drafts that were right, and come behind the end.
+        """
         if self.transfers is None or not self.traits.durable:
             return
         job = self.live[name]
-        tokens = job.request.tokens[: job.prompt + job.delivered - 1]
-        blocks = self.memory.blocks_of(job.request.extra_key, tokens, self.traits.block_size)
-        self.transfers.delivery.owe(name, blocks)
-        self.goals_met["sent"] += len(blocks) > 0
-        self.goals_met["sent_preempted"] += job.preempted and len(blocks) > 0
+        owed = self.owed_by(job, job.request.tokens[: job.prompt + job.delivered - 1], beyond)
+        for part in owed:
+            self.transfers.delivery.owe(part)
+        any_block = any(part.blocks for part in owed)
+        self.goals_met["sent"] += any_block
+        self.goals_met["sent_preempted"] += job.preempted and any_block
 
     def _hear(self) -> None:
         ended, transfers = answered(self.adapter.poll), self.tiered()
         if self.traits.failed_loads == "end":
             expected = [name for name in self.live if name in transfers.failed()]
-            ended = taken(
-                lambda: [name for name in ended if name not in self._aborted], ended, self.adapter.poll, "ids"
-            )
+            ended = [name for name in names_of(ended, self.adapter.poll) if name not in self._aborted]
             self.checks.check(laws.ending, ended, expected)
             for name in expected:
                 del self.live[name]
         transfers.heard()
-
-
-def _units(found: Sequence[int | None], n: int) -> list[int | None]:
-    """The answer to an offer of n blocks. Raises ValueError for another number of units."""
-    units = [None if unit is None else int(unit) for unit in found]
-    if len(units) != n:
-        raise ValueError(units)
-    return units

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from kvlockstep.models.core.whole import whole
 from kvlockstep.reference.kv_manager.groups.contract import KINDS, Group
 from kvlockstep.reference.traits import Trait, traits_of
 
@@ -56,8 +57,7 @@ def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[st
 def as_number(value: Any) -> int | None:
     """An integer as such, whatever type it has; None for anything else."""
     try:
-        found = int(value)
-        return found if found == value else None
+        return whole(value)
     except (TypeError, ValueError, OverflowError):
         return None
 

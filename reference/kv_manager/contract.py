@@ -89,13 +89,13 @@ class KVManagerOptional(Protocol):
         """Drops everything that is cached and that no live request holds."""
 
     def limbo(self) -> int:
-        """Slots that no live request holds and that cannot be taken yet: what is being copied elsewhere, say. They may
-        be counted in `avail` or not. Changes nothing.
+        """Returns the number of slots that no live request holds and that cannot be taken yet, such as those of blocks
+        that are being copied elsewhere. `avail` may count them or not. Changes nothing.
         """
 
     def ready(self, rid: str) -> int | None:
-        """Returns how many tokens of a request are computed whose admission loads: what was promised, or less if
-        something has failed. None while it waits.
+        """Returns how many tokens of a request whose admission loads are computed: as many as were promised, or fewer
+        if something has failed. None while it still waits.
         """
 
     def transfers(self) -> Sequence[Transfer]:
@@ -105,10 +105,10 @@ class KVManagerOptional(Protocol):
         """The ids of transfers that the worker waits for before this step copies and writes. Asked after `launch`."""
 
     def complete(self, id: Hashable, ok: bool) -> None:
-        """The transfer has ended; if not `ok`, its targets hold garbage. Taken in by the next `poll` at the latest."""
+        """The transfer has ended; if not `ok`, its targets hold garbage. The next `poll` takes it in at the latest."""
 
     def poll(self) -> None:
-        """Takes in what has ended."""
+        """Takes in the transfers that have ended."""
 
     def tier(self, name: str) -> TierUnits:
         """What became of each unit of a tier. Changes nothing."""
@@ -157,8 +157,8 @@ class Traits:
     can_evict_all: bool = trait(False, "There is `evict_all()`.", method="evict_all", common=both)
     hash_trust: str = trait(
         "none",
-        'A hit is verified by its hash and: "none", "tokens" or "tokens+parent". Only reports show it: the judge looks '
-        "at what a hit reads.",
+        'What verifies a hit beside its hash: "none", "tokens" or "tokens+parent". Only reports show it: the judge '
+        "looks at what a hit reads.",
     )
     copies_at_admit: bool = trait(False, "`admit` can make copies due: reuse by copying.")
     copies_at_reserve: bool = trait(False, "`reserve` can make copies due: copy-on-write.")
@@ -182,8 +182,8 @@ class Traits:
     )
     groups: tuple[Group, ...] = trait(
         (),
-        "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
-        "kv_manager has without this trait. With groups, pools are counted in blocks.",
+        "Kinds of KV, each with block tables of its own: a `Group` for each. One full group is the same as none. With "
+        "groups, pools are counted in blocks.",
     )
     pools: Mapping[str, int] | None = trait(
         None,

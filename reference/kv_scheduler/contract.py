@@ -103,7 +103,8 @@ class KVSchedulerOptional(Protocol):
     def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
         """Another instance has computed these tokens. Returns for each full block the peer's unit that has it now.
 
-        None for a block that the tier does not take, or that is on its way there.
+        None for a block that the tier does not take, or that is on its way there. With groups a list for each group: of
+        a window the blocks out of reach need not be taken, of a state those at which nobody has saved one.
         """
 
     def events(self) -> Iterable[Event]:
@@ -206,7 +207,7 @@ class SchedulerTraits:
     durable: bool = trait(
         False,
         "What a request has computed in full blocks is stored when it ends by itself: submitted by the next batch or "
-        "`poll`, with `in_steps` by the second one.",
+        "`poll`, with `in_steps` by the second one. With groups it is what its next token would read, see `owed`.",
     )
     loaded_first: bool = trait(
         False,

@@ -21,7 +21,7 @@ from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.model import GROUP_SCOPES
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_manager.groups.contract import Group, needed
+from kvlockstep.reference.kv_manager.groups.contract import Group, Step, needed
 from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, FullAndWindow, StatePool, TwoPools
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.runs.record import Recorder
@@ -195,3 +195,15 @@ def test_small_scopes_of_groups_hold(make: type, scope: KVScope) -> None:
     outcome = watched(explore, KVManagerModel, make, scope, steps=3_000)
     assert outcome.failure is None
     assert outcome.states > 100
+
+
+def test_a_manager_copies_no_checkpoints_by_itself() -> None:
+    class Copies(FullAndState):
+        def state(self, rid: str, group: int) -> Step:
+            step = super().state(rid, group)
+            return step._replace(checkpoints=list(step.saves))
+
+    found = watched(run_ops, KVManagerModel, Copies, KVScope(8, 2, 4, 8), [admit("r0", [1, 2, 3]), STEP])
+    assert found is not None
+    assert found.law == "error_contract"
+    assert "r0 has checkpoints" in found.message

@@ -12,7 +12,7 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
-from kvlockstep.models.requests.transfers.delivery import Delivery
+from kvlockstep.models.requests.transfers.delivery import Delivery, Owed
 from kvlockstep.properties import transfers as laws
 from kvlockstep.reference.kv_scheduler.peered import PeeredScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
@@ -100,11 +100,12 @@ def test_a_durable_scheduler_stores_what_has_ended() -> None:
 
 def test_what_the_peer_has_need_not_be_stored() -> None:
     delivery = Delivery(patience=1)
-    delivery.sent([1, 2])
-    delivery.owe("a", [(1, 2), (3, 4)])
+    delivery.sent((1, 2))
+    owed = Owed("a", [(1, 2), (3, 4)], size=2)
+    delivery.owe(owed)
     assert delivery.due() == []
     delivery.step()
-    assert delivery.due() == [("a", [1])]
+    assert delivery.due() == [(owed, [1])]
     assert delivery.due() == []
     assert laws.delivery("a", [], 2) is None
 

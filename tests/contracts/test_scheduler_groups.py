@@ -10,6 +10,7 @@ from driving import explore
 from watched import watched
 
 from kvlockstep.drivers.episode import run_ops
+from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.models.core.model import Divergence
@@ -36,7 +37,7 @@ SCHEDULE, UPDATE = Op("schedule", tokens=[1]), Op("update")
 
 
 @pytest.mark.parametrize("scope", GROUP_SCOPES, ids=str)
-@pytest.mark.parametrize("make", [FullAndWindow, TwoPools, StatePool, OverlapWindow, OverlapStates])
+@pytest.mark.parametrize("make", [FullAndWindow, TwoPools, StatePool, OverlapWindow, OverlapStates, CheckpointedStates])
 def test_small_scopes_hold(make: Callable[..., Any], scope: SchedulerScope) -> None:
     outcome = watched(explore, KVSchedulerModel, make, scope, steps=2_000)
     assert outcome.failure is None
@@ -100,17 +101,13 @@ def test_pools_of_their_own_are_asked_for_by_name() -> None:
     assert any("avail() is called as avail(pool)" in text for text in misfits("kv_scheduler", Lacks))
 
 
-@pytest.mark.parametrize(
-    ("trait", "said"),
-    [({"durable": True}, "groups with a peer, or durable"), ({"max_length": None}, "declares no max_length")],
-)
-def test_traits_that_do_not_go_with_groups_are_one_message(trait: dict[str, Any], said: str) -> None:
+def test_a_target_with_groups_says_what_fits_alone() -> None:
     def made(*sizes: int) -> FullAndWindow:
         scheduler = FullAndWindow(*sizes)
-        vars(scheduler).update(trait)
+        scheduler.max_length = None  # type: ignore[assignment]
         return scheduler
 
-    with pytest.raises(Divergence, match=said):
+    with pytest.raises(Divergence, match="declares no max_length"):
         KVSchedulerModel(SCOPE, made)
 
 
@@ -197,6 +194,67 @@ def test_states_are_read_before_any_is_saved() -> None:
 
     said = broken(SavesOver, [add("r0", [1, 2, 3]), add("r1", [2, 2, 3]), SCHEDULE])
     assert said.startswith("no_aliasing: group 2 (state, blocks of 4) slot 0 of block 0 serves the state of r0 and ")
+
+
+def drafted(*, accept: int) -> list[Op]:
+    """One request whose second batch may end at 4, the first end of the grid, or at 5, 6 or 7."""
+    drafts = Op("draft", request="r0", tokens=[2, 2, 2])
+    return [add("r0", [1, 2, 3], 8), SCHEDULE, UPDATE, drafts, Op("schedule", tokens=[1], accept=accept)]
+
+
+def state_at(model: KVSchedulerModel, end: int) -> tuple[str, str]:
+    """What stands in the first checkpoint of r0, and in the block of the state behind so many tokens."""
+    judge = model.judge
+    step = judge.adapter._launched[0].groups[2]
+    blocks = next(iter(step.checkpoints))[1], dict(step.saves)[end]
+    first, second = (judge.kv.shown("states", block) for block in blocks)
+    return first, second
+
+
+@pytest.mark.parametrize("accept", [0, 3])
+def test_a_checkpoint_gets_the_state_that_the_device_has_come_to(accept: int) -> None:
+    model = KVSchedulerModel(SCOPE, CheckpointedStates)
+    for op in drafted(accept=accept):
+        model.step(op)
+    checkpoint, state = state_at(model, 4)
+    assert checkpoint == state
+    assert "the state behind [1, 2, 3, 1]" in state
+
+
+def test_of_several_checkpoints_the_last_one_that_was_reached_gets_its_state() -> None:
+    class Several(CheckpointedStates):
+        def _state(self, job: Job, g: int) -> Step:
+            step = super()._state(job, g)
+            blocks = [block for _, block in step.checkpoints]
+            return step._replace(checkpoints=[(end, block) for block in blocks for end in (4, 6, 7)])
+
+    model = KVSchedulerModel(SCOPE, Several)
+    for op in drafted(accept=2):
+        model.step(op)
+    checkpoint, state = state_at(model, 6)
+    assert checkpoint == state
+
+
+def test_a_checkpoint_that_is_not_reached_is_left_alone() -> None:
+    class Later(CheckpointedStates):
+        def _state(self, job: Job, g: int) -> Step:
+            step = super()._state(job, g)
+            return step._replace(checkpoints=[(6, block) for _, block in step.checkpoints])
+
+    model = KVSchedulerModel(SCOPE, Later)
+    for op in drafted(accept=1):
+        model.step(op)
+    checkpoint, state = state_at(model, 6)
+    assert checkpoint != state
+
+
+def test_a_checkpoint_is_one_of_the_saved_states() -> None:
+    class SavesNone(CheckpointedStates):
+        def _state(self, job: Job, g: int) -> Step:
+            return super()._state(job, g)._replace(checkpoints=[(9, 0)])
+
+    said = broken(SavesNone, [add("r0", [1, 2, 3]), SCHEDULE])
+    assert said == "error_contract: r0 copies a state to a checkpoint that its batch does not save: [(9, 0)]"
 
 
 def test_the_picture_has_a_lane_for_each_group_and_a_row_for_each_pool() -> None:

@@ -14,6 +14,7 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
@@ -23,6 +24,7 @@ from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS as SCHEDULE
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager.groups.geometries import StatePool
 from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateScheduler
+from kvlockstep.reference.kv_scheduler.peered_groups import PeeredGroups, PeeredState, PeeredStates
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates
 from kvlockstep.runs.score import LONGEST, MEDIAN_LENGTH, laws_that_see
@@ -37,11 +39,15 @@ TIERED_GROUPS = {
     TieredPools: "variant:tiered-pools",
     TieredStates: "tiered-groups",
     StateScheduler: "groups",
+    PeeredState: "peered-state",
+    PeeredStates: "peered-groups",
+    PeeredGroups: "peered-window",
     TieredGroups: "tiered-window",
 }
 RIGHT = {
     OverlapWindow: "grouped-overlap",
     OverlapStates: "grouped-overlap-state",
+    CheckpointedStates: "grouped-checkpoints",
     **TIERED_GROUPS,
     **OTHERS,
     **GEOMETRIES,

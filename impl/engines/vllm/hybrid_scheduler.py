@@ -5,7 +5,7 @@ worker knows of each group's table it learns from SchedulerOutput alone. A windo
 slots are allocated; the worker is not told, and its row still names the block, which nothing reads any more.
 
 The state of a request is moved before the forward from the column of its last step to the column of its last token,
-which the worker works out by itself: vllm/v1/worker/mamba_utils.py, preprocess_mamba. Without drafts.
+which the worker works out by itself: vllm/v1/worker/mamba_utils.py, preprocess_mamba. With drafts: drafted_states.py.
 """
 
 from __future__ import annotations
@@ -70,15 +70,24 @@ class VllmHybridScheduler(VllmScheduler):
         return [block.block_id for block in queue if block.block_hash is None]
 
     def _configure(self, config: Any) -> None:
-        vars(config.cache_config).update(block_size=self._wide, mamba_cache_mode="align" if self._states else "none")
-        for spec in map(group_spec, self.groups):
+        vars(config.cache_config).update(block_size=self._wide, mamba_cache_mode=self._mode)
+        for spec in map(self._spec, self.groups):
             self._units += -(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes)
         config.cache_config.num_gpu_blocks = self._units + 1
 
     def _caches(self, blocks: int, block_size: int) -> tuple[Any, int, int]:
         hash_size = math.gcd(*(group.block_size for group in self.groups))
-        caches = cache_config(self._units, [group_spec(group) for group in self.groups], self._retention)
+        caches = cache_config(self._units, [self._spec(group) for group in self.groups], self._retention)
         return caches, self._wide, max(1, hash_size // 2) if self._fine else hash_size
+
+    @property
+    def _mode(self) -> str:
+        """What the engine derives for its states, which are cached only where prefixes are."""
+        return "align" if self._states and self.prefix_cache else "none"
+
+    def _spec(self, group: Group) -> Any:
+        """The engine's own description of a group."""
+        return group_spec(group, self._mode, self.drafts)
 
     @property
     def _wide(self) -> int:
@@ -119,16 +128,18 @@ class VllmHybridScheduler(VllmScheduler):
         item = super()._item(output, rid, fed, rejected)
         stop = item.start + item.n
         tables = [
-            self._step(rid, g, item.start, stop) if g in self._states else self._named(table, g)[:stop]
+            self._step(g, item) if g in self._states else self._named(table, g)[:stop]
             for g, table in enumerate(self._by_group[rid])
         ]
         return item._replace(groups=tables)
 
-    def _step(self, rid: str, g: int, start: int, stop: int) -> Step:
-        table, size = self._by_group[rid][g], self.groups[g].block_size
-        column = self._columns.get((rid, g), (start - 1) // size)
-        last = self._columns[rid, g] = -(-stop // size) - 1
-        return Step(table[column] if start else None, [(stop, table[last])])
+    def _step(self, g: int, item: Item) -> Step:
+        """What the worker does with a state for an item."""
+        table, size = self._by_group[item.rid][g], self.groups[g].block_size
+        stop = item.start + item.n
+        column = self._columns.get((item.rid, g), (item.start - 1) // size)
+        last = self._columns[item.rid, g] = -(-stop // size) - 1
+        return Step(table[column] if item.start else None, [(stop, table[last])])
 
     def _named(self, blocks: Sequence[int], g: int) -> list[int | None]:
         size = self.groups[g].block_size

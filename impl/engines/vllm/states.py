@@ -102,12 +102,16 @@ class VllmStateManager(VllmHybridManager):
         return n > 0 and super()._allocate(request, n, cached, hit, **admission)
 
 
-def group_spec(group: Group) -> Any:
-    """The engine's own description of a group of any kind."""
+def group_spec(group: Group, mode: str = "align", drafts: int = 0) -> Any:
+    """The engine's own description of a group of any kind; of a state with this mode of the cache and most drafts."""
     if group.kind != "state":
         return attention_spec(group)
     return vllm.interface.MambaSpec(
-        block_size=group.block_size, shapes=((1,),), dtypes=(torch.float16,), mamba_cache_mode="align"
+        block_size=group.block_size,
+        shapes=((1,),),
+        dtypes=(torch.float16,),
+        mamba_cache_mode=mode,
+        num_speculative_blocks=drafts,
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, Held, Tables, step_of
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
@@ -36,7 +38,11 @@ class ManagerQuestions(GroupQuestions):
     def state(self, name: str, g: int) -> Step:
         """What this step does with a state."""
         method = self._adapter.state
-        return step_of(answered(method, name, g), method)
+        step = step_of(answered(method, name, g), method)
+        if step.checkpoints:
+            said = f"a step of {name} has checkpoints, which a kv_manager copies with copies_at_commit"
+            raise Divergence(ERROR_CONTRACT.id, said)
+        return step
 
     def copies(self, method: Callable[..., Any], *args: Any) -> list[Copy] | None:
         """The copies that a method returns, each with its pool; None if it refuses."""

@@ -20,6 +20,7 @@ GROUP_GOALS = (
     Goal("window_slides_in_store", "a window slides off a block while it is being stored", "groups_and_tiers"),
     Goal("loaded_groups", "a hit has blocks of several groups that were loaded", "groups_and_tiers"),
     Goal("loaded_state", "a state is loaded together with blocks of attention", "groups_and_tiers"),
+    Goal("sent_behind_window", "a request ends whose window has left blocks, and is stored", "groups_durable"),
     Goal("loaded_for_one", "a hit that one group cuts on the device is served from a tier", "groups_and_tiers"),
 )
 
@@ -34,7 +35,7 @@ def unreachable(judge: GroupedSchedulerJudge) -> set[str]:
         # What slides at the next batch slides in front of it.
         never.add("window_slides_in_flight")
     if "window_slides" in never:
-        never.add("window_slides_in_store")
+        never |= {"window_slides_in_store", "sent_behind_window"}
     if not judge.groups.states:
         never.add("loaded_state")
     if traits.states_in_place:

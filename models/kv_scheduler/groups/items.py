@@ -50,6 +50,9 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
         must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
         where = f" of {named(judge, g)}: no state is saved behind {must[0]} tokens" if must else ""
         judge.checks.check(laws.coverage, item.drafts + 1 - len(must), item.drafts + 1, where, name=item.rid)
+        if not saved.issuperset(position for position, _ in step.checkpoints):
+            said = f"{item.rid} copies a state to a checkpoint that its batch does not save: {step.checkpoints}"
+            raise Divergence(ERROR_CONTRACT.id, said)
         kept = step.source is None or step.source in [block for _, block in step.saves]
         if judge.traits.states_in_place and not kept:
             said = f"{item.rid} reads its state from block {step.source} and saves it elsewhere, with states_in_place"
@@ -72,7 +75,7 @@ def cells_written(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[in
     for g, table in tables_of(judge, item).items():
         yield from _cells(judge, g, table, range(item.start, stop))
     for g, step in steps_of(judge, item).items():
-        for position, block in step.saves:
+        for position, block in (*step.saves, *step.checkpoints):
             if item.start < position <= stop:
                 yield g, (judge.groups.groups[g].pool, block), WHOLE
 

@@ -19,20 +19,24 @@ from kvlockstep.models.kv_scheduler.groups.items import (
 )
 from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.groups.settling import settle
+from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
-from kvlockstep.models.requests.adapter import as_state
+from kvlockstep.models.requests.adapter import as_state, taken
+from kvlockstep.models.requests.answers import units_of
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.progress import Progress
-from kvlockstep.models.requests.groups.reading import copy, read, read_state, save, write
+from kvlockstep.models.requests.groups.reading import copy, keep, read, read_state, save, write
 from kvlockstep.models.requests.groups.session import lacking, of_pool
+from kvlockstep.models.requests.transfers.delivery import Owed
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import VOID
+from kvlockstep.reference.kv_manager.groups.contract import owed
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 
@@ -46,9 +50,6 @@ class GroupedSchedulerJudge(SchedulerJudge):
 
     def prepare(self) -> None:
         traits = self.traits
-        if traits.peer or traits.durable:
-            said = "a target declares groups with a peer, or durable, which are not judged together"
-            raise Divergence(ERROR_CONTRACT.id, said)
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
         self.listening = None
@@ -145,6 +146,33 @@ class GroupedSchedulerJudge(SchedulerJudge):
             self.live[item.rid].request.computed = item.start + item.n - item.drafts
         self.kv.end_forward()
         self.checks.subject = None
+
+    def full_blocks(self, extra_key: int | None, tokens: Sequence[int]) -> list[list[Any]]:
+        return [self.kv.blocks_of(g, extra_key, tokens) for g in range(len(self.groups.groups))]
+
+    def offered_units(self, found: Any, blocks: Sequence[int]) -> list[list[int | None]]:
+        what = "a unit or None for each full block of each group"
+        return taken(
+            lambda: [units_of(row, n) for row, n in zip(found, blocks, strict=True)], found, self.adapter.offer, what
+        )
+
+    def owed_by(self, job: Job, tokens: Sequence[int], beyond: int) -> list[Owed]:
+        parts = []
+        for g, row in enumerate(self.full_blocks(job.request.extra_key, tokens)):
+            group = self.groups.groups[g]
+            # What a window has left, or a state has gone on from, behind the end is not owed.
+            left = owed(group, len(tokens) + beyond).start if group.kind != "state" or not beyond else len(row)
+            numbers = range(max(owed(group, len(tokens)).start, left), owed(group, len(tokens)).stop)
+            contents = [self.places.identity(row[number]) for number in numbers]
+            where = f" in {self.groups.names[g]}"
+            parts.append(Owed(job.request.name, contents, group.block_size, numbers.start, where))
+            self.goals_met["sent_behind_window"] += group.kind != "state" and 0 < numbers.start < numbers.stop
+        return parts
+
+    def keep(self, items: Sequence[Item]) -> None:
+        for item in items:
+            for g, step in steps_of(self, item).items():
+                keep(self, self.live[item.rid].request, g, step)
 
     def schedule(
         self, tokens: Sequence[int], accept: int = 0, drafts: Sequence[int] = (), lost: int | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.groups.memory import FREED, NOBODY, NOTHING, REST, WHOLE, Content, GroupMemory
 from kvlockstep.models.requests.transfers.places import Block, OfPool, Place, Places
 from kvlockstep.reference.kv.memory import LOST, VOID
@@ -51,6 +52,9 @@ class GroupPlaces(Places):
     def is_nothing(self, content: Content) -> bool:
         return content in (NOTHING, FREED)
 
+    def identity(self, content: Content) -> Hashable:
+        return content.group, tuple(sorted(content.cells.items()))
+
     def in_words(self, content: Content) -> str:
         return self._kv.in_words(content)
 
@@ -60,7 +64,7 @@ class GroupPlaces(Places):
         pool, *ends = pair
         if pool not in self._pools:
             raise ValueError(pool)
-        source, target = map(int, ends)
+        source, target = map(whole, ends)
         return (OfPool(pool, target), source) if load else (OfPool(pool, source), target)
 
     def cells(self, place: Place) -> Any:

@@ -147,6 +147,15 @@ class GroupMemory:
         content = self._blocks.get(self._place(g, block), NOTHING)
         return None if content == right else (self._name(content, WHOLE), self._name(right, WHOLE))
 
+    def blocks_of(self, g: int, extra_key: int | None, tokens: Sequence[int]) -> list[Content]:
+        """What the full blocks of these tokens must hold in a group, one behind the other."""
+        size = self._groups[g].block_size
+        stamps = self._provenance.extend(UNWRITTEN, extra_key, tokens[: len(tokens) // size * size])
+        blocks = [stamps[i : i + size] for i in range(0, len(stamps), size)]
+        if self._groups[g].kind == "state":
+            return [Content(g, {WHOLE: block[-1]}) for block in blocks]
+        return [Content(g, dict(enumerate(block))) for block in blocks]
+
     def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
         """Copies blocks (pool, source, target); all sources are read before any target is written."""
         read = [((pool, t), self._blocks.get((pool, s), NOTHING)) for pool, s, t in copies]

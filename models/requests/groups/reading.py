@@ -105,6 +105,14 @@ def save(session: GroupSession, request: Request, g: int, step: Step, stop: int)
             session.checks.check(laws.no_aliasing, two, block * size, size, name=named(session, g))
 
 
+def keep(session: GroupSession, request: Request, g: int, step: Step) -> None:
+    """Copies the state of the last checkpoint that the request has come to, from the block that it was saved to."""
+    reached = [position for position, _ in step.checkpoints if position <= request.computed]
+    if reached:
+        source, target = (dict(pairs)[max(reached)] for pairs in (step.saves, step.checkpoints))
+        session.kv.copy([(session.groups.groups[g].pool, source, target)])
+
+
 def _also(request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:
     """The positions of other requests that the slot serves in the group."""
     return tuple(

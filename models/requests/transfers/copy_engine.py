@@ -11,8 +11,10 @@ from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.answers import ids_of
 from kvlockstep.models.requests.transfers.delivery import Delivery
 from kvlockstep.models.requests.transfers.moving import Moving, placed
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
@@ -83,7 +85,7 @@ class CopyEngine:
 
         The first of these fails with `lost` blocks written, if that is not None.
         """
-        self._own = self._wait_for(answered(self._adapter.waits), "waits", lost)
+        self._own = self._wait_for(ids_of(self._adapter.waits), "waits", lost)
 
     def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
         """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
@@ -174,7 +176,7 @@ class CopyEngine:
             if place in self.places.lost:
                 continue
             if transfer.kind == "store" and self.traits.durable:
-                self.delivery.sent(content)
+                self.delivery.sent(self.places.identity(content))
             source = Source(str(moving), str(place), self.places.in_words(content))
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)
@@ -252,7 +254,7 @@ class CopyEngine:
 
     def _view(self, name: str) -> TierUnits:
         found = answered(self._adapter.tier, name)
-        return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
+        return taken(lambda: TierUnits(*map(wholes, found)), found, self._adapter.tier, "the units of a tier")
 
     def loading(self) -> set[str]:
         """Returns the requests that a load, or a move, is for."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 
 class Owed(NamedTuple):
-    """The full blocks of a request that has ended, each with its stamps; they are stored `steps` steps later."""
+    """Full blocks of a request that has ended, one behind the other, by their contents.
+
+    The first is number `first` in its table, a block has `size` tokens; `where` names the group, if there are several.
+    """
 
     rid: str
-    blocks: list[tuple[int, ...]]
-    steps: int
+    blocks: Sequence[Hashable]
+    size: int
+    first: int = 0
+    where: str = ""
+
+    def missing(self, sent: set[Hashable]) -> list[int]:
+        """Returns the numbers of the blocks that were never stored."""
+        return [number for number, block in enumerate(self.blocks, self.first) if block not in sent]
 
 
 class Delivery:
@@ -19,26 +28,26 @@ class Delivery:
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
-        self._sent: set[tuple[int, ...]] = set()
-        self._owed: list[Owed] = []
+        self._sent: set[Hashable] = set()
+        self._owed: list[tuple[Owed, int]] = []
 
-    def sent(self, stamps: Iterable[int]) -> None:
-        """A tier gets a block with these stamps, by a store or from somebody else."""
-        self._sent.add(tuple(stamps))
+    def sent(self, content: Hashable) -> None:
+        """A tier gets a block with this content, by a store or from somebody else."""
+        self._sent.add(content)
 
-    def owe(self, rid: str, blocks: Sequence[tuple[int, ...]]) -> None:
+    def owe(self, owed: Owed) -> None:
         """A request has ended by itself."""
-        self._owed.append(Owed(rid, list(blocks), self._patience))
+        self._owed.append((owed, self._patience))
 
     def step(self) -> None:
         """A batch was launched, or the scheduler was polled."""
-        self._owed = [owed._replace(steps=owed.steps - 1) for owed in self._owed]
+        self._owed = [(owed, steps - 1) for owed, steps in self._owed]
 
-    def due(self) -> list[tuple[str, list[int]]]:
-        """Returns the requests whose stores are due, each with the numbers of its blocks that were never stored."""
-        due = [owed for owed in self._owed if owed.steps <= 0]
-        self._owed = [owed for owed in self._owed if owed.steps > 0]
-        return [(o.rid, [i for i, block in enumerate(o.blocks) if block not in self._sent]) for o in due]
+    def due(self) -> list[tuple[Owed, list[int]]]:
+        """Returns what is due of each request, with the numbers of its blocks that were never stored."""
+        due = [owed for owed, steps in self._owed if steps <= 0]
+        self._owed = [(owed, steps) for owed, steps in self._owed if steps > 0]
+        return [(owed, owed.missing(self._sent)) for owed in due]
 
     def reset(self) -> None:
         """What was stored is not right any more, and nothing is owed."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.adapter import taken
 from kvlockstep.models.requests.transfers.places import Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
@@ -87,7 +88,7 @@ def _of_pool(transfer: Transfer, places: Places) -> tuple[list[Place], list[Plac
 
 def _of_move(move: Transfer, _: Places) -> tuple[list[Place], list[Place]]:
     """The sources and the targets of a move."""
-    ends = [(int(pair[0]), int(pair[1])) for pair in move.pairs if len(pair) == 2]
+    ends = [(whole(pair[0]), whole(pair[1])) for pair in move.pairs if len(pair) == 2]
     if len(ends) < len(move.pairs):
         raise ValueError(move.pairs)
     sources = [Place(move.source, unit) for unit, _ in ends]

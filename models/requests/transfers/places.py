@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.reference.kv.memory import LOST, POISON, UNWRITTEN, VOID
 
@@ -70,13 +71,17 @@ class Places:
         """True if a content is none of this cache: never written, or wiped."""
         return content[0] in (UNWRITTEN, POISON)
 
+    def identity(self, content: Any) -> Hashable:
+        """What tells a content from all others."""
+        return tuple(content)
+
     def in_words(self, content: Any) -> str:
         """A content in words: what is most wrong in it."""
         return self._memory.worst(content)
 
     def end_of(self, pair: Sequence[Any], load: bool) -> tuple[Block, int]:
         """The block and the unit of a pair of a transfer. Raises ValueError or TypeError for what is no pair."""
-        source, target = pair
+        source, target = map(whole, pair)
         return (target, source) if load else (source, target)
 
     def prefix(self, content: Any) -> tuple[int | None, Sequence[int]] | None:

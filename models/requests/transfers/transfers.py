@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.adapter import answered, number, taken
+from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.answers import transfers_of
 from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine
 from kvlockstep.models.requests.transfers.moving import Moving
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
@@ -37,8 +38,7 @@ class Transfers(CopyEngine):
 
     def submitted(self) -> list[Transfer]:
         """Asks what the target has submitted since the last time."""
-        found = answered(self._adapter.transfers)
-        return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
+        return transfers_of(self._adapter.transfers)
 
     def launched(self, names: list[str], blocks: set[Block], starts: Iterable[tuple[str, int]] = ()) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
@@ -121,8 +121,8 @@ class Transfers(CopyEngine):
         free_blocks = self.places.blocks_of(free)
         unlanded = [moving for moving in self.unended if not moving.landed]
         reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
-        for name, missing in self.delivery.due():
-            self._checks.check(laws.delivery, name, missing, self.traits.block_size)
+        for owed, missing in self.delivery.due():
+            self._checks.check(laws.delivery, owed.rid, missing, owed.size, owed.where)
         views = {name: self._view(name) for name in self._sizes}
         owners: dict[str | None, dict[str, set[Any]]] = {None: {"free": free_blocks}} if unlanded else {}
         for name, view in views.items() if unlanded else ():
@@ -187,9 +187,9 @@ class Transfers(CopyEngine):
         stored, lost = self.places.stored, self.places.lost
         return [place for place in found if place in stored and place not in lost and not self._is_read(place)]
 
-    def offered(self, units: Sequence[int | None], blocks: Sequence[Sequence[int]]) -> None:
+    def offered(self, units: Sequence[int | None], contents: Sequence[Any]) -> None:
         """Somebody else has filled units of the peer with these blocks, as far as the target has taken them."""
-        for unit, stamps in zip(units, blocks, strict=True):
+        for unit, content in zip(units, contents, strict=True):
             if unit is None:
                 continue
             place, said = Place(self.traits.peer, unit), "an offer"
@@ -198,11 +198,11 @@ class Transfers(CopyEngine):
             for other in self.unended:
                 owned = place in other.targets and not other.landed
                 self._checks.check(laws.target_owned, said, str(place), f"a target of {other}" * owned)
-            if self.places.read(place) != list(stamps):
+            if self.places.read(place) != content:
                 read = next((str(other) for other in self.unended if place in other.sources and not other.landed), "")
                 self._checks.check(laws.source_stable, read, str(place), "an offer overwrites it" * bool(read))
-            self.places.write(place, stamps)
-            self.delivery.sent(stamps)
+            self.places.write(place, content)
+            self.delivery.sent(self.places.identity(content))
             self._offered.add(place)
 
     def reset(self) -> None:

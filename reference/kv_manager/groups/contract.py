@@ -33,10 +33,14 @@ class Step(NamedTuple):
 
     `source` is None only at position 0. `saves` are (position, block): after the step the block holds the state behind
     so many tokens. With drafts there is one for each position that may turn out to be the last.
+
+    `checkpoints` are (position, block), of a kv_scheduler only: as soon as the device knows which drafts are right, it
+    copies a saved state to one more block. It is the state behind the last of these positions that it has come to.
     """
 
     source: int | None
     saves: Iterable[tuple[int, int]]
+    checkpoints: Iterable[tuple[int, int]] = ()
 
 
 class Admitted(NamedTuple):
@@ -59,6 +63,17 @@ def needed(group: Group, start: int, stop: int) -> range:
         case "chunked":
             return range(start // group.reach * group.reach, stop)
     return range(0)
+
+
+def owed(group: Group, computed: int) -> range:
+    """Returns the numbers of the full blocks that a durable kv_scheduler owes of a request that has ended.
+
+    They are those that the next token would read, of a state that behind all `computed` tokens, if it is on the grid.
+    """
+    full = computed // group.block_size
+    if group.kind != "state":
+        return range(needed(group, computed, computed).start // group.block_size, full)
+    return range(full - 1, full) if full and computed % group.block_size == 0 else range(0)
 
 
 def one_full(groups: Iterable[Group]) -> bool:

@@ -123,6 +123,10 @@ class TierConnector(vllm.connector.KVConnectorBase_V1):  # type: ignore[misc]
         if self._at_end and request.status in vllm.ENDED_BY_ITSELF:
             stop = min(request.num_computed_tokens // self._block_size, len(request.block_hashes))
             self._store(request, range(stop), block_ids)
+        return self._let_go(rid)
+
+    def _let_go(self, rid: str) -> tuple[bool, None]:
+        """A request has ended; returns whether its blocks are kept for its stores."""
         self._reached.pop(rid, None)
         self._matched.pop(rid, None)
         del self._requests[rid]
@@ -199,14 +203,17 @@ class TierConnector(vllm.connector.KVConnectorBase_V1):  # type: ignore[misc]
 
     def _store(self, request: Any, indices: range, table: Sequence[int]) -> None:
         """Stores blocks that the tier does not know, as far as it has room."""
-        job = Job(request.request_id, False, [], [], [])
-        for i in indices:
-            key = request.block_hashes[i]
+        self._store_as(request.request_id, [(request.block_hashes[i], table[i]) for i in indices])
+
+    def _store_as(self, rid: str, blocks: Sequence[tuple[Any, int]]) -> None:
+        """Stores blocks of a request, each under its key."""
+        job = Job(rid, False, [], [], [])
+        for key, block in blocks:
             unit = None if self.tier.knows(key) else self.tier.begin_store(key)
             if unit is not None:
                 job.keys.append(key)
                 job.units.append(unit)
-                job.blocks.append(table[i])
+                job.blocks.append(block)
         if job.keys:
             self._owes.setdefault(job.rid, set()).add(self._note(job))
 
