@@ -251,3 +251,25 @@ def test_who_is_passed_over_while_a_tier_is_asked_may_be_overtaken() -> None:
             run.update()
             with pytest.raises(Divergence, match="a wait for nothing"):
                 run.schedule([9])
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "wanted"),
+    [
+        ("fails", {"disk": "sometimes"}, "not one of"),
+        ("fails", {"disk": None}, "not one of"),
+        ("fails", ["disk"], "not one of"),
+        ("loses", "disk", "not True, False or names"),
+        ("loses", [1], "not True, False or names"),
+    ],
+)
+def test_a_value_that_says_nothing_of_the_tiers_is_named(trait: str, value: Any, wanted: str) -> None:
+    with pytest.raises(Divergence, match=f"the trait {trait} is .*{wanted}"):
+        judge(type("Made", (FetchingScheduler,), {trait: value}))
+
+
+def test_the_same_said_in_another_way() -> None:
+    for value in (["disk"], {"disk"}, ("disk", "disk")):
+        assert judge(type("Made", (FetchingScheduler,), {"loses": value})).traits.loses == ("disk",)
+    assert judge(type("Made", (FetchingScheduler,), {"loses": []})).traits.loses is False
+    assert judge(type("Made", (FetchingScheduler,), {"fails": {}, "loses": False})).traits.fails is None
