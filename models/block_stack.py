@@ -11,6 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
+from kvlockstep.models.core.whole import whole, wholes
 from kvlockstep.properties.block_stack import LAWS, Held, View
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_stack import BlockStack
@@ -98,7 +99,7 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
         return None if answer is None else _as_list(answer)
 
     def observe(self, system: Any) -> View:
-        return View(_as_list(system.free_blocks()), int(system.num_free))
+        return View(_as_list(system.free_blocks()), whole(system.num_free))
 
     def draw(self, view: View) -> Picture:
         cells = {
@@ -162,4 +163,4 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
 
 def _as_list(blocks: Any) -> list[int]:
     """Block ids as a list, from a list, tuple or tensor."""
-    return [int(b) for b in (blocks.tolist() if hasattr(blocks, "tolist") else blocks)]
+    return wholes(blocks.tolist() if hasattr(blocks, "tolist") else blocks)

@@ -11,6 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints, Size
 from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
+from kvlockstep.models.core.whole import whole, wholes
 from kvlockstep.properties.decode_graphs import LAWS, Held, View, decoded
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.decode_graphs import DecodeGraphs
@@ -157,7 +158,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         if op.name == "capture":
             return self._capture(system, op.args["lanes"], op.args["tried"])
         answer = getattr(system, op.name)(**op.args)
-        return None if answer is None else [Lane(int(status), _numbers(context)) for status, context in answer]
+        return None if answer is None else [Lane(whole(status), _numbers(context)) for status, context in answer]
 
     def _capture(self, system: Any, lanes: int, tried: list[str]) -> list[str]:
         """Captures, and returns the outcome of each call tried meanwhile. The device cannot be read during that."""
@@ -180,7 +181,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
             [_numbers(blocks) for blocks in system.tables()],
             _numbers(system.lengths()),
             _numbers(system.free_blocks()),
-            int(system.num_free),
+            whole(system.num_free),
             _numbers(system.memory()),
         )
 
@@ -300,4 +301,4 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
 
 def _numbers(numbers: Any) -> list[int]:
     """Integers of a list, tuple or tensor."""
-    return [int(n) for n in (numbers.tolist() if hasattr(numbers, "tolist") else numbers)]
+    return wholes(numbers.tolist() if hasattr(numbers, "tolist") else numbers)

@@ -11,6 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope, simpler_args
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import MOVES
 from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.properties.kv_streams import LAWS, Held, View, moved
 from kvlockstep.properties.law import Operation, Refused, Step
 from kvlockstep.reference.errors import InvalidArgument
@@ -166,10 +167,10 @@ class KVStreamsModel(LockstepModel[KVStreamsScope]):
         if "pairs" in args:
             args["pairs"] = [(source, target) for source, target in args["pairs"]]
         answer = getattr(system, op.name)(**args)
-        return [int(n) for n in answer] if op.name == "synchronize" else answer
+        return wholes(answer) if op.name == "synchronize" else answer
 
     def observe(self, system: Any) -> View:
-        return View([int(b) for b in system.free_blocks()], [int(s) for s in system.memory()])
+        return View(wholes(system.free_blocks()), wholes(system.memory()))
 
     def draw(self, view: View) -> Picture:
         held: Held = self.held

@@ -11,6 +11,7 @@ from kvlockstep.models.core.model import Factory, Goal, Model, Scope
 from kvlockstep.models.core.op import Op, Pick, command, one_in, require, sample
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.requests.adapter import answered, make_adapter, named, number, taken
 from kvlockstep.models.requests.adapter import numbers as numbers_of
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
@@ -167,7 +168,7 @@ class PagedAllocModel(Model[PagedAllocScope]):
 
     def _look(self) -> Pool:
         answer = answered(self.adapter.free_pages)
-        free = taken(lambda: [int(page) for page in answer], answer, self.adapter.free_pages, "page numbers")
+        free = taken(lambda: wholes(answer), answer, self.adapter.free_pages, "page numbers")
         return Pool(free, number(self.adapter.available))
 
     def _settle(self) -> None:

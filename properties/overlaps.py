@@ -103,10 +103,8 @@ SHADOWED: dict[tuple[str, str], Shadow] = {
         ("accounting",), "it is the same sum with no request live; this one says that nobody can free the rest"
     ),
     ("kv_scheduler", "load_before_read"): Shadow(
-        ("content_equality",), "the content is wrong in any case; this one says that a transfer had not landed"
-    ),
-    ("kv_scheduler", "failure_visible"): Shadow(
-        ("content_equality",), "the content is wrong in any case; this one says that a transfer had failed"
+        ("content_equality", "source_stable"),
+        "the content is wrong, or changes while it is read, in any case; this one says that a transfer had not landed",
     ),
     ("kv_scheduler", "transfer_progress"): Shadow(
         ("every_request_ends",), "a request that is only loaded never ends; this one says so without a drain"

@@ -90,6 +90,16 @@ def transfer_progress(rid: str, loads: int, most: int) -> str | None:
     return f"{rid} is loaded for {loads} times, and nothing is computed in between" if loads > most else None
 
 
+@law(CONTRACT, needs=("tiers", "moves"))
+def starvation(items: int, others: Sequence[str], overdue: Sequence[str]) -> str | None:
+    """A move keeps nobody waiting but the requests that it is for, and these no longer than `patience` says."""
+    if items or not (others or overdue):
+        return None
+    if others:
+        return f"an empty batch, though only moves are in flight, and none of them is for {', '.join(others)}"
+    return f"an empty batch, though {', '.join(overdue)} may wait for a move no longer"
+
+
 @law(CONTRACT, needs=("tiers",), answers=("LMCache#2559", "vllm-ascend#14283", "vllm#32255"))
 def quiescence(pinned: Sequence[str], limbo: int) -> str | None:
     """With no request, no batch and no transfer left nothing is pinned, and no slot is in limbo."""

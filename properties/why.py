@@ -225,6 +225,14 @@ WHY = {
         "early corrupts the next request that gets it."
     ),
     "load_before_read": "A hit that is used before its bytes have arrived is computed from what stood there before.",
+    "fetch_ends": (
+        "A request that is told to ask again, though nothing is on its way for it, asks for ever. One that waits for a "
+        "store without a limit is as slow as the slowest disk."
+    ),
+    "starvation": (
+        "Storage may take seconds, or never answer. One request whose prefix is fetched from there then stops all that "
+        "came behind it, on a GPU with nothing to do."
+    ),
     "transfer_progress": (
         "Requests that are promoted again and again, and never run, keep the tier busy at full bandwidth while "
         "nothing is served."

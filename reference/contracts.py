@@ -13,7 +13,7 @@ from kvlockstep.reference.errors import (
     Pinned,
     UnknownSlot,
 )
-from kvlockstep.reference.kv.transfers import Loading, TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import Fetching, Loading, TierUnits, Transfer
 from kvlockstep.reference.kv_manager.contract import (
     AllBlocksCleared,
     BlockRemoved,
@@ -35,6 +35,7 @@ __all__ = [
     "CaptureActive",
     "ContractError",
     "Event",
+    "Fetching",
     "InvalidArgument",
     "KVManagerOptional",
     "KVManagerTarget",

@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from kvlockstep.commands.options import engine_path_option, json_option, print_json
+from kvlockstep.commands.options import engine_path_option, example, json_option, print_json
 from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.show.console import announce_timing, stderr, stdout
 from kvlockstep.targets.extras import ExtraMissing
 from kvlockstep.targets.registry import check_contract
 
 
-@click.command("bench", epilog="Example: kvlockstep bench drivers")
-@click.argument("what", nargs=-1, metavar="[drivers|faults|block_pool|radix_cache|kv_store|kv_tier|kv_index|record]...")
+@click.command("bench", epilog=example("kvlockstep bench drivers"))
+@click.argument("what", nargs=-1, metavar="[BENCHMARK]...")
 @click.option(
     "--contract",
     "contracts",
@@ -34,10 +34,12 @@ def bench_command(
 ) -> None:
     """Measure speed: drivers against each other, implementations against floors and peers of the same run.
 
+    A BENCHMARK is drivers, faults, block_pool, radix_cache, kv_store, kv_tier, kv_index or record; default: all but
+    faults.
+
     Peers are vLLM and SGLang, where they are installed or lie under --engine-path.
 
-    `faults` compares ways to play random episodes by the CPU time until they find hard faults. It takes minutes, so it
-    runs only if it is named.
+    `faults` compares ways to play random episodes by the CPU time until they find hard faults. It takes minutes.
 
     Compare the ratios; absolute numbers depend on your machine.
     """

@@ -12,6 +12,7 @@ from kvlockstep.commands.options import (
     complete_contract,
     config_option,
     dir_option,
+    example,
     in_process_option,
     json_option,
     options,
@@ -47,7 +48,7 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
 
 @click.command(
     "check",
-    epilog="Example: kvlockstep check kv_manager --target my_manager.py:MyManager",
+    epilog=example("kvlockstep check kv_manager --target my_manager.py:MyManager"),
 )
 @click.argument("contracts", nargs=-1, shell_complete=complete_contract)
 @options(target_option, profile_option, seed_option, dir_option, json_option, config_option, machine_formats)

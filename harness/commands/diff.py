@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from kvlockstep.commands.options import json_option, options, print_json, seed_option, target_option
+from kvlockstep.commands.options import example, json_option, options, print_json, seed_option_for, target_option
 from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.profiles import profile_of
@@ -131,9 +131,9 @@ def diff(
 
 @click.command(
     "diff",
-    epilog="Example: kvlockstep diff --target blocks --target radix",
+    epilog=example("kvlockstep diff --target blocks --target radix"),
 )
-@options(target_option, seed_option, json_option)
+@options(target_option, seed_option_for("the random trace"), json_option)
 @click.option(
     "--steps", type=click.IntRange(min=1), default=20_000, show_default=True, metavar="N", help="Steps to run."
 )

@@ -14,6 +14,7 @@ from rich.table import Table
 from kvlockstep.commands.options import (
     dir_option,
     engine_path_option,
+    example,
     json_option,
     options,
     print_json,
@@ -180,7 +181,7 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-@click.command("engines", epilog="Example: kvlockstep engines --engine-path ~/src/vllm")
+@click.command("engines", epilog=example("kvlockstep engines --engine-path ~/src/vllm"))
 @options(profile_option, seed_option, dir_option, json_option, engine_path_option)
 @click.option(
     "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Check only this contract. Repeatable."

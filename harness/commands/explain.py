@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kvlockstep.commands.options import json_option, print_json
+from kvlockstep.commands.options import example, json_option, print_json
 from kvlockstep.show.bug_reports import bugs
 from kvlockstep.show.console import stdout
 from kvlockstep.show.explanations import explain, names_to_explain
@@ -23,7 +23,7 @@ def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: 
     return [name for name in names_to_explain() if name.startswith(incomplete)]
 
 
-@click.command("explain", epilog="Example: kvlockstep explain write_isolation")
+@click.command("explain", epilog=example("kvlockstep explain write_isolation"))
 @click.argument("words", metavar="NAME", nargs=-1, required=True, shell_complete=_complete)
 @json_option
 def explain_command(words: Sequence[str], as_json: bool) -> None:

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from kvlockstep.commands.options import (
     complete_contract,
     dir_option,
+    example,
     json_option,
     one_target,
     options,
@@ -35,7 +36,7 @@ from kvlockstep.show.machine_formats import machine_formats, publish
 
 @click.command(
     "explore",
-    epilog="Example: kvlockstep explore kv_manager --target my_manager.py:MyManager --depth 6",
+    epilog=example("kvlockstep explore kv_manager --target my_manager.py:MyManager --depth 6"),
 )
 @click.argument("contract", shell_complete=complete_contract)
 @options(target_option, dir_option, json_option, machine_formats, show_output_option)

@@ -19,12 +19,13 @@ from kvlockstep.campaign.store import DirectoryStore, Store
 from kvlockstep.campaign.summary import Campaign
 from kvlockstep.commands.options import (
     complete_contract,
+    example,
     json_option,
     one_target,
     options,
     parse_time,
     print_json,
-    profile_option,
+    profile_option_for,
     show_output_option,
     target_option,
 )
@@ -63,10 +64,17 @@ def where_option(function: F) -> F:
 
 @click.command(
     "fuzz",
-    epilog="Example: kvlockstep fuzz kv_manager --target my_manager.py:MyManager --time 8h --dir nightly",
+    epilog=example("kvlockstep fuzz kv_manager --target my_manager.py:MyManager --time 8h --dir nightly"),
 )
 @click.argument("contract", shell_complete=complete_contract)
-@options(target_option, profile_option, where_option, json_option, machine_formats, show_output_option)
+@options(
+    target_option,
+    profile_option_for("Limits of a call and of shrinking"),
+    where_option,
+    json_option,
+    machine_formats,
+    show_output_option,
+)
 @click.option(
     "--time",
     "time_text",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kvlockstep.commands.new_target import adapter_source, class_name, require_module_name, test_source
-from kvlockstep.commands.options import complete_contract
+from kvlockstep.commands.options import complete_contract, example
 from kvlockstep.core.errors import UsageError
 from kvlockstep.runs.config import read_toml
 from kvlockstep.show.console import stdout
@@ -33,7 +33,7 @@ SERVICES = {
 
 @click.command(
     "init",
-    epilog="Example: kvlockstep init kv_adapter --ci gitlab",
+    epilog=example("kvlockstep init kv_adapter --ci gitlab"),
 )
 @click.argument("name", default="kv_adapter")
 @click.option(
@@ -90,10 +90,11 @@ def init_command(name: str, contract: str, ci: str, requirement: str, directory:
     console = stdout()
     for line in written:
         console.print(line, markup=False)
+    fresh = written[0].startswith("wrote")
     if ci == "gitlab":
         console.print("include .gitlab/kvlockstep.yml from .gitlab-ci.yml, and schedule a pipeline for the night")
-    console.print(f"next: implement the methods of {name}.py that raise NotImplementedError, then run", markup=False)
-    console.print("  kvlockstep check", markup=False)
+    first = f"implement the methods of {name}.py that raise NotImplementedError, then run" if fresh else "run"
+    console.print(f"next: {first}\n  kvlockstep check", markup=False)
 
 
 def _workflow(template: str, target: str, contract: str, requirement: str, installable: bool) -> str:
@@ -146,9 +147,18 @@ def _ignore(path: Path) -> str:
     return f"wrote {IGNORED} to {path}"
 
 
+def _names(table: Any, contract: str, target: str) -> bool:
+    """True if a [tool.kvlockstep] table checks this target by itself."""
+    targets = table.get("targets", {}).get(contract, ()) if isinstance(table, dict) else ()
+    named = target in (targets if isinstance(targets, list) else [targets])
+    return named and contract in table.get("contracts", [contract])
+
+
 def _configure(project: Path, settings: dict[str, Any], contract: str, target: str) -> str:
     tool = settings.get("tool")
     if isinstance(tool, dict) and "kvlockstep" in tool:
+        if _names(tool["kvlockstep"], contract, target):
+            return f"kept  {project}: it names {target} already"
         return (
             f"kept  {project}: it has a [tool.kvlockstep] table already; set targets.{contract} = {target!r} there, "
             f"and have {contract} among its contracts"

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import click
 from rich.console import Console
 
-from kvlockstep.commands.options import json_option, print_json
+from kvlockstep.commands.options import example, json_option, print_json
 from kvlockstep.drivers import CHECK_DRIVERS, DRIVERS, SHARD_DRIVERS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.show.console import stdout
@@ -53,7 +53,7 @@ def ignored_entry_points() -> list[str]:
     return ignored
 
 
-@click.command("list", epilog="Example: kvlockstep list")
+@click.command("list", epilog=example("kvlockstep list"))
 @json_option
 def list_command(as_json: bool) -> None:
     """List the contracts with their targets, laws, goals and faults, and the drivers."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from kvlockstep.commands.options import complete_contract
+from kvlockstep.commands.options import complete_contract, example
 from kvlockstep.core.errors import UsageError
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.contract import Contract, members
@@ -26,7 +26,7 @@ from kvlockstep.targets.signatures import documented, literal, signature_of
 WIDTH = 120
 
 
-@click.command("new-target", epilog="Example: kvlockstep new-target my_manager")
+@click.command("new-target", epilog=example("kvlockstep new-target my_manager"))
 @click.argument("name")
 @click.option(
     "--contract",

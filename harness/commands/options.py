@@ -40,6 +40,11 @@ def parse_time(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
+def example(command: str) -> str:
+    """The end of a help page: a command on a line of its own, to be copied whole."""
+    return f"\b\nExample:\n  {command}"
+
+
 def options(*wanted: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, shown by --help in this order."""
 
@@ -114,15 +119,23 @@ def print_json(results: Any) -> None:
     click.echo(json.dumps(results), file=click.get_current_context().meta[RESULTS])
 
 
-profile_option = click.option(
-    "--profile",
-    metavar="|".join(PROFILES),
-    shell_complete=complete_profile,
-    help="Budget of the run (default quick).",
-)
-seed_option = click.option(
-    "--seed", type=int, metavar="N", help="Seed of the random and Hypothesis drivers (default 0)."
-)
+def profile_option_for(what: str, default: str = "quick") -> Callable[[F], F]:
+    """--profile of a verb, for which it is `what`."""
+    return click.option(
+        "--profile",
+        metavar="|".join(PROFILES),
+        shell_complete=complete_profile,
+        help=f"{what} (default {default}).",
+    )
+
+
+def seed_option_for(what: str) -> Callable[[F], F]:
+    """--seed of a verb, for which it is the seed of `what`."""
+    return click.option("--seed", type=int, metavar="N", help=f"Seed of {what} (default 0).")
+
+
+profile_option = profile_option_for("Budget of the run")
+seed_option = seed_option_for("the random and Hypothesis drivers")
 dir_option = click.option(
     "--dir", "directory", metavar="DIR", help="Directory of failing traces (default .kvlockstep/failures)."
 )

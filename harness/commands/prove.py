@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from kvlockstep.commands.options import json_option, parse_time, print_json
+from kvlockstep.commands.options import example, json_option, parse_time, print_json
 from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.properties.proofs import PROOFS
 from kvlockstep.runs.results import EXIT_CODES, HOLDS, INCONCLUSIVE, VIOLATED
@@ -90,7 +90,7 @@ def print_proofs(console: Console, proofs: list[Proof]) -> None:
     console.print(table)
 
 
-@click.command("prove", epilog="Example: kvlockstep prove --time 60s")
+@click.command("prove", epilog=example("kvlockstep prove --time 60s"))
 @click.argument("names", nargs=-1)
 @json_option
 @click.option("--time", "time_text", default="30s", show_default=True, metavar="DURATION", help="Time for each proof.")

@@ -16,7 +16,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from kvlockstep.commands.options import json_option, options, print_json, seed_option, target_option
+from kvlockstep.commands.options import example, json_option, options, print_json, seed_option_for, target_option
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.parent import RUNNING, doing
 from kvlockstep.runs.chat import Chats
@@ -184,9 +184,9 @@ def compare(targets: Sequence[Target], chat: ChatWorkload, seed: int) -> list[Qu
 
 @click.command(
     "quality",
-    epilog="Example: kvlockstep quality --target blocks --target radix",
+    epilog=example("kvlockstep quality --target blocks --target radix"),
 )
-@options(target_option, seed_option, json_option)
+@options(target_option, seed_option_for("the chats"), json_option)
 @click.option(
     "--blocks",
     type=click.IntRange(min=64),

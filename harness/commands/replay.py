@@ -14,6 +14,7 @@ from rich.table import Table
 
 from kvlockstep.commands.options import (
     config_option,
+    example,
     json_option,
     one_target,
     options,
@@ -167,13 +168,14 @@ def _mooncake_json(
     return {"verdict": verdict, "runs": [run], "summary": {**played, **hit_rate, "skipped": skipped}, **wrong}
 
 
-@click.command("replay", epilog="Example: kvlockstep replay .kvlockstep/failures")
+@click.command("replay", epilog=example("kvlockstep replay .kvlockstep/failures"))
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIR...")
 @options(target_option, trust_option, json_option, config_option, machine_formats, show_output_option)
 @click.option(
     "--format",
     "trace_format",
     type=click.Choice(["kvlockstep", "mooncake"]),
+    metavar="kvlockstep|mooncake",
     default="kvlockstep",
     show_default=True,
     help="Format of FILE.",

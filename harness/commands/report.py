@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kvlockstep.commands.options import config_option, options
+from kvlockstep.commands.options import config_option, example, options
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace
@@ -32,7 +32,7 @@ SUFFIXES = {".html": "a page", ".svg": "a picture of a trace", ".py": "a script 
 
 @click.command(
     "report",
-    epilog="Example: kvlockstep report .kvlockstep/failures/TRACE.jsonl -o finding.html",
+    epilog=example("kvlockstep report .kvlockstep/failures/TRACE.jsonl -o finding.html"),
 )
 @click.argument("source", type=click.Path(path_type=Path), metavar="TRACE|DIR|SCORE")
 @click.option(

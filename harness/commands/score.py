@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kvlockstep.commands.options import json_option, options, print_json, profile_option
+from kvlockstep.commands.options import example, json_option, options, print_json, profile_option_for
 from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
@@ -19,8 +19,8 @@ from kvlockstep.show.console import progress_bar, stdout
 from kvlockstep.targets.registry import check_contract, known_faults
 
 
-@click.command("score", epilog="Example: kvlockstep score --contract kv_manager")
-@options(profile_option, json_option)
+@click.command("score", epilog=example("kvlockstep score --contract kv_manager"))
+@options(profile_option_for("Budget of the run", "ci"), json_option)
 @click.option(
     "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Score only this contract. Repeatable."
 )
@@ -46,7 +46,7 @@ from kvlockstep.targets.registry import check_contract, known_faults
     show_default=True,
     metavar="X",
     help="Steps for each known-good target, as a multiple of the profile's random steps. "
-    "A target that misses goals plays on, up to all of them.",
+    "If a target misses goals, it plays all of them.",
 )
 @click.option(
     "--thorough",

@@ -12,7 +12,7 @@ from rich.console import Console
 from kvlockstep.campaign.store import finding_in
 from kvlockstep.campaign.summary import status_of, yardstick
 from kvlockstep.commands.fuzz import open_store
-from kvlockstep.commands.options import json_option, print_json
+from kvlockstep.commands.options import example, json_option, print_json
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.trace import Trace, replay_line
 from kvlockstep.runs.results import gaps
@@ -20,11 +20,14 @@ from kvlockstep.show.campaign_page import STATES, campaign_with
 from kvlockstep.show.console import stdout
 
 
-@click.command("status", epilog="Example: kvlockstep status nightly")
+@click.command("status", epilog=example("kvlockstep status nightly"))
 @click.argument("place", metavar="DIR|URL")
 @json_option
 def status_command(place: str, as_json: bool) -> None:
-    """Show a campaign, running or ended: steps, findings, and goals not met yet. The exit code is always 0."""
+    """Show a campaign, running or ended: steps, findings, and goals not met yet.
+
+    Findings do not change the exit code.
+    """
     with open_store(None if "://" in place else Path(place), place if "://" in place else None) as store:
         saved = store.load()
         if saved is None:
@@ -51,7 +54,7 @@ def _print_status(console: Console, status: dict[str, Any], findings: Sequence[t
     )
     console.print(
         f"  {status['steps']:,} steps in {status['episodes']:,} episodes ({status['shards']:,} shards), "
-        f"{status['seconds']:,.0f} s; lately {rate:,} steps/s, at which rate {yardstick(rate)}"
+        f"{status['seconds']:,.0f} s; lately {rate:,} steps/s: at this rate {yardstick(rate)}"
     )
     if status["unique"]:
         console.print(f"  {status['unique']:,} different {STATES}")

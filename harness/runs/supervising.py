@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def supervised(
     """
     notes = EpisodeNotes()
     noted = noting(model_type, notes)
+    began = time.perf_counter()
     try:
         return in_child(lambda watchdog: drive(noted, watchdog), step_seconds, progress, notes.began)
     except ChildLost as lost:
@@ -42,7 +44,7 @@ def supervised(
         if played is None:
             raise
         trace = lost_trace(model_type, *played, lost).but(driver=driver)
-        return Outcome(driver, steps=len(trace.ops), failure=trace)
+        return Outcome(driver, steps=len(trace.ops), seconds=time.perf_counter() - began, failure=trace)
 
 
 def play_ops_supervised(

@@ -57,8 +57,14 @@ def link(report: str) -> str | None:
     return f"https://github.com/{repository}/issues/{number}"
 
 
+def public(ids: Iterable[str]) -> list[str]:
+    """Those that stand in a public tracker."""
+    return [id_ for id_ in ids if "#" in id_]
+
+
 def described(ids: Iterable[str]) -> list[dict[str, str]]:
-    """Each report once, in order: its `id`, and `symptom`, `cause` and `link` where they are known."""
+    """Each report once: its `id`, and `symptom`, `cause` and `link` where they are known. Linked ones come first."""
     known = bugs()
     rows = [{"id": id_, **known.get(id_, {}), "link": link(id_)} for id_ in dict.fromkeys(ids)]
+    rows.sort(key=lambda row: row["link"] is None)
     return [{key: value for key, value in row.items() if value is not None} for row in rows]

@@ -20,7 +20,7 @@ from kvlockstep.show.render import json_document, render
 
 CHART_LEFT, CHART_RIGHT, CHART_TOP, CHART_BOTTOM = 60, 630, 10, 170
 # The states of one episode in LOOKED_AT are counted, and many of them by sampling.
-STATES = f"states in 1 of {LOOKED_AT} episodes"
+STATES = f"states, counted in 1 episode of {LOOKED_AT}"
 # A timeline takes some 40 kB of the page, and its trace is played again to draw it.
 MOST_TIMELINES = 30
 # A rate is the mean over this share of the whole time, so that one slow shard does not look like a fall.

@@ -14,6 +14,7 @@ from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.picture import CACHED, FREE, HELD, UNKNOWN, Cell, Picture, Table
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.results import HOLDS, VIOLATED
+from kvlockstep.show.bug_reports import public
 from kvlockstep.show.observe import Observed, observe
 from kvlockstep.show.render import render
 from kvlockstep.show.script import script_of
@@ -34,7 +35,8 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
     pictures = [observed.start, *(m.picture for m in observed.steps)]
     colours = _colours(pictures)
     unit = next((p.unit for p in pictures if p and p.cells), "slot")
-    rows, unused = _rows(pictures, colours, observed.hidden, _wrong(unit, observed))
+    group = next((p.group for p in pictures if p and p.cells), 1)
+    rows, unused = _rows(pictures, colours, observed.hidden, _wrong(unit, group, observed), group)
     return render(
         "finding.html",
         title=f"{trace.contract} on {target.name}",
@@ -47,6 +49,7 @@ def finding_page(trace: Trace, target: Target, path: Path | None = None) -> str:
         differences=observed.differences,
         wanted_by="reference" if issubclass(model_of(trace.contract), LockstepModel) else "must be",
         law=law if trace.law else None,
+        reports=public(law.answers) if law else [],
         steps=_steps(trace, observed),
         rows=rows,
         unused=unused,
@@ -140,20 +143,27 @@ def _colours(pictures: Iterable[Picture | None]) -> dict[str, int]:
     return {holder: number % COLOURS for number, holder in enumerate(holders)}
 
 
-def _wrong(unit: str, observed: Observed) -> set[int]:
-    """The slots, or blocks, that the violation names."""
+def _wrong(unit: str, group: int, observed: Observed) -> set[int]:
+    """The slots that the violation names, or those of the blocks that it names; the blocks if these are the `unit`."""
     if not observed.law:
         return set()
     texts = [observed.message, *(side.what for side in observed.differences)]
-    return {int(number) for text in texts for number in re.findall(rf"\b{unit}s? (\d+)", text)}
+    if named := _named(unit, texts):
+        return named
+    return {block * group + offset for block in _named("block", texts) for offset in range(group)}
+
+
+def _named(unit: str, texts: Sequence[str]) -> set[int]:
+    """The numbers behind a word: slot 1, slots 1 and 2, slots [1, 2]; none if it is some of them."""
+    lists = re.findall(rf"(?<!some of )\b{unit}s? \[?(\d+(?:(?:, | and )\d+)*)", " ".join(texts))
+    return {int(number) for numbers in lists for number in re.findall(r"\d+", numbers)}
 
 
 def _rows(
-    pictures: Sequence[Picture | None], colours: dict[str, int], hidden: int, wrong: Container[int]
+    pictures: Sequence[Picture | None], colours: dict[str, int], hidden: int, wrong: Container[int], group: int
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """Slots by steps, whole blocks if the slots are too many; and the slots that no step uses."""
     numbers = sorted({number for p in pictures if p for number in p.cells})
-    group = next((p.group for p in pictures if p and p.cells), 1)
     used = {number for p in pictures if p for number, cell in p.cells.items() if cell.state != FREE}
     rows = []
     shown = [number for number in numbers if number in used or number in wrong] or numbers

@@ -23,9 +23,22 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["ticked"] = _ticked
     written = time.strftime("%Y-%m-%d %H:%M")
     page = environment.get_template(template).render(version=version("kvlockstep"), written=written, **values)
     return safe_text(page)
+
+
+def _ticked(text: str) -> Any:
+    """A statement as HTML, with code where it has text between backticks."""
+    from markupsafe import Markup, escape  # noqa: PLC0415
+
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick without its other end
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
 
 
 def json_document(path: Path) -> dict[str, Any] | None:

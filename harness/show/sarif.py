@@ -10,6 +10,7 @@ from typing import Any
 
 from kvlockstep.core.trace import replay_line
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.show.bug_reports import public
 from kvlockstep.show.findings import REACH, Results, relative, source_of
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -54,8 +55,8 @@ def _rule(id_: str, contract: str, law: str) -> dict[str, Any]:
         "shortDescription": {"text": statement},
         "help": {"text": f"kvlockstep explain {law}" if law in known else f"kvlockstep explain {contract}"},
     }
-    if law in known and known[law].answers:
-        rule["fullDescription"] = {"text": f"{statement} Seen in {', '.join(known[law].answers)}."}
+    if law in known and (seen := public(known[law].answers)):
+        rule["fullDescription"] = {"text": f"{statement} Seen in {', '.join(seen)}."}
     return rule
 
 

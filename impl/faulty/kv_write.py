@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
+from kvlockstep.reference.kv_write.layout import Geometry
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
+from kvlockstep.reference.kv_write.split import (
+    LowEndWriter,
+    NormAndLowWriter,
+    NormWriter,
+    PowerScaleWriter,
+    SplitWriter,
+    UnitScaleWriter,
+)
 from kvlockstep.reference.kv_write.writer import (
     HiddenZeroWriter,
     KVWriter,
@@ -266,3 +275,91 @@ class EqualRowsWhole(ZeroPointWriter):
         self._put_scale(place, 1.0)
         self._put_scale(place + 1, 128.0)
         return [encode(number + 128.0, "uint8") for number in numbers]
+
+
+@fault("write-rotated-part-rounded", law="content_equality", seen=("mutant",))
+class RotatedPartRounded(SplitWriter):
+    """Beside codes of K, V is kept in the dtype that is given, but goes through fp8."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        codes, given = super()._codes(layer, plane, slot, head, row), self._geometry.given
+        if plane == 0:
+            return codes
+        return [encode(decode(encode(decode(b, given), "float8_e4m3fn"), "float8_e4m3fn"), given) for b in codes]
+
+
+@fault("write-rotated-part-scaled", law="write_isolation", seen=("mutant",))
+class RotatedPartScaled(SplitWriter):
+    """A scale is kept for the rotated part as well, which has none, in the place of another row's."""
+
+    def _store(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> None:
+        super()._store(layer, plane, slot, head, row)
+        if plane:
+            place = 4 * self._geometry.scale_at(layer, 0, self._geometry.slots - 1 - slot, head)
+            self._scales[place : place + 4] = bytes(4)
+
+
+@fault("write-power-below", law="scale_exact", seen=("mutant",))
+class PowerBelow(PowerScaleWriter):
+    """The scale is the power of two below the exact scale, so that the largest elements saturate."""
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        return super()._scale(numbers) / 2
+
+
+@fault("write-scale-no-power", law="scale_exact", seen=("mutant",))
+class NoPower(PowerScaleWriter):
+    """The scale is exact where a reader takes its exponent alone."""
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        return max(map(abs, numbers)) / MOST[self._geometry.kept]
+
+
+@fault("write-cast-wraps", law="codes", seen=("mutant",))
+class CastWraps(UnitScaleWriter):
+    """An element too large for fp8 becomes NaN, where nothing scales it."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        numbers = [decode(bits, self._geometry.given) for bits in row]
+        return [0x7F if abs(number) > 464 else encode(number, self._geometry.kept) for number in numbers]
+
+
+@fault("write-low-end-clamped", law="decoded_within_bound", seen=("mutant",))
+class LowEndClamped(LowEndWriter):
+    """The least element that is kept is 0 at most, though codes count from that of the row."""
+
+    def _put_scale(self, place: int, number: float, hidden: int | None = None) -> None:
+        low_end = (place - self._whole.scale_at(0, 0, 0, 0)) % 2
+        super()._put_scale(place, min(number, 0.0) if low_end else number, hidden)
+
+
+@fault("write-three-bits-reversed", law="codes", seen=("mutant",))
+class ThreeBitsReversed(LowEndWriter):
+    """Of eight codes in three bytes the last one is in the lowest bits."""
+
+    kept = "uint3"
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        codes = super()._codes(layer, plane, slot, head, row)
+        return [code for start in range(0, len(codes), 8) for code in reversed(codes[start : start + 8])]
+
+
+@fault("write-norm-of-half", law="scale_exact", seen=("mutant",))
+class NormOfHalf(NormWriter):
+    """The length of a row leaves out its last element."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        codes = super()._codes(layer, plane, slot, head, row)
+        numbers = [decode(bits, self._geometry.given) for bits in row[:-1]]
+        self._put_scale(self._whole.scale_at(layer, plane, slot, head), math.hypot(*numbers))
+        return codes
+
+
+@fault("write-v-scales-of-k", law="scale_exact", seen=("mutant",))
+class ScalesOfK(NormAndLowWriter):
+    """The numbers of V are kept where they would be if V had as many of them as K has."""
+
+    def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
+        super().open(geometry, memory, scales)
+        for half in self._halves:
+            half._whole = geometry._replace(value_scale="norm")

@@ -10,12 +10,15 @@ from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_store.contract import Rows, StoreTraits
 from kvlockstep.reference.traits import traits_of
 
+# Engines number the blocks of a cache in int32, so more of them are no case of theirs.
+MOST_BLOCKS = (1 << 31) - 1
+
 Pairs = Sequence[tuple[int, int]]
 Gathered = tuple[list[list[int]], list[list[int]]]
 
 
 class FarStore:
-    """Meets KVStoreTarget with `blocks` of the blocks of a KVStore that takes at least `least_bytes`.
+    """Meets KVStoreTarget with `blocks` of the blocks of a KVStore of at least `least_bytes`, or of MOST_BLOCKS.
 
     The first block is its first, the last its last. `make` is KVStore or what else makes such a store; it has the
     traits of that. `options` are the KVStore's: device, kernels. Raises InvalidArgument.
@@ -35,7 +38,7 @@ class FarStore:
     ) -> None:
         self._size, self._blocks = block_size, blocks
         self._block_bytes = block_size * shape.token_bytes
-        self._total = max(blocks, -(-least_bytes // self._block_bytes)) if blocks else 0
+        self._total = max(blocks, min(MOST_BLOCKS, -(-least_bytes // self._block_bytes))) if blocks else 0
         self.store = make(self._total, block_size, host_blocks, shape, layout, **options)
         self.blocks_within = self.store.blocks_within
         self.gather_host = self.store.gather_host

@@ -22,6 +22,7 @@ DTYPES = {
     "int8": torch.int8,
     "uint8": torch.uint8,
     "uint4": torch.uint8,
+    "uint3": torch.uint8,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kvlockstep.impl.variants.fetching import FETCHING_VARIANTS
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
 from kvlockstep.impl.variants.loading import LOADING_VARIANTS
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -370,5 +371,6 @@ VARIANTS: dict[str, Any] = (
     }
     | GROUP_VARIANTS
     | LOADING_VARIANTS
+    | FETCHING_VARIANTS
 )
 """Name to factory; LastFreedFirst is `last-freed-first`."""

@@ -9,6 +9,7 @@ from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.group_peers import GROUP_PEER_VARIANTS
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
+from kvlockstep.impl.variants.moves import MOVE_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS
@@ -125,6 +126,7 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
 VARIANTS = {
     **GROUP_VARIANTS,
     **GROUP_TRANSFER_VARIANTS,
+    **MOVE_VARIANTS,
     **GROUP_PEER_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,

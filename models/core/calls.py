@@ -104,6 +104,7 @@ def _innermost(error: BaseException) -> list[str]:
 def describe_error(error: BaseException) -> str:
     """The type and the text of an error; the type alone if it cannot be printed."""
     try:
-        return safe_text(f"{type(error).__name__}: {error}")
+        text = str(error)
+        return safe_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     except Exception:
         return type(error).__name__

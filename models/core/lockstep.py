@@ -90,7 +90,7 @@ class LockstepModel(Model[S]):
         got = call_target(self.perform, self.target, op, called=op.name)
         view = self.observe(self.reference)
         seen = inspect_target(self.observe, self.target)
-        step = Step(op, got, self.view, seen, self.held, self.holds_after(self.held, op, got))
+        step = Step(op, got, self.view, seen, self.held, self._held_after(op, got, want))
         unable: LawError | None = None
         for law in self.own_laws:
             try:
@@ -103,7 +103,7 @@ class LockstepModel(Model[S]):
             if wrong is not None:
                 raise Divergence(law.id, wrong, () if want == got else (f"reference: {show(want)}",))
         if want != got:
-            raise Divergence(AGREEMENT.id, f"returned {show(got)}", (f"reference: {show(want)}",))
+            raise _disagreement(got, want)
         if view != seen:
             self._require(view, seen, "looks different afterwards")
         if unable is not None:
@@ -112,6 +112,15 @@ class LockstepModel(Model[S]):
         self._judged += 1
         self.notice(step)
         return got
+
+    def _held_after(self, op: Op, got: Any, want: Any) -> Any:
+        try:
+            return self.holds_after(self.held, op, got)
+        except Exception:
+            if want == got:
+                raise
+            # The target has returned another type than the contract's.
+            raise _disagreement(got, want) from None
 
     def redo(self, op: Op) -> None:
         outcome = call_target(self.perform, self.reference, op)
@@ -123,6 +132,10 @@ class LockstepModel(Model[S]):
         if want != seen:
             differing = [f"{name}: {show(s)}, reference: {show(w)}" for name, w, s in fields(want, seen) if w != s]
             raise Divergence(AGREEMENT.id, what, differing)
+
+
+def _disagreement(got: Any, want: Any) -> Divergence:
+    return Divergence(AGREEMENT.id, f"returned {show(got)}", (f"reference: {show(want)}",))
 
 
 def fields(want: Any, seen: Any) -> Iterable[tuple[str, Any, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.op import require
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.kv_index import goals
 from kvlockstep.models.kv_index.questions import Question, Questions
 from kvlockstep.models.kv_index.recorded import BlockNumbers, RecordedWorker
@@ -251,7 +252,7 @@ class IndexJudge:
 
         def rows() -> list[WorkerSnapshot] | None:
             try:
-                return [WorkerSnapshot(worker, int(number), list(events)) for worker, number, events in answer]
+                return [WorkerSnapshot(worker, whole(number), list(events)) for worker, number, events in answer]
             except (TypeError, ValueError):
                 return None
 

@@ -9,7 +9,7 @@ from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_manager.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_manager.one_table import OneTable
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.transfers.goals import FAILED, RESET, STORED, reachable
+from kvlockstep.models.requests.transfers.goals import FAILED, MOVED, RESET, STORED, reachable
 
 GOALS = (
     Goal("hit", "a request starts with cached tokens", "prefix_cache"),
@@ -49,6 +49,11 @@ GOALS = (
     Goal("load_beside", "a step runs while a request waits for a load", "aborts_loading"),
     *FAILED,
     Goal("ready_less", "a request is ready with less than its admission has promised", "loads_fail"),
+    *MOVED,
+    Goal("fetching", "an admission is told to wait for a fetch", "waits_for_moves"),
+    Goal("fetch_beside", "a step runs while a request waits for a fetch", "waits_for_moves"),
+    Goal("abort_fetching", "a request is aborted while it waits for a fetch", "waits_for_moves"),
+    Goal("lost", "a load, or a move, reads a unit that its tier has lost", "loses"),
     RESET,
 )
 
@@ -79,8 +84,9 @@ def unreachable(session: OneTable) -> set[str]:
         "groups": session.grouped,
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
-        **reachable(traits, session.transfers.apart if session.transfers is not None else ()),
+        **reachable(traits, session.transfers),
         "events_of_tiers": session.transfers is not None and session.listening is not None,
+        "waits_for_moves": traits.moves and traits.patience != 0,
         # One that loads within the step of its admission never answers so.
         "aborts_loading": session.saw_loading,
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,

@@ -21,7 +21,7 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Memory, Request, accepted_of
 from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.properties.law import ERROR_CONTRACT, counted
-from kvlockstep.reference.kv.transfers import Loading
+from kvlockstep.reference.kv.transfers import Fetching, Loading
 from kvlockstep.reference.kv_manager.contract import Traits
 
 
@@ -74,7 +74,7 @@ class ManagerJudge(LoadingOperations):
         request = self.preempted[name]
         self.require_admissible(request.tokens, n)
         answer = self._admit(Request(name, request.tokens, request.extra_key), n)
-        if not answer.refused:
+        if not answer.refused and name not in self.fetching:
             del self.preempted[name]
             self.goals_met["resume"] += 1
         return answer
@@ -173,6 +173,8 @@ class ManagerJudge(LoadingOperations):
 
     def abort(self, name: str) -> Answer:
         """A request ends in whatever phase it is."""
+        if name in self.fetching:
+            return self.abort_fetching(name)
         request = self.loading.get(name) or self.between_steps("abort", name)
         require(self.allows("abort"))
         self.goals_met["abort_in_prefill"] += name in self.live and request.remaining > 1
@@ -218,6 +220,7 @@ class ManagerJudge(LoadingOperations):
         self.live.clear()
         self.loading.clear()
         self.preempted.clear()
+        self.fetching.clear()
         self.check_reset()
         self.settle()
         return DONE
@@ -233,6 +236,9 @@ class ManagerJudge(LoadingOperations):
         self.follow_transfers()
         self.admitting = True
         self.last_admission = None
+        if self.transfers is not None and isinstance(cached, Fetching):
+            return self.wait_for_fetch(request, before)
+        self.fetching.pop(request.name, None)
         if cached is None:
             self._answer = REFUSED
             self.goals_met["refused_admission"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import index
 from typing import Any
 
@@ -12,8 +13,8 @@ from kvlockstep.models.kv_manager.one_table import OneTable
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.transfers.copy_engine import Moving
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
+from kvlockstep.models.requests.transfers.moving import Moving
 from kvlockstep.properties.kv_manager import laws, loading
 from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.reference.kv.transfers import Loading
@@ -74,6 +75,33 @@ class LoadingOperations(OneTable, EndsTransfers):
             self.settle()
         return Answer(text=f"loading {request.hit}")
 
+    def wait_for_fetch(self, request: Request, before: int | None) -> Answer:
+        """An admission is put off until something was fetched for its request, which holds nothing; avail was `before`.
+
+        It asks again like one that was preempted.
+        """
+        self._answer = Answer(text="fetching")
+        self.fetching[request.name] += 1
+        self.preempted[request.name] = request
+        moves = [str(moving) for moving in self.tiered().moving.values() if moving.transfer.kind == "move"]
+        observed = request.name, moves, self.fetching[request.name], self.traits.patience
+        self.checks.check(loading.fetch_ends, *observed)
+        self.check_unchanged(before, "an admission that waits for a fetch")
+        self.goals_met["fetching"] += 1
+        if not self.scheduled:
+            self.admitting = False
+            self.settle()
+        return Answer(text="fetching")
+
+    def abort_fetching(self, name: str) -> Answer:
+        """A request ends that was told to wait for a fetch."""
+        require(self.allows("abort"))
+        answered(self.adapter.abort, name)
+        del self.fetching[name], self.preempted[name]
+        self.tiered().gone(name, "abort_fetching")
+        self.settle()
+        return DONE
+
     def copy_and_launch(self, due: Sequence[Any]) -> None:
         """Makes the copies of a step and launches it; the worker waits for what it must before anything is written."""
         transfers = self.transfers
@@ -98,6 +126,7 @@ class LoadingOperations(OneTable, EndsTransfers):
         starts = [(name, self.live[name].hit) for name in self.scheduled if self.live[name].admitted]
         transfers.launched(list(self.scheduled), set(), starts)
         self.goals_met["load_beside"] += bool(self.loading)
+        self.goals_met["fetch_beside"] += bool(self.fetching)
         self.copy_apart(due)
 
     def copy_apart(self, due: Sequence[Any], when: str = "") -> None:
@@ -122,7 +151,8 @@ class LoadingOperations(OneTable, EndsTransfers):
 
     def may_fail(self, moving: Moving) -> bool:
         # Who was admitted with a plain answer reads what is loaded in this step: it cannot do without.
-        return super().may_fail(moving) and not any(rid in self.live for rid in moving.transfer.rids)
+        needed = moving.transfer.kind == "load" and any(rid in self.live for rid in moving.transfer.rids)
+        return super().may_fail(moving) and not needed
 
     def _end(self, moving: Moving, written: int | None) -> Answer:
         if written is not None:
@@ -131,7 +161,10 @@ class LoadingOperations(OneTable, EndsTransfers):
 
     def hit_of(self, request: Request, answer: Any, said: str) -> Any:
         """Takes the number of cached tokens that a method returned. Raises Divergence if it cannot be."""
-        cached: Any = index(answer) if hasattr(answer, "__index__") and not isinstance(answer, bool) else answer
+        cached = answer
+        if not isinstance(answer, bool):
+            with suppress(TypeError):
+                cached = index(answer)
         self.checks.check(laws.hit_bounds, cached, len(request.tokens), said)
         return cached
 

@@ -29,8 +29,15 @@ class LoadingCommands(TransferCommands):
         require(not self.judge.admitting and not (self.scope.exhaustive and self.judge.preempted))
         return Op("preempt", request=pick(list(self.judge.loading)))
 
+    @command(1, needs="moves")
+    def abort_fetching(self, pick: Pick) -> Op:
+        """A request is aborted that waits for a fetch."""
+        require(self.judge.allows("abort"))
+        return Op("abort", request=pick(list(self.judge.fetching)))
+
     def loading_state(self, table_of: Callable[[str], Any] = lambda _name: None) -> tuple[Any, ...]:
         """What a state has of the requests that wait for a load, and of those that have computed nothing since."""
         loading, live = self.judge.loading, self.judge.live
         waiting = tuple((tuple(r.tokens), r.extra_key, r.hit, table_of(name)) for name, r in loading.items())
-        return waiting, tuple(r.loaded for r in live.values())
+        fetching = tuple(self.judge.fetching[name] for name in self.judge.preempted)
+        return waiting, tuple(r.loaded for r in live.values()), fetching

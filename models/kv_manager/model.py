@@ -194,11 +194,12 @@ class KVManagerModel(RequestModel[KVScope], LoadingCommands):
     complete, fail, tear = LoadingCommands.complete, LoadingCommands.fail, LoadingCommands.tear
     poll, ready = LoadingCommands.poll, LoadingCommands.ready
     abort_loading, preempt_loading = LoadingCommands.abort_loading, LoadingCommands.preempt_loading
+    abort_fetching, lose = LoadingCommands.abort_fetching, LoadingCommands.lose
 
     @property
     def has_room(self) -> bool:
         """True if one more request may be live."""
-        return len(self.judge.live) + len(self.judge.loading) < self.scope.live
+        return len(self.judge.live) + len(self.judge.loading) + len(self.judge.fetching) < self.scope.live
 
     @property
     def can_schedule(self) -> bool:
@@ -277,6 +278,8 @@ class KVManagerModel(RequestModel[KVScope], LoadingCommands):
         known = {law.id for law in self.laws if self.judge.grouped or not GROUP_TRAITS & set(law.needs)}
         if self.judge.transfers is None:
             known -= {law.id for law in self.laws if "tiers" in law.needs}
+        if not self.judge.traits.moves:
+            known -= {law.id for law in self.laws if "moves" in law.needs}
         return {law: why for law, why in self.judge.lacking().items() if law in known}
 
     @classmethod
@@ -287,6 +290,7 @@ class KVManagerModel(RequestModel[KVScope], LoadingCommands):
         laws = (law for law in cls.laws if transfers or "tiers" not in law.needs)
         # A manager that loads in the step of its admission never makes anybody wait.
         laws = (law for law in laws if law.id not in OF_WAITING or evaluated.get(law.id))
+        laws = (law for law in laws if "moves" not in law.needs or evaluated.get(law.id))
         return tuple(law for law in laws if groups or law not in of_groups)
 
     @classmethod

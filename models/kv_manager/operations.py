@@ -23,4 +23,5 @@ OPERATIONS: dict[str, Arguments] = {
     "fail": {"transfer": int},
     "tear": {"transfer": int, "written": int},
     "poll": {},
+    "lose": {"tier": str, "unit": int},
 }

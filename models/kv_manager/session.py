@@ -52,6 +52,8 @@ class Session:
         self.loading: dict[str, Request] = {}
         # Of these the ones that may be ready with less than they were promised, since a transfer has failed.
         self.doubtful: set[str] = set()
+        # Of the `preempted` those that were told to wait for a fetch, and how often since they first asked.
+        self.fetching: Counter[str] = Counter()
         self.saw_loading = False
         self.scheduled: list[str] = []
         self.used_names: set[str] = set()
@@ -158,6 +160,8 @@ class Session:
                 return bool(self.loading) and not self.scheduled
             case "poll":
                 return self.transfers is not None and not self.scheduled
+            case "lose":
+                return self.transfers is not None and not self.scheduled and self.transfers.lose_any()
             case "complete" | "complete_all":
                 return self.transfers is not None and bool(self.transfers.unended)
             case "fail" | "tear":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_scheduler.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_scheduler.job import Job
-from kvlockstep.models.requests.transfers.goals import FAILED, RESET, STORED, reachable
+from kvlockstep.models.requests.transfers.goals import FAILED, MOVED, RESET, STORED, reachable
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.reference.kv_scheduler.contract import Item, SchedulerTraits
 
@@ -44,8 +44,10 @@ GOALS = (
     *FAILED,
     Goal("own_load_fails", "a load fails in front of the batch that waits for it", "own_loads_fail"),
     RESET,
+    *MOVED,
+    Goal("beside_move", "a batch runs while a request waits for a move", "waits_for_moves"),
     Goal("offered", "a load reads what another instance has offered", "peer"),
-    Goal("lost", "a load reads a unit that its tier has lost", "loses"),
+    Goal("lost", "a load, or a move, reads a unit that its tier has lost", "loses"),
     Goal("sent", "a request that ends by itself has a block to be stored", "durable"),
     Goal(
         "sent_preempted", "a request ends by the last token of a batch behind which it was preempted", "sends_preempted"
@@ -60,8 +62,8 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "apart", "stores_apart", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail"),
-        *("resets_in_flight", "peer", "loses", "durable", "sends_preempted", "events_of_tiers", "groups_and_tiers"),
-        "groups_durable",
+        *("moves", "moves_fail", "waits_for_moves", "resets_in_flight", "peer", "loses", "durable", "sends_preempted"),
+        *("events_of_tiers", "groups_and_tiers", "groups_durable"),
     )
 )
 
@@ -95,9 +97,10 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, transfers: Transfe
         "events_of_tiers": tiers and traits.event_listener and not grouped,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
-        **reachable(traits, transfers.apart if transfers is not None else ()),
-        "own_loads_fail": transfers is not None and transfers.has_own and traits.fails in ("loads", "any"),
+        **reachable(traits, transfers),
+        "own_loads_fail": transfers is not None and transfers.has_own and "load" in transfers.fallible,
         "sends_preempted": traits.durable and overlap and traits.preempts and traits.preempts_in_flight,
+        "waits_for_moves": traits.moves and traits.patience != 0,
         "overlap": overlap,
         "overlap_preempts": overlap and traits.preempts and traits.preempts_in_flight,
         "ends_in_flight": overlap or traits.aborts == "any",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.one_table import OneTable
+from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Item
@@ -37,6 +38,9 @@ def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) ->
     live = session.live
     if session.transfers:
         loading = loading | session.transfers.loading()
+    if session.traits.looks_up:
+        asked = answered(session.adapter.looking_up)
+        loading = loading | taken(lambda: set(asked), asked, session.adapter.looking_up, "ids")
     seen = {item.rid for item in items}
     waiting = [n for n, job in live.items() if job.fresh and not job.undelivered and n not in seen]
     holding = session.holding if session.traits.loaded_first else set()

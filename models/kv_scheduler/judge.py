@@ -12,6 +12,7 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
+from kvlockstep.models.kv_scheduler.answers import batch_of, names_of, queues_of
 from kvlockstep.models.kv_scheduler.events import compare_starts
 from kvlockstep.models.kv_scheduler.forward import sample
 from kvlockstep.models.kv_scheduler.items import check_items
@@ -23,7 +24,7 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import counted
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, Batch, Item
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
 
 SHOWN_BATCHES = 8
 
@@ -75,8 +76,9 @@ class SchedulerJudge(TransferOperations):
         require(self.allows("schedule") and tokens)
         require(not drafts or (self.drafts_overlap and len(drafts) <= self.traits.drafts))
         device = [[dict(flight.accepted) for flight in self.flights]] if self.drafts_overlap else []
-        batch = Batch(*self._call(self.adapter.schedule, *device))
-        items = [Item(*item) for item in batch.items]
+        schedule = self.adapter.schedule
+        batch = batch_of(self._call(schedule, *device), schedule, self.grouped)
+        items = batch.items
         transfers = self.transfers.submitted() if self.transfers else []
         self._said = batch_text(items, self.copies_text(batch.copies), batch.preempted)
         self._let_go()
@@ -87,6 +89,8 @@ class SchedulerJudge(TransferOperations):
         waits = waits or bool(batch.preempted and not items and self.holding)
         if not self.flights and not waits:
             self.checks.check(laws.progress, len(items), list(self.live))
+        if self.traits.moves and not batch.preempted:
+            self.note_moves(len(items), transfers)
         check_items(self, items, transfers)
         compare_starts(self, items, transfers)
         if self.transfers:
@@ -124,7 +128,8 @@ class SchedulerJudge(TransferOperations):
         for name in expected:
             self.ended_by_itself(name, 1 + flight.accepted.get(name, 0) - len(flight.gained[name]))
         accepted = [dict(flight.accepted)] if self.traits.drafts else []
-        ended = self._call(self.adapter.update, dict(flight.sampled), *accepted)
+        update = self.adapter.update
+        ended = names_of(self._call(update, dict(flight.sampled), *accepted), update)
         expected += self.hear_own(ended)
         self.checks.check(laws.ending, [name for name in ended if name not in self._aborted], expected)
         for name in expected:
@@ -159,7 +164,7 @@ class SchedulerJudge(TransferOperations):
             self.end_all()
         self._call(self.adapter.reset)
         self.goals_met["reset_live"] += any(not job.fresh for job in self.live.values())
-        queued = [name for names in self._call(self.adapter.queues).values() for name in names]
+        queued = [name for names in queues_of(self.adapter.queues).values() for name in names]
         for name in queued:
             if name in self.live and not self.live[name].fresh:
                 self._queue_again(name)
@@ -175,18 +180,20 @@ class SchedulerJudge(TransferOperations):
         """Batch after batch runs until every request has ended."""
         require(self.allows("drain") and tokens)
         limit = 4 * sum(job.work for job in self.live.values()) + 20
-        batches = 0
+        batches = scheduled = 0
         shown: deque[str] = deque(maxlen=SHOWN_BATCHES)
         try:
             while self.live and batches < limit:
                 self.end_all()
                 shown.append(str(self.schedule(tokens)))
+                scheduled += 1
                 self.update()
                 batches += 1
             self.end_all()
         except Divergence as wrong:
-            last = "the last one" if len(shown) == 1 else "the last ones"
-            lines = [f"after {counted(batches, 'batch')} of it, {last} {'; '.join(shown)}"] if shown else []
+            # The one that went wrong is not among them if `schedule` has raised this.
+            which = "" if scheduled == len(shown) else ", the last ones"
+            lines = [f"drained {counted(scheduled, 'batch')}{which}: {'; '.join(shown)}"] if shown else []
             raise Divergence(wrong.law, wrong.message, [*wrong.details, *lines]) from None
         self.checks.check(laws.every_request_ends, list(self.live), batches)
         self.goals_met["drain"] += 1
@@ -204,7 +211,7 @@ class SchedulerJudge(TransferOperations):
         """Aborted requests are gone, with `late_aborts` as soon as they stand in no queue."""
         aborted = [name for name in self.live if self._lingers(name)]
         if aborted and self.traits.late_aborts:
-            standing = {name for names in self._call(self.adapter.queues).values() for name in names}
+            standing = {name for names in queues_of(self.adapter.queues).values() for name in names}
             aborted = [name for name in aborted if name not in standing]
         for name in aborted:
             del self.live[name]

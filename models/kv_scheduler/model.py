@@ -30,7 +30,7 @@ from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SchedulerTrait
 
 GROUP_TRAITS = {"groups", "frees_window"}
 # Nothing is said of their laws to a target without.
-BY_TRAIT = {"durable", "event_listener"}
+BY_TRAIT = {"durable", "event_listener", "moves"}
 PROMPT_KINDS = ("fresh", "repeat", "repeat", "longer", "longer", "shorter", "branch")
 
 
@@ -168,12 +168,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         key = pick(self.scope.keys) if self.judge.traits.extra_key else None
         return Op("offer", tokens=tokens, extra_key=key)
 
-    @command(1, needs="loses")
-    def lose(self, pick: Pick) -> Op:
-        """A tier loses a unit."""
-        require(self.judge.allows("lose") and self.judge.transfers is not None)
-        tier, unit = pick(self.judge.transfers.losable() if self.judge.transfers else [])
-        return Op("lose", tier=tier, unit=unit)
+    lose = TransferCommands.lose
 
     @classmethod
     def laws_in_play(cls, evaluated: Mapping[str, int]) -> tuple[Law[Any], ...]:
@@ -261,7 +256,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     def _lost(self, pick: Pick) -> dict[str, int]:
         """Whether a load that the batch waits for fails; asked of schedulers that have had one."""
         transfers = self.judge.transfers
-        if transfers is None or not transfers.has_own or self.judge.traits.fails not in ("loads", "any"):
+        if transfers is None or not transfers.has_own or "load" not in transfers.fallible:
             return {}
         if self.scope.exhaustive:
             return pick(({}, {"lost": 0}))

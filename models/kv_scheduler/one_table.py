@@ -79,7 +79,7 @@ class OneTable(SchedulerSession):
 
     def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
         """The blocks that the copies of a batch write."""
-        return dict.fromkeys(int(pair[-1]) // self.traits.block_size for pair in copies)
+        return dict.fromkeys(pair[-1] // self.traits.block_size for pair in copies)
 
     def written_blocks(self, item: Item) -> Iterable[Block]:
         """The blocks that an item writes."""

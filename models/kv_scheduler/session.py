@@ -48,6 +48,8 @@ class SchedulerSession:
         self._aborted: set[str] = set()
         # Requests that have not started and hold what was loaded for them.
         self.holding: set[str] = set()
+        # How many batches in a row were empty while a move for a request was in flight, and nothing else.
+        self.waited: Counter[str] = Counter()
         # (first, second): the first one started although the policy puts the second first, and was right to do so.
         self.overtaken: set[tuple[str, str]] = set()
         self.tables = Tables(adapter, size, per_block=False)
@@ -117,7 +119,7 @@ class SchedulerSession:
             case "offer":
                 return self.transfers is not None and self.traits.peer is not None
             case "lose":
-                return self.transfers is not None and self.traits.loses and self.traits.fails in ("loads", "any")
+                return self.transfers is not None and self.transfers.lose_any()
             case "drain":
                 return bool(self.live) and not self.flights
         return True  # users add requests at any time

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import goals
+from kvlockstep.models.kv_scheduler.answers import queues_of
 from kvlockstep.models.kv_scheduler.events import listen
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
-from kvlockstep.models.requests.adapter import answered, number
+from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.doubt import with_blocks
 from kvlockstep.properties import kv_scheduler as laws
 
@@ -65,7 +66,7 @@ def settle(session: OneTable) -> None:
 def check_queues(session: SchedulerSession) -> set[str]:
     """Checks where the live requests stand. Returns those that have ended and whose last batch has not come back."""
     leaving = {name for flight in session.flights for name in flight.names if name not in session.live}
-    queues = answered(session.adapter.queues)
+    queues = queues_of(session.adapter.queues)
     if leaving:
         queues = {queue: [name for name in names if name not in leaving] for queue, names in queues.items()}
     session.checks.check(laws.one_queue, queues, session.live)

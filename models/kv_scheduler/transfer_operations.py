@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from kvlockstep.models.core.op import require
+from kvlockstep.models.kv_scheduler.answers import names_of
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.void import take_back
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
-from kvlockstep.models.requests.transfers.places import Place
 from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties import transfers as transfer_laws
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Item
 
@@ -43,14 +45,6 @@ class TransferOperations(OneTable, EndsTransfers):
         self.settle()
         said = [",".join("-" if unit is None else str(unit) for unit in row) for row in units]
         return Answer(text=f"units {'; '.join(said)}")
-
-    def lose(self, tier: str, unit: int) -> Answer:
-        """A tier loses what a unit holds. Nobody is told; a load that reads it fails there."""
-        transfers, place = self.tiered(), Place(tier, unit)
-        require(self.allows("lose") and place in transfers.losable())
-        transfers.places.lost.add(place)
-        self.settle()
-        return DONE
 
     def poll(self) -> Answer:
         """The scheduler takes in what has ended, and submits what is due."""
@@ -91,6 +85,25 @@ class TransferOperations(OneTable, EndsTransfers):
         blocks = {block for item in items for block in self.used_blocks(item)}
         transfers.launched([item.rid for item in items], blocks)
 
+    def note_moves(self, items: int, submitted: Sequence[Transfer]) -> None:
+        """A batch of so many items is decided: with nothing else in flight, moves are no reason to leave it empty.
+
+        They hold no block of the pool. Only whom a move is for may wait, and not for ever.
+        """
+        flying = [*(moving.transfer for moving in self.tiered().moving.values()), *submitted]
+        waiting = {rid for transfer in flying if transfer.kind == "move" for rid in transfer.rids}
+        self.goals_met["beside_move"] += items > 0 and any(
+            name in waiting and job.fresh for name, job in self.live.items()
+        )
+        if self.flights or not flying or any(transfer.kind != "move" for transfer in flying):
+            return
+        names = [name for name in self.live if name in waiting and not items]
+        self.waited = Counter({name: self.waited[name] + 1 for name in names})
+        patience = self.traits.patience
+        overdue = [] if patience is None else [name for name in names if self.waited[name] > patience]
+        others = [name for name in self.live if name not in waiting]
+        self.checks.check(transfer_laws.starvation, items, others, overdue)
+
     def hear_own(self, ended: Collection[str]) -> list[str]:
         """The oldest batch is back, and with it the ends of its own loads. Returns whom a failure has ended.
 
@@ -122,9 +135,7 @@ class TransferOperations(OneTable, EndsTransfers):
         ended, transfers = answered(self.adapter.poll), self.tiered()
         if self.traits.failed_loads == "end":
             expected = [name for name in self.live if name in transfers.failed()]
-            ended = taken(
-                lambda: [name for name in ended if name not in self._aborted], ended, self.adapter.poll, "ids"
-            )
+            ended = [name for name in names_of(ended, self.adapter.poll) if name not in self._aborted]
             self.checks.check(laws.ending, ended, expected)
             for name in expected:
                 del self.live[name]

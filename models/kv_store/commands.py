@@ -134,6 +134,8 @@ class KVStoreCommands(LockstepModel[KVStoreScope]):
     def copy_rows(self, pick: Pick) -> Op:
         """Slots are copied to slots, wherever they are in their blocks."""
         require(self.can("copy_rows"))
+        if self.traits.shifts:
+            return Op("copy_rows", pairs=self._shifts(pick))
         return Op("copy_rows", pairs=self._pairs_within(pick, self._slots()))
 
     @command(1, needs="quantises")
@@ -207,6 +209,17 @@ class KVStoreCommands(LockstepModel[KVStoreScope]):
         targets = sample(pick, range(count), pick(range(min(count // 2, MOST_PAIRS) + 1)))
         rest = [place for place in range(count) if place not in targets]
         return [(pick(rest), target) for target in targets]
+
+    def _shifts(self, pick: Pick) -> list[tuple[int, int]]:
+        """Rows that move to the front of their blocks, by a distance of each block's own."""
+        size = self.scope.block_size
+        count = min(self.traits.shifts, size - 1) - pick(range(min(self.traits.shifts, size - 1) + 1))
+        blocks = sample(pick, range(self.scope.blocks), pick(range(min(self.scope.blocks, MOST_PAIRS), -1, -1)))
+        pairs: list[tuple[int, int]] = []
+        for first in (block * size for block in blocks if count):
+            by = pick(range(1, size - count + 1))
+            pairs += [(first + by + i, first + i) for i in range(count)]
+        return pairs
 
     def _pairs(self, pick: Pick, sources: int, targets: int) -> list[tuple[int, int]]:
         """Pairs with different targets, between blocks of one or of two sides."""

@@ -66,6 +66,7 @@ def unreachable(traits: StoreTraits) -> set[str]:
     copies = traits.copies.split()
     missing = {goal.id for goal in GOALS if goal.when is not None and not getattr(traits, goal.when)}
     missing |= {goal for copy, goals in BY_COPY.items() if copy not in copies for goal in goals}
+    missing |= {"special_copied"} if not copies else set()
     missing |= {"swap_many"} if not {"swap_out", "swap_in"} & {*copies} else set()
     missing |= {*OVERLAPPING} if traits.apart else set()
     missing |= {"swap_in", "round_trip"} if "swap_out" not in copies else set()

@@ -19,6 +19,7 @@ from kvlockstep.properties.kv_store import LAWS, Held, View, row_of
 from kvlockstep.properties.law import Step
 from kvlockstep.reference.kv.shape import ITEM_BYTES
 from kvlockstep.reference.kv_store.contract import LAYOUTS
+from kvlockstep.reference.kv_store.shifts import shifts_of
 from kvlockstep.reference.kv_store.store import KVStore
 
 
@@ -151,5 +152,13 @@ class KVStoreModel(KVStoreCommands):
             if op.name == "copy_prefix"
             else args.get("pairs", ())
         )
+        if self.traits.shifts and op.name == "copy_rows" and self._takes(pairs):
+            found = shifts_of(pairs, self.scope.block_size)
+            return found is not None and found.rows <= self.traits.shifts
         within = self.traits.apart and op.name in ("copy_blocks", "copy_prefix", "copy_rows")
         return not within or not {s for s, _ in pairs} & {t for _, t in pairs}
+
+    def _takes(self, pairs: Iterable[tuple[int, int]]) -> bool:
+        """Tells whether a move of rows is one that no target refuses."""
+        places, targets = range(self._slots()), [target for _, target in pairs]
+        return len(set(targets)) == len(targets) and all(place in places for pair in pairs for place in pair)

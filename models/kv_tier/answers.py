@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import whole
 from kvlockstep.properties.law import ERROR_CONTRACT, Refused
 from kvlockstep.reference.kv_tier.contract import AllChunksCleared, ChunkRemoved, ChunkStored, Key
 
@@ -19,7 +20,7 @@ def units_of(plan: Any, call: str) -> list[tuple[Key, int]]:
 
     def take() -> list[tuple[Key, int]]:
         hash(plan.id)
-        return [(Key(*key), int(unit)) for key, unit in dict(plan.units).items()]
+        return [(Key(*key), whole(unit)) for key, unit in dict(plan.units).items()]
 
     return _taken(take, plan, call, "a plan with its units by key")
 

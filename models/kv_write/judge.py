@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.picture import NOTHING, Picture, Table
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.kv_write import goals
 from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
 from kvlockstep.models.requests.adapter import answered, make_adapter, read_traits, taken
@@ -18,8 +19,15 @@ from kvlockstep.properties.kv_write.laws import Buffers, Write, place_name
 from kvlockstep.properties.kv_write.rows import Row, both_signs, row_of
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
-from kvlockstep.reference.kv_write.layout import layout_of
+from kvlockstep.reference.kv_write.layout import GUARD, SCALES, Geometry, layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, FLOATS
+from kvlockstep.reference.kv_write.split import (
+    LowEndWriter,
+    NormWriter,
+    PowerScaleWriter,
+    SplitWriter,
+    UnitScaleWriter,
+)
 from kvlockstep.reference.kv_write.writer import (
     HiddenZeroWriter,
     KVWriter,
@@ -28,12 +36,15 @@ from kvlockstep.reference.kv_write.writer import (
     ZeroPointWriter,
 )
 
-TWINS = {
+TWINS: dict[str, type[KVWriter]] = {
     "none": KVWriter,
     "row": QuantisedWriter,
     "zero": ZeroPointWriter,
     "hidden": HiddenZeroWriter,
     "tensor": TensorScaleWriter,
+    "one": UnitScaleWriter,
+    "low": LowEndWriter,
+    "norm": NormWriter,
 }
 # The scales that the caller sets, those of K first: powers of two, so that no quotient is rounded twice.
 TENSOR_SCALES = (0.25, 2.0)
@@ -46,14 +57,14 @@ class WriteJudge:
     def __init__(self, factory: Factory, scope: KVWriteScope, checks: Checks) -> None:
         self.adapter = make_adapter(factory)
         self.traits: WriteTraits = read_traits(self.adapter, WriteTraits)
-        if self.traits.scale in ("row", "zero", "hidden") and not self.traits.keeps_scales:
+        if SCALES[self.traits.scale] and not self.traits.keeps_scales:
             raise Divergence(
                 ERROR_CONTRACT.id, f"the target declares scale = {self.traits.scale!r} without keeps_scales"
             )
         self.geometry = geometry_of(scope, self.traits)
         self.checks = checks
         self.goals_met: Counter[str] = Counter()
-        self._twin = TWINS[self.geometry.scale]()
+        self._twin = _twin(self.geometry, self.traits.power_scales)
         self._wrong: tuple[str, ...] = ()
         self._written: set[tuple[int, int]] = set()
         memory = _unwritten(layout_of(self.geometry).places * ELEMENT_BYTES[self.geometry.kept])
@@ -121,12 +132,14 @@ class WriteJudge:
         check = self.checks.check
         check(laws.padding, write)
         check(laws.write_isolation, write)
-        if self.geometry.scale == "none":
+        scales = {self.geometry.scale_of(plane) for plane in (0, 1)}
+        if "none" in scales:
             check(laws.content_equality, write)
+        if self.geometry.scale == "none":
             if self.traits.repeats:
                 check(laws.repeats, write)
             return
-        if self.geometry.scale_numbers:
+        if any(SCALES[scale] for scale in scales):
             check(laws.scale_exact, write)
         check(laws.codes, write)
         check(laws.decoded_within_bound, write)
@@ -161,7 +174,7 @@ class WriteJudge:
         if geometry.scale == "tensor":
             numbers = [TENSOR_SCALES[place % 2] for place in range(geometry.scale_places)]
             return b"".join(struct.pack(FLOATS[geometry.scale_dtype], number) for number in numbers)
-        if not geometry.scale_numbers:
+        if geometry.scale_places == 2 * GUARD:
             return b""
         return _unwritten(geometry.scale_places * ELEMENT_BYTES[geometry.scale_dtype])
 
@@ -173,11 +186,22 @@ class WriteJudge:
         return answer
 
 
+def _twin(geometry: Geometry, power_scales: bool) -> KVWriter:
+    """The reference that keeps K and V as the geometry says."""
+    twins: dict[str, type[KVWriter]] = {**TWINS, **({"row": PowerScaleWriter} if power_scales else {})}
+    keys, values = (twins[geometry.scale_of(plane)] for plane in (0, 1))
+    if keys is values:
+        return keys()
+    twin = SplitWriter()
+    twin.writers = keys, values
+    return twin
+
+
 def _unwritten(count: int) -> bytes:
     """Bytes of a buffer that nobody has written to: no two neighbours alike, and no zeros."""
     return bytes(1 + i * 37 % 251 for i in range(count))
 
 
 def _two(answer: Any) -> tuple[list[list[int]], list[list[int]]]:
-    keys, values = ([[int(bits) for bits in row] for row in rows] for rows in answer)
+    keys, values = ([wholes(row) for row in rows] for rows in answer)
     return keys, values

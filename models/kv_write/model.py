@@ -21,6 +21,7 @@ from kvlockstep.properties.kv_write.laws import LAWS
 from kvlockstep.properties.kv_write.rows import KINDS, SEEDS, kind_of
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.kv_write.contract import PAD_SLOT
+from kvlockstep.reference.kv_write.layout import SCALES
 
 QUANTISED = ("scale_exact", "codes", "decoded_within_bound")
 
@@ -96,9 +97,11 @@ class KVWriteModel(Model[KVWriteScope]):
             missing |= dict.fromkeys(QUANTISED, "the target quantises nothing")
         else:
             quantised = "the target quantises, so codes and decoded_within_bound are checked instead"
-            missing |= dict.fromkeys(("content_equality", "repeats"), quantised)
-            if traits.scale == "tensor":
-                missing["scale_exact"] = "the caller sets the scales"
+            missing |= dict.fromkeys(
+                ("repeats",) if traits.value_scale == "none" else ("content_equality", "repeats"), quantised
+            )
+            if not (SCALES[traits.scale] or SCALES[traits.value_scale or traits.scale]):
+                missing["scale_exact"] = "the target sets no scale"
         if not traits.pads:
             missing["padding"] = "the target declares no pads"
         if not traits.can_gather:

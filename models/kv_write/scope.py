@@ -11,7 +11,7 @@ from kvlockstep.models.core.model import Divergence, Scope
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
 from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, in_one_byte
 
 # Bits are moved whatever they mean, so that they may be of any dtype. What is quantised are numbers.
 GIVEN = ("float32", "float16", "bfloat16")
@@ -59,10 +59,13 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
     rest, given = divmod(rest, len(dtypes))
     kept = codes[rest % len(codes)]
     # The elements of a row of one are all equal, and have one sign.
-    least = 1 if traits.scale == "none" or (traits.narrow_rows and traits.one_signed) else 2
+    varied = traits.scale != "none" and not (traits.narrow_rows and traits.one_signed)
+    least = max(2 if varied else 1, traits.least_dim)
     dims = [max(least, _power(dim) if traits.power_of_two else dim) for dim in (scope.key_dim, scope.value_dim)]
-    share = 2 if kept == "uint4" else 1
-    dims = [dim + dim % share for dim in dims]
+    if traits.value_kept not in ("", *KNOWN["kept"]):
+        raise Divergence(ERROR_CONTRACT.id, f"the trait value_kept is {traits.value_kept!r}")
+    share = max(in_one_byte(kept), in_one_byte(traits.value_kept))
+    dims = [-(-dim // share) * share for dim in dims]
     size = _power(scope.block_size) if traits.power_of_two else scope.block_size
     own = traits.own_dims and layouts[layout] != "paired"
     return Geometry(
@@ -79,8 +82,10 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
         value_gap=scope.value_gap if traits.own_strides else scope.key_gap,
         pack=2 if layouts[layout] == "packed" and dims[0] % (2 * share) == 0 else 1,
         scale=traits.scale,
-        scale_dtype=traits.scale_dtype,
+        scale_dtype=dtypes[given] if traits.scale_dtype == "given" else traits.scale_dtype,
         nibbles=traits.nibbles,
+        value_kept=dtypes[given] if traits.value_kept == "same" else traits.value_kept,
+        value_scale=traits.value_scale,
     )
 
 

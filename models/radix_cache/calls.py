@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvlockstep.models.core.op import Op
+from kvlockstep.models.core.whole import whole
 from kvlockstep.properties.radix_cache import View
 
 SCRIBBLE = -7
@@ -34,10 +35,10 @@ class Caller:
             case "lock" | "unlock":
                 return getattr(system, op.name)(handles[name])
             case "insert_prefix":
-                return int(self._given(system.insert_prefix, args["tokens"], slots))
+                return whole(self._given(system.insert_prefix, args["tokens"], slots))
             case "cache_finished":
                 finishing = functools.partial(system.cache_finished, handles[name])
-                return int(self._given(finishing, args["tokens"], slots))
+                return whole(self._given(finishing, args["tokens"], slots))
             case "cache_unfinished":
                 caching = functools.partial(system.cache_unfinished, handles[name])
                 into = args.get("into") or name
@@ -76,18 +77,18 @@ class Caller:
 
     def _matched(self, name: str, match: Any) -> tuple[int, tuple[int, ...]]:
         length, slots, self._handles[name] = match
-        return int(length), _plain(slots)
+        return whole(length), _plain(slots)
 
 
 def _plain(slots: Any) -> tuple[int, ...]:
     """Returns the slots of a result and overwrites the result, which exposes a target that still uses it."""
-    plain = tuple([int(slot) for slot in slots])
+    plain = tuple(_ints(slots))
     _scribble(slots)
     return plain
 
 
 def _ints(slots: Any) -> list[int]:
-    return [int(slot) for slot in slots]
+    return [whole(slot) for slot in slots]
 
 
 def _scribble(sequence: Any) -> None:

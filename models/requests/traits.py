@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from kvlockstep.models.core.whole import whole
 from kvlockstep.reference.kv_manager.groups.contract import KINDS, Group
 from kvlockstep.reference.traits import Trait, traits_of
 
@@ -56,8 +57,7 @@ def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[st
 def as_number(value: Any) -> int | None:
     """An integer as such, whatever type it has; None for anything else."""
     try:
-        found = int(value)
-        return found if found == value else None
+        return whole(value)
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -68,7 +68,12 @@ def _kind(trait: Trait, hint: Any) -> Kind:
     plain = [kind for kind in kinds if kind is not type(None)]
     if get_origin(plain[0]) is Literal:
         choices = (*((None,) if len(kinds) > len(plain) else ()), *get_args(plain[0]))
+        if plain[1:] == [Mapping[str, plain[0]]]:  # type: ignore[valid-type]
+            wanted = f"one of {choices}, or {{name: one of {get_args(plain[0])}}}"
+            return Kind(wanted, partial(_choices, choices), str, trait.required)
         return Kind(f"one of {choices}", partial(_choice, choices), str, trait.required)
+    if plain == [bool, Collection[str]]:
+        return Kind("True, False or names", _flag_or_names, bool, trait.required)
     if plain == [bool]:
         return Kind("True or False", _flag, bool, trait.required)
     if plain == [int]:
@@ -122,6 +127,23 @@ def _is_group(group: Any) -> bool:
         return False
     sizes = group.block_size, group.reach if group.kind in ("window", "chunked") else 1, group.units
     return all(isinstance(size, int) and size >= 1 for size in sizes)
+
+
+def _choices(choices: tuple[str | None, ...], value: Any) -> Any:
+    """One choice for all, or one for each name; who names nobody has made none."""
+    if not isinstance(value, Mapping):
+        return _choice(choices, value)
+    named = all(isinstance(name, str) and value[name] is not None for name in value)
+    fits = named and WRONG not in [_choice(choices, each) for each in value.values()]
+    return (dict(value) or None) if fits else WRONG
+
+
+def _flag_or_names(value: Any) -> Any:
+    """Names in their order without repetitions; none of them are False."""
+    if isinstance(value, list | tuple | set | frozenset):
+        names = sorted(value) if isinstance(value, set | frozenset) else list(dict.fromkeys(value))
+        return (tuple(names) or False) if all(isinstance(name, str) for name in names) else WRONG
+    return _flag(value)
 
 
 def _choice(choices: tuple[str | None, ...], value: Any) -> Any:

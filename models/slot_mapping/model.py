@@ -10,6 +10,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, require
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import NOTHING, Picture, Table, numbers
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.requests.adapter import named
 from kvlockstep.models.slot_mapping.commands import BITS_32, MOST_BLOCKS, SlotMappingCommands, SlotMappingScope
 from kvlockstep.properties.law import Step
@@ -91,13 +92,13 @@ class SlotMappingModel(SlotMappingCommands):
         arguments = [list(value) if isinstance(value, list) else value for value in op.args.values()]
         answer = getattr(system, op.name)(*arguments)
         if op.name == "slots":
-            return [int(slot) for slot in answer]
+            return wholes(answer)
         if op.name == "gather":
-            return [[int(block) for block in row] for row in answer]
+            return [wholes(row) for row in answer]
         return None
 
     def observe(self, system: Any) -> View:
-        return View([[int(block) for block in row] for row in system.committed()])
+        return View([wholes(row) for row in system.committed()])
 
     def nothing_held(self) -> Held:
         scope, empty = self.scope, ((),) * self.scope.rows

@@ -9,7 +9,7 @@ from kvlockstep.properties.law import law
 
 @law("kv_manager", needs=("groups",), answers=("vllm#53142", "Megatron-LM#6416 (b)"))
 def state_soundness(position: int, block: int | None, got: str, want: str) -> str | None:
-    """A step goes on from the state behind exactly the tokens that are computed, whoever has saved it."""
+    """A step continues from the state after exactly the computed tokens, no matter who saved it."""
     if got == want:
         return None
     if block is None:

@@ -96,7 +96,7 @@ def no_double_free(free: Sequence[int], block_size: int) -> str | None:
 
 @law("kv_manager", answers=("xllm#829", "sglang#25805", "TensorRT-LLM#12834"))
 def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int = 0, unit: str = "slot") -> str | None:
-    """Rule 8: `avail` and the slots of the held blocks add up to `total`, but for slots in limbo."""
+    """Rule 8: `avail` plus the slots of held blocks is `total`. `avail` may leave out slots in limbo."""
     # Those in limbo may be counted as available or not; of these the `reserved` ones may not.
     least, most = total - limbo, total - reserved
     if least <= avail + held <= most:
@@ -113,7 +113,7 @@ def accounting(avail: int, held: int, total: int, limbo: int = 0, reserved: int 
 def leak_freedom(
     avail: int, held: int, total: int, live: Sequence[str], limbo: int = 0, unit: str = "slot"
 ) -> str | None:
-    """When no live request holds a slot, every slot is available again, but for slots in limbo."""
+    """When no live request holds a slot, every slot is available again, except slots in limbo."""
     if held or total - limbo <= avail <= total:
         return None
     who = "no request is live"
@@ -158,7 +158,7 @@ def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_
 
 @law("kv_manager", needs=("can_evict_all",), answers=("xllm#55", "sglang#4987"))
 def eviction_complete(free_now: int, held: int, total: int, limbo: int = 0) -> str | None:
-    """After evict_all every slot that no live request holds is free, but for slots in limbo."""
+    """After evict_all every slot that no live request holds is free, except slots in limbo."""
     if total - held - limbo <= free_now <= total - held:
         return None
     kept = f" - limbo={limbo}" if limbo else ""
@@ -167,7 +167,7 @@ def eviction_complete(free_now: int, held: int, total: int, limbo: int = 0) -> s
 
 @law("kv_manager", needs=("can_reset",), answers=("vllm#57727", "sglang#26009", "transformers#48509"))
 def reset_complete(avail: int, free_now: int, total: int, limbo: int = 0) -> str | None:
-    """After reset every slot is free, but for slots in limbo."""
+    """After reset every slot is free, except slots in limbo."""
     if avail == free_now and total - limbo <= avail <= total:
         return None
     kept = f", limbo={limbo}" if limbo else ""

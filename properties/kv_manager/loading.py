@@ -27,6 +27,16 @@ def load_ends(rid: str, waits: bool, unheard: Sequence[str]) -> str | None:
     return f"{rid} still waits for its load, and no transfer is in flight" if waits and not unheard else None
 
 
+@law(CONTRACT, needs=("tiers", "moves"))
+def fetch_ends(rid: str, moves: Sequence[str], told: int, patience: int | None) -> str | None:
+    """A request is told to wait for a fetch while a move is in flight only, and no more often than `patience` says."""
+    if not moves:
+        return f"{rid} is told to wait for a fetch, and no move is in flight"
+    if patience is None or told <= patience:
+        return None
+    return f"{rid} is told to wait for a fetch for the {told}. time, and may wait {counted(patience, 'time')}"
+
+
 @law(CONTRACT, needs=("tiers",), answers=("LMCache#5151",))
 def promise_kept(rid: str, ready: int, promised: int, failed: bool) -> str | None:
     """A request is ready with at least what its admission has promised, or with less if a transfer has failed since."""

@@ -11,8 +11,8 @@ from kvlockstep.properties.kv_write.quantised import code_error, decoded_error, 
 from kvlockstep.properties.kv_write.rows import Row
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
-from kvlockstep.reference.kv_write.layout import Geometry, layout_of, places_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, unpacked
+from kvlockstep.reference.kv_write.layout import SCALES, Geometry, layout_of, places_of
+from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, of_bytes
 
 PLANES = "KV"
 
@@ -51,6 +51,12 @@ class Write(NamedTuple):
             for head in range(self.geometry.heads if slot not in twice else 0):
                 yield plane, slot, head, row[head * dim : (head + 1) * dim]
 
+    def codes(self) -> Iterator[tuple[int, int, int, Row]]:
+        """As `heads`, those of them that are kept as codes."""
+        for found in self.heads():
+            if self.geometry.scale_of(found[0]) != "none":
+                yield found
+
     def repeated(self) -> set[int]:
         """The slots that come more than once."""
         return {slot for slot, n in Counter(self.slots).items() if n > 1 and slot != PAD_SLOT}
@@ -61,9 +67,10 @@ class Write(NamedTuple):
 
     def kept(self, plane: int, slot: int, head: int) -> Row:
         """The patterns of a row of a head after the write."""
-        width, memory = ELEMENT_BYTES[self.geometry.kept], self.after.memory
+        width, memory, kept = self.geometry.width, self.after.memory, self.geometry.kept_of(plane)
         found = [int.from_bytes(memory[p * width : (p + 1) * width], "little") for p in self.places(plane, slot, head)]
-        return unpacked(found, self.geometry.nibbles) if self.geometry.kept == "uint4" else found
+        in_parts = kept in CODE_BITS or ELEMENT_BYTES[kept] > width
+        return of_bytes(found, kept, self.geometry.nibbles) if in_parts else found
 
     def scale(self, plane: int, slot: int, head: int, number: int = 0) -> int:
         """The pattern of a row's scale after the write, or of the `number` behind it."""
@@ -72,8 +79,9 @@ class Write(NamedTuple):
         return int.from_bytes(self.after.scales[place : place + width], "little")
 
     def scale_bits(self, plane: int, slot: int, head: int) -> list[int]:
-        """The patterns of the scale of a row, and of its zero point if it has one."""
-        return [self.scale(plane, slot, head, n) for n in range(max(1, self.geometry.scale_numbers))]
+        """The patterns of the scale of a row, and of the number beside it if it has one; of a tensor, its scale."""
+        scale = self.geometry.scale_of(plane)
+        return [self.scale(plane, slot, head, n) for n in range(1 if scale == "tensor" else SCALES[scale])]
 
 
 def place_name(geometry: Geometry, place: int) -> str:
@@ -83,7 +91,7 @@ def place_name(geometry: Geometry, place: int) -> str:
         return "a gap or guard, which belongs to nobody"
     layer, plane, slot, head, element = owner
     block, offset = divmod(slot, geometry.block_size)
-    what = "byte" if geometry.kept == "uint4" else "element"
+    what = "element" if geometry.stored(plane) == geometry.dim(plane) else "byte"
     return f"layer {layer}, {PLANES[plane]}, block {block}, offset {offset}, head {head}, {what} {element}"
 
 
@@ -122,16 +130,16 @@ def first_wrong(write: Write) -> int | None:
     geometry = write.geometry
     for plane, slot, head, row in write.heads():
         kept, places = write.kept(plane, slot, head), write.places(plane, slot, head)
-        if geometry.scale == "none":
-            wrong = [place for place, a, b in zip(places, kept, row, strict=True) if a != b]
+        if geometry.scale_of(plane) == "none":
+            wrong = [i for i, (a, b) in enumerate(zip(kept, row, strict=True)) if a != b]
             if wrong:
-                return wrong[0]
+                return places[wrong[0] * (len(places) // len(row))]
             continue
-        stored = write.scale_bits(plane, slot, head)
+        alone, stored = geometry.alone(plane), write.scale_bits(plane, slot, head)
         if (
-            (geometry.scale_numbers and scale_error(geometry, row, stored))
-            or code_error(geometry, write.traits, row, kept, stored)
-            or decoded_error(geometry, write.traits, row, kept, stored)
+            (alone.scale_numbers and scale_error(alone, write.traits, row, stored))
+            or code_error(alone, write.traits, row, kept, stored)
+            or decoded_error(alone, write.traits, row, kept, stored)
         ):
             return places[0]
     return write.places(0, min(write.repeated()), 0)[0] if write.repeated() else None
@@ -142,12 +150,11 @@ def stray_scales(write: Write) -> list[int]:
     before, after, width = write.before.scales, write.after.scales, ELEMENT_BYTES[write.geometry.scale_dtype]
     if before == after:
         return []
-    numbers = write.geometry.scale_numbers
     named = {
         write.geometry.scale_at(write.layer, plane, slot, head) + n
         for plane, slot, _ in write.rows()
         for head in range(write.geometry.heads)
-        for n in range(numbers)
+        for n in range(SCALES[write.geometry.scale_of(plane)])
     }
     changed = {i // width for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b}
     return sorted(changed - named)
@@ -186,9 +193,9 @@ def write_isolation(write: Write) -> str | None:
 @law("kv_write", answers=("FastDeploy#5544", "flashinfer#527"))
 def content_equality(write: Write) -> str | None:
     """Where nothing is quantised, a slot holds the row that was written to it, bit for bit."""
-    if write.geometry.scale != "none":
-        return None
     for plane, slot, head, row in write.heads():
+        if write.geometry.scale_of(plane) != "none":
+            continue
         kept = write.kept(plane, slot, head)
         if kept != row:
             return f"{_of(plane, slot, head)} holds {_hex(kept)}, not {_hex(row)}"
@@ -212,9 +219,10 @@ def repeats(write: Write) -> str | None:
 @law("kv_write", answers=("TensorRT-LLM#2699",))
 def scale_exact(write: Write) -> str | None:
     """The scale of a row is that of its own elements, within the rounding of its dtype."""
-    for plane, slot, head, row in write.heads() if write.geometry.scale_numbers else ():
-        wrong = scale_error(write.geometry, row, write.scale_bits(plane, slot, head))
-        if wrong:
+    for plane, slot, head, row in write.codes():
+        alone = write.geometry.alone(plane)
+        wrong = scale_error(alone, write.traits, row, write.scale_bits(plane, slot, head))
+        if alone.scale_numbers and wrong:
             return f"the scale of {_of(plane, slot, head)} {wrong}"
     return None
 
@@ -233,9 +241,9 @@ def decoded_within_bound(write: Write) -> str | None:
 
 def _first_error(write: Write, error: Callable[..., str | None]) -> str | None:
     """What is wrong with the first quantised row of a head: `error` takes the row, its codes and its scale."""
-    for plane, slot, head, row in write.heads() if write.geometry.scale != "none" else ():
+    for plane, slot, head, row in write.codes():
         kept, scale = write.kept(plane, slot, head), write.scale_bits(plane, slot, head)
-        if wrong := error(write.geometry, write.traits, row, kept, scale):
+        if wrong := error(write.geometry.alone(plane), write.traits, row, kept, scale):
             return f"{_of(plane, slot, head)} {wrong}"
     return None
 

@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kvlockstep.reference.kv_write.contract import WriteTraits
 from kvlockstep.reference.kv_write.layout import Geometry
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
+from kvlockstep.reference.kv_write.split import next_power, steps_to_one
 
 # Relative errors: a division on a GPU is off by two units in the last place of float32, a quotient in half precision
 # by half a unit of that. A scale may be one unit of its dtype off.
 QUOTIENT = {"float32": 4e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-UNIT = {"float32": 2.0**-22, "float16": 2.0**-10}
-SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24}
-# The scales that come with a zero point, beside it or in it.
-WITH_ZERO_POINT = ("zero", "hidden")
+UNIT = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+# The scales of rows whose codes have the range of the row, whatever its signs are.
+OF_A_RANGE = ("zero", "low", "hidden")
 # Kernels may have a floor for scales, so that none is 0. No row of an attention layer is as small as this.
 FLOOR = 1e-5
 
 
+class Decoding(NamedTuple):
+    """A code stands for (code - zero) x step + low."""
+
+    step: float
+    zero: float = 0.0
+    low: float = 0.0
+
+
 def wanted_scale(geometry: Geometry, numbers: Sequence[float]) -> float:
-    """The scale of a row: its largest element, or its range where there is a zero point, over that of the codes."""
-    if geometry.scale in WITH_ZERO_POINT:
+    """The scale of a row: its largest element, or its range where codes have that, over that of the codes."""
+    if geometry.scale == "norm":
+        return math.hypot(*numbers)
+    if geometry.scale in OF_A_RANGE:
         return (max(numbers) - min(numbers)) / (MOST[geometry.kept] - LEAST[geometry.kept])
     return max(map(abs, numbers)) / MOST[geometry.kept]
 
 
-def scale_error(geometry: Geometry, row: Sequence[int], stored: Sequence[int]) -> str | None:
+def scale_error(geometry: Geometry, traits: WriteTraits, row: Sequence[int], stored: Sequence[int]) -> str | None:
     """Says what is wrong with the scale and the zero point of a row, if anything."""
     numbers = [decode(bits, geometry.given) for bits in row]
-    found, _ = _stored(geometry, stored)
+    found = _scale(geometry, stored)
     wanted = most = wanted_scale(geometry, numbers)
     if geometry.scale == "hidden":
         # So that the zero point is one of the codes, the range may be wider.
         most = (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
     relative, smallest = _relative(geometry), _smallest(geometry)
-    inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
+    if traits.power_scales:
+        # The kernel may find one power or the next where the exact scale is one but for a rounding.
+        wanted, most = next_power(wanted * (1 - relative)), next_power(wanted * (1 + relative))
+        inside = found in (wanted, most)
+    else:
+        inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest
     if inside or _takes_any_scale(geometry, numbers) or wanted <= found <= FLOOR:
         return None
     return f"is {found:g}, not {wanted:g}, for elements from {min(numbers):g} to {max(numbers):g}"
@@ -46,14 +63,17 @@ def code_error(
     geometry: Geometry, traits: WriteTraits, row: Sequence[int], kept: Sequence[int], stored: Sequence[int]
 ) -> str | None:
     """Says which code is not the rounded quotient by the scale that is stored, if any is not."""
-    scale, zero = _stored(geometry, stored)
-    if not (math.isfinite(scale) and scale > 0 and math.isfinite(zero)):
+    scale, zero, low = _decoding(geometry, stored)
+    if not (scale > 0 and all(map(math.isfinite, (scale, zero, low)))):
         return None  # no quotient: what a reader decodes says whether that is right
     error = max(QUOTIENT[geometry.given if traits.quotient == "given" else "float32"], _cut(geometry))
+    if geometry.scale in ("low", "norm"):
+        # The kernel divides by the scale as it was before it was rounded to be kept.
+        error += UNIT[geometry.scale_dtype] + _smallest(geometry) / _scale(geometry, stored)
     for element, (bits, code) in enumerate(zip(row, kept, strict=True)):
         number = decode(bits, geometry.given)
-        quotient = number / scale + zero
-        slack = (abs(number / scale) + abs(zero)) * error
+        quotient = (number - low) / scale + zero
+        slack = (abs(number / scale) + abs(low / scale) + abs(zero)) * error
         found = decode(code, geometry.kept)
         if not _legal(found, quotient, slack, geometry.kept, traits.rounding):
             by = f"for {number:g} by scale {scale:g}" + (f" and zero point {zero:g}" if zero else "")
@@ -65,12 +85,12 @@ def decoded_error(
     geometry: Geometry, traits: WriteTraits, row: Sequence[int], kept: Sequence[int], stored: Sequence[int]
 ) -> str | None:
     """Says which element a reader decodes too far from what was written, if any."""
-    scale, zero = _stored(geometry, stored)
+    scale, zero, low = _decoding(geometry, stored)
     numbers = [decode(bits, geometry.given) for bits in row]
     least, most = LEAST[geometry.kept] * scale, MOST[geometry.kept] * scale
     for element, (number, code) in enumerate(zip(numbers, kept, strict=True)):
-        found = (decode(code, geometry.kept) - zero) * scale
-        if geometry.scale == "tensor":
+        found = (decode(code, geometry.kept) - zero) * scale + low
+        if geometry.scale in ("tensor", "one"):
             # The scale is the caller's: what it cannot express saturates.
             number = min(max(number, least), most)
         if not math.isfinite(found) or abs(found - number) > _bound(geometry, traits, number, numbers, scale, zero):
@@ -78,16 +98,30 @@ def decoded_error(
     return None
 
 
-def _stored(geometry: Geometry, stored: Sequence[int]) -> tuple[float, float]:
-    if geometry.scale == "hidden":
-        return decode(stored[0] & ~15, geometry.scale_dtype), float(stored[0] & 15)
-    numbers = [decode(bits, geometry.scale_dtype) for bits in stored]
-    return numbers[0], numbers[1] if geometry.scale == "zero" else 0.0
+def _scale(geometry: Geometry, stored: Sequence[int]) -> float:
+    """The scale of a row, of its tensor, or 1."""
+    if geometry.scale == "one":
+        return 1.0
+    return decode(stored[0] & ~15 if geometry.scale == "hidden" else stored[0], geometry.scale_dtype)
+
+
+def _decoding(geometry: Geometry, stored: Sequence[int]) -> Decoding:
+    scale = _scale(geometry, stored)
+    match geometry.scale:
+        case "hidden":
+            return Decoding(scale, zero=float(stored[0] & 15))
+        case "zero":
+            return Decoding(scale, zero=decode(stored[1], geometry.scale_dtype))
+        case "low":
+            return Decoding(scale, low=decode(stored[1], geometry.scale_dtype))
+        case "norm":
+            return Decoding(scale / steps_to_one(geometry.kept), zero=MOST[geometry.kept] / 2)
+    return Decoding(scale)
 
 
 def _takes_any_scale(geometry: Geometry, numbers: Sequence[float]) -> bool:
     """Tells whether a row has no range to take a scale from: its elements are equal, and there is a zero point."""
-    return geometry.scale in WITH_ZERO_POINT and wanted_scale(geometry, numbers) <= _smallest(geometry)
+    return geometry.scale in OF_A_RANGE and wanted_scale(geometry, numbers) <= _smallest(geometry)
 
 
 def _smallest(geometry: Geometry) -> float:
@@ -102,7 +136,7 @@ def _cut(geometry: Geometry) -> float:
 
 def _relative(geometry: Geometry) -> float:
     """The relative error of a scale: its own rounding, and that of the difference in the dtype that is given."""
-    two_ends = geometry.scale in WITH_ZERO_POINT
+    two_ends = geometry.scale in OF_A_RANGE
     return UNIT[geometry.scale_dtype] + _cut(geometry) + (QUOTIENT[geometry.given] if two_ends else 0.0)
 
 
@@ -119,8 +153,9 @@ def _bound(
 ) -> float:
     """Half a step, or a whole one if codes or zero points are rounded by more, and what the rounding of both adds."""
     wanted = scale
-    if geometry.scale != "tensor":
-        wanted = max(wanted_scale(geometry, numbers), scale)
+    if geometry.scale not in ("tensor", "one"):
+        steps = steps_to_one(geometry.kept) if geometry.scale == "norm" else 1.0
+        wanted = max(wanted_scale(geometry, numbers) / steps, scale)
         if _takes_any_scale(geometry, numbers):
             # None excuses what is further off than the elements' own size allows.
             wanted = min(wanted, max(FLOOR, max(map(abs, numbers)) / MOST[geometry.kept]))

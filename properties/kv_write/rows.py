@@ -52,9 +52,11 @@ def both_signs(row: Row, plane: int, geometry: Geometry) -> Row:
 @lru_cache(maxsize=1 << 14)
 def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
     heads, dim = geometry.heads, geometry.dim(plane)
-    if geometry.scale == "none":
+    if geometry.scale_of(plane) == "none":
         return _bits(stamp, plane, geometry, heads * dim)
-    numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given)]
+    # The length of a row is kept in the dtype of scales, so it has to be in range as well.
+    huge = HUGE[geometry.given] / (2 if geometry.scale_of(plane) == "norm" else 1)
+    numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given, huge)]
     return [encode(number, geometry.given) for number in numbers]
 
 
@@ -68,7 +70,7 @@ def _bits(stamp: int, plane: int, geometry: Geometry, count: int) -> Row:
     ]
 
 
-def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str) -> Sequence[float]:
+def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: float) -> Sequence[float]:
     seed = stamp // len(KINDS) + 3 * plane + 5 * head
     # Seven steps in each sign, no two neighbours alike; what is given has to hold them exactly.
     mixed = [((7 * seed + 4 * i + i * i) % 15 - 7) / 4 + 0.125 for i in range(dim)]
@@ -86,7 +88,7 @@ def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str) -> Sequenc
         case "tiny":
             return [number * TINY[dtype] for number in mixed]
         case "huge":
-            return [number / 2 * HUGE[dtype] for number in mixed]
+            return [number / 2 * huge for number in mixed]
         case "alternating":
             return [math.copysign(1.75 + seed % 3, -1 if i % 2 else 1) for i in range(dim)]
     return mixed

@@ -27,7 +27,8 @@ class KVManagerTarget(Protocol):
         """Finds and pins the cached prefix, and takes slots for the next `n` tokens behind it, or for fewer if the
         prompt ends before: `n` is chosen before the hit is known.
         Returns the number of cached tokens, 0 if none are, less than all of them. Returns None to refuse; then nothing
-        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded.
+        is held. With `tiers` it may return `Loading(cached)`: part of these tokens is still to be loaded. With `moves`
+        it may return `Fetching()`: nothing is held either, and the request asks again.
         After `preempt` the same id comes back with all the tokens known so far.
         """
 
@@ -88,13 +89,13 @@ class KVManagerOptional(Protocol):
         """Drops everything that is cached and that no live request holds."""
 
     def limbo(self) -> int:
-        """Slots that no live request holds and that cannot be taken yet: what is being copied elsewhere, say. They may
-        be counted in `avail` or not. Changes nothing.
+        """Returns the number of slots that no live request holds and that cannot be taken yet, such as those of blocks
+        that are being copied elsewhere. `avail` may count them or not. Changes nothing.
         """
 
     def ready(self, rid: str) -> int | None:
-        """Returns how many tokens of a request are computed whose admission loads: what was promised, or less if
-        something has failed. None while it waits.
+        """Returns how many tokens of a request whose admission loads are computed: as many as were promised, or fewer
+        if something has failed. None while it still waits.
         """
 
     def transfers(self) -> Sequence[Transfer]:
@@ -104,10 +105,10 @@ class KVManagerOptional(Protocol):
         """The ids of transfers that the worker waits for before this step copies and writes. Asked after `launch`."""
 
     def complete(self, id: Hashable, ok: bool) -> None:
-        """The transfer has ended; if not `ok`, its targets hold garbage. Taken in by the next `poll` at the latest."""
+        """The transfer has ended; if not `ok`, its targets hold garbage. The next `poll` takes it in at the latest."""
 
     def poll(self) -> None:
-        """Takes in what has ended."""
+        """Takes in the transfers that have ended."""
 
     def tier(self, name: str) -> TierUnits:
         """What became of each unit of a tier. Changes nothing."""
@@ -156,8 +157,8 @@ class Traits:
     can_evict_all: bool = trait(False, "There is `evict_all()`.", method="evict_all", common=both)
     hash_trust: str = trait(
         "none",
-        'A hit is verified by its hash and: "none", "tokens" or "tokens+parent". Only reports show it: the judge looks '
-        "at what a hit reads.",
+        'What verifies a hit beside its hash: "none", "tokens" or "tokens+parent". Only reports show it: the judge '
+        "looks at what a hit reads.",
     )
     copies_at_admit: bool = trait(False, "`admit` can make copies due: reuse by copying.")
     copies_at_reserve: bool = trait(False, "`reserve` can make copies due: copy-on-write.")
@@ -181,8 +182,8 @@ class Traits:
     )
     groups: tuple[Group, ...] = trait(
         (),
-        "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
-        "kv_manager has without this trait. With groups, pools are counted in blocks.",
+        "Kinds of KV, each with block tables of its own: a `Group` for each. One full group is the same as none. With "
+        "groups, pools are counted in blocks.",
     )
     pools: Mapping[str, int] | None = trait(
         None,
@@ -206,7 +207,23 @@ class Traits:
         least=1,
         method=("ready", "transfers", "waits", "complete", "poll", "tier"),
     )
-    fails: Literal["stores", "loads", "any"] | None = trait(
-        None, "Which transfers may fail. A load that fails may have written its first blocks."
+    fails: Literal["stores", "loads", "any"] | Mapping[str, Literal["stores", "loads", "any"]] | None = trait(
+        None,
+        "Which transfers may fail, or {tier: which} where not every tier fails. A load that fails may have written its "
+        "first blocks. A move is a load from one tier and a store to the other: it may fail if either may.",
+    )
+    loses: bool | Collection[str] = trait(
+        False,
+        "A tier may lose a unit that a hit may find, and nobody is told: True for all, or the names of those that do. "
+        "What reads it fails there; `fails` has loads.",
+    )
+    moves: bool = trait(
+        False,
+        "A transfer may be a move from one of several tiers to another one.",
+    )
+    patience: int | None = trait(
+        None,
+        "With `moves`. How often a request has to wait for a move that is for it: admissions answered with `Fetching`. "
+        "0 if it never waits, None if it waits for the end.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")

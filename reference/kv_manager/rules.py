@@ -15,8 +15,8 @@ RULES = {
     ),
     3: (
         "The manager may swap slots at `reserve` and `commit`. The judge asks for them again at each "
-        "forward. Between a reservation and its forward it reads no KV, and it asks for slots only "
-        "after a refusal."
+        "forward. Between a reservation and its forward the judge reads no KV, and asks for "
+        "slots only after a refusal."
     ),
     4: "Two requests may write equal content into one slot. Different content is a conflict.",
     5: (
@@ -58,7 +58,7 @@ RULES = {
         "positions. A hit serves all groups at once. All states are read before one is saved. What a step "
         "saves is the state behind each position that may turn out to be its last. A block belongs to one "
         "group at a time, and a state fills its block. Refusals are judged pool by pool: one is right if one "
-        "pool is too small. It lowers no count; a refused reservation may raise one, since windows slide first."
+        "pool is too small. A refusal lowers no count; a refused reservation may raise one, since windows slide first."
     ),
     16: (
         "With `tiers`, a request whose admission was answered with `Loading` holds its slots, and is neither scheduled "
@@ -66,7 +66,9 @@ RULES = {
         "with a chunk, or with all the rest where `chunk` is not declared. A transfer may end at any time, within a "
         "step as well; `poll` and `ready` come between steps. A refusal takes in nothing. What an admission waits for "
         "is submitted when `admit` returns. What was submitted before `launch` has returned runs in front of the step. "
-        "Who was admitted with a number reads what is loaded for it in that step, if `waits` names the load, which "
-        "does not fail then; nobody else may count on a load that has not ended."
+        "A request that was admitted with a number reads in that step what is loaded for it, if `waits` names the "
+        "load; such a load does not fail. No other request may count on a load that has not ended. With `moves`, a "
+        "request that was answered with `Fetching` holds nothing, as after a refusal. It comes back like one that was "
+        "preempted, or is aborted. Somebody is told so only while a move is in flight."
     ),
 }

@@ -17,7 +17,7 @@ class Transferring:
     """
 
     tier_type = Tier
-    fails = "any"
+    fails: str | dict[str, str] = "any"
     late_release = True
 
     _tier: Tier

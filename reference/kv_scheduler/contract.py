@@ -94,6 +94,12 @@ class KVSchedulerOptional(Protocol):
     def tier(self, name: str) -> TierUnits:
         """What became of each unit of a tier. Changes nothing."""
 
+    def looking_up(self) -> Collection[str]:
+        """The requests that this `schedule` has passed over, since a tier was asked for what it has of them.
+
+        Asked right after it. Changes nothing.
+        """
+
     def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
         """Another instance has computed these tokens. Returns for each full block the peer's unit that has it now.
 
@@ -164,8 +170,10 @@ class SchedulerTraits:
         least=1,
         method=("transfers", "waits", "complete", "poll", "tier"),
     )
-    fails: Literal["stores", "loads", "any"] | None = trait(
-        None, "Which transfers may fail. A load that fails may have written its first blocks."
+    fails: Literal["stores", "loads", "any"] | Mapping[str, Literal["stores", "loads", "any"]] | None = trait(
+        None,
+        "Which transfers may fail, or {tier: which} where not every tier fails. A load that fails may have written its "
+        "first blocks. A move is a load from one tier and a store to the other: it may fail if either may.",
     )
     ordered: bool = trait(
         False, "The device runs loads behind the batches in flight. If False, a load may write at once."
@@ -191,10 +199,10 @@ class SchedulerTraits:
         "`offer(tokens, extra_key)`.",
         method="offer",
     )
-    loses: bool = trait(
+    loses: bool | Collection[str] = trait(
         False,
-        "A tier may lose a unit that a hit may find, and nobody is told. A load that reads it fails there; `fails` has "
-        "loads.",
+        "A tier may lose a unit that a hit may find, and nobody is told: True for all, or the names of those that do. "
+        "A load or a move that reads it fails there; `fails` has loads.",
     )
     durable: bool = trait(
         False,
@@ -205,6 +213,21 @@ class SchedulerTraits:
         False,
         "A request that holds what was loaded for it starts before every one that holds nothing, whatever `policy` "
         "says. Among those that hold something, and among the others, the policy decides.",
+    )
+    moves: bool = trait(
+        False,
+        "A transfer may be a move from one of several tiers to another one.",
+    )
+    patience: int | None = trait(
+        None,
+        "With `moves`. How often a request has to wait for a move that is for it: batches that stay empty. 0 if it "
+        "never waits, None if it waits for the end.",
+    )
+    looks_up: bool = trait(
+        False,
+        "A request may be passed over while a tier is asked for what it has of it; there is `looking_up()`. It may be "
+        "overtaken meanwhile, and is no reason for an empty batch.",
+        method="looking_up",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(

@@ -69,6 +69,11 @@ class StoreTraits:
         " ".join(COPIES), "The copies that it is judged by, by name with spaces between. The others are never called."
     )
     copies_rows: bool = trait(False, "There is `copy_rows(pairs)`.", method="copy_rows")
+    shifts: int = trait(
+        0,
+        "If not 0, `copy_rows` moves up to so many rows of a block to its front, as many of each block that it names, "
+        "and no others. That is what the update of a conv state does to it.",
+    )
     apart: bool = trait(False, "No block, and no slot, is a source and a target in one call on the device.")
     word: int = trait(1, "A row of K or of V takes a multiple of so many bytes.", least=1)
     guarded: bool = trait(False, "There is `strays()`.", method="strays")

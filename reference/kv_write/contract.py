@@ -52,20 +52,29 @@ class WriteTraits:
     )
     given: str = trait("float32 float16 bfloat16", "The dtypes that rows may come in, with spaces between.")
     kept: str = trait(
-        "same", "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8, uint4."
+        "same",
+        "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8, uint4, uint3.",
     )
     nibbles: Literal["halves", "pairs"] = trait(
         "halves",
         "Which two codes of uint4 share a byte, the first one in its low four bits: neighbours as `pairs`, or one of "
         "each of the `halves` of a head.",
     )
-    scale: Literal["none", "tensor", "row", "zero", "hidden"] = trait(
+    scale: Literal["none", "tensor", "one", "row", "zero", "low", "norm", "hidden"] = trait(
         "none",
-        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or a scale for each `row` "
-        "of a head, which the kernel computes, as it does with a `zero` point beside it, or with one from 0 to 15 that "
-        "is `hidden` in the lowest four bits of the scale.",
+        "What turns a code into a number: a scale for each `tensor`, which the caller sets, or always `one`, or a "
+        "scale for each `row` of a head, which the kernel computes. So it does with a `zero` point beside it, or the "
+        "least element, its `low` end, or with a zero point from 0 to 15 that is `hidden` in the lowest four bits of "
+        "the scale. With `norm` it is the length of the row, and codes are equal steps from -1 to 1.",
     )
-    scale_dtype: Literal["float32", "float16"] = trait("float32", "The dtype in which scales and zero points are kept.")
+    scale_dtype: Literal["float32", "float16", "given"] = trait(
+        "float32", "The dtype in which scales and zero points are kept, or `given` for that of the rows."
+    )
+    power_scales: bool = trait(
+        False, "The scale of a row is a power of two: the first one that is not less than the exact scale."
+    )
+    value_kept: str = trait("", "The dtype that V is kept in, if not as K is: `same` as given, or one of codes.")
+    value_scale: Literal["", "none", "row", "low"] = trait("", "What turns a code of V into a number, if not as for K.")
     keeps_scales: bool = trait(False, "There is `scales()`. Needed with a scale for each row.", method="scales")
     rounding: Literal["nearest", "down"] = trait("nearest", 'How quotients become codes of int8: "down" is towards 0.')
     quotient: Literal["float32", "given"] = trait("float32", "The dtype in which an element is divided by its scale.")
@@ -77,6 +86,7 @@ class WriteTraits:
         False, "It keeps rows of one head in blocks of one token, as attention with a latent of K and V does."
     )
     power_of_two: bool = trait(False, "Head dims and block sizes must be powers of two.")
+    least_dim: int = trait(1, "Head dims are no less than this.", least=1)
     narrow_rows: bool = trait(True, "Rows may have elements that are all equal, all zero or tiny. Else none is.")
     one_signed: bool = trait(True, "Rows may have elements that are all of one sign. Else none is.")
     can_gather: bool = trait(False, "There is `gather(layer, slots)`.", method="gather")

@@ -1,6 +1,7 @@
 """Elements as bit patterns: what number each is, and the pattern of a number, rounded to the nearest even one.
 
-Of uint4, whose codes take four bits, the pattern of an element is the code alone; `packed` says how two share a byte.
+Of uint4 and uint3, whose codes take four bits and three, the pattern of an element is the code alone; `in_bytes` says
+how several share bytes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,22 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "uint4": 1}
+ELEMENT_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "int8": 1,
+    "uint8": 1,
+    "uint4": 1,
+    "uint3": 1,
+}
+# Codes of less than a byte.
+CODE_BITS = {"uint4": 4, "uint3": 3}
 FLOATS = {"float32": "<f", "float16": "<e"}
 # The largest number of a dtype that codes are kept in; what is larger saturates.
-MOST = {"int8": 127.0, "uint8": 255.0, "uint4": 15.0, "float8_e4m3fn": 448.0}
-LEAST = {"int8": -128.0, "uint8": 0.0, "uint4": 0.0, "float8_e4m3fn": -448.0}
+MOST = {"int8": 127.0, "uint8": 255.0, "uint4": 15.0, "uint3": 7.0, "float8_e4m3fn": 448.0}
+LEAST = {"int8": -128.0, "uint8": 0.0, "uint4": 0.0, "uint3": 0.0, "float8_e4m3fn": -448.0}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -46,6 +58,30 @@ def encode(number: float, dtype: str) -> int:
             return 0x7F
         return _nearest_float8(min(abs(number), MOST[dtype])) | (0x80 if math.copysign(1, number) < 0 else 0)
     return 0 if math.isnan(number) else round(min(max(number, LEAST[dtype]), MOST[dtype])) & 0xFF
+
+
+def in_one_byte(kept: str) -> int:
+    """Of how many codes a head is made up, at least, so that it takes whole bytes."""
+    return {"uint4": 2, "uint3": 8}.get(kept, 1)
+
+
+def in_bytes(row: Sequence[int], kept: str, nibbles: str) -> list[int]:
+    """The bytes of a row of patterns, the lowest byte of each first; eight codes of uint3 are three bytes."""
+    if kept == "uint4":
+        return packed(row, nibbles)
+    if kept == "uint3":
+        words = [sum(code << 3 * i for i, code in enumerate(row[start : start + 8])) for start in range(0, len(row), 8)]
+        return [byte for word in words for byte in word.to_bytes(3, "little")]
+    return [byte for bits in row for byte in bits.to_bytes(ELEMENT_BYTES[kept], "little")]
+
+
+def of_bytes(row: Sequence[int], kept: str, nibbles: str) -> list[int]:
+    """The patterns of a row of bytes that `in_bytes` made."""
+    if kept == "uint4":
+        return unpacked(row, nibbles)
+    width = 3 if kept == "uint3" else ELEMENT_BYTES[kept]
+    words = [int.from_bytes(bytes(row[i : i + width]), "little") for i in range(0, len(row), width)]
+    return [word >> 3 * i & 7 for word in words for i in range(8)] if kept == "uint3" else words
 
 
 def packed(codes: Sequence[int], nibbles: str) -> list[int]:

@@ -14,11 +14,13 @@ RULES = {
     ),
     4: (
         "A scale depends on its own row of one head alone. Kernels may keep scales of nearly 0 at a floor of at most "
-        "1e-5, so that nothing is divided by 0. A scale that hides a zero point may be that of a range with 0 in it."
+        "1e-5, so that nothing is divided by 0. A scale that hides a zero point may be that of a range with 0 in it. "
+        "One that has to be a power of two is the first that is not less than the exact scale."
     ),
     5: (
         "A code is the quotient by the scale as it is stored, rounded to the nearest one, or towards 0 with `rounding` "
-        '"down". What is out of range saturates. On a tie either code is right.'
+        '"down". It counts from the low end or the zero point that is stored. What is out of range saturates. On a tie '
+        "either code is right."
     ),
     6: (
         "Whatever the row is, a reader decodes finite numbers. Rows may be all zeros or all equal, of one sign, tiny "

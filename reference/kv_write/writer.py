@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry, layout_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, LEAST, MOST, decode, encode, packed
+from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, LEAST, MOST, decode, encode, in_bytes
 
 
 class KVWriter:
@@ -17,10 +17,15 @@ class KVWriter:
     repeats = own_strides = own_dims = can_gather = True
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
-        self._geometry = geometry
+        self._geometry = self._whole = geometry
         self._planes = layout_of(geometry).planes
         self._width = ELEMENT_BYTES[geometry.kept]
         self._memory, self._scales = bytearray(memory), bytearray(scales)
+
+    def share(self, other: KVWriter, plane: int) -> None:
+        """Makes the codes of a plane for another writer, whose buffer of scales it writes to."""
+        self._whole, self._scales = other._whole, other._scales
+        self._geometry = self._whole.alone(plane)
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         for slot, *rows in zip(slots, keys, values, strict=True):
@@ -43,8 +48,9 @@ class KVWriter:
 
     def _store(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> None:
         codes = self._codes(layer, plane, slot, head, row)
-        if self._geometry.kept == "uint4":
-            codes = packed(codes, self._geometry.nibbles)
+        kept = self._geometry.kept_of(plane)
+        if kept in CODE_BITS or ELEMENT_BYTES[kept] > self._width:
+            codes = in_bytes(codes, kept, self._geometry.nibbles)
         for element, bits in enumerate(codes):
             self._put(self._place(layer, plane, slot, head, element), bits)
 
@@ -78,7 +84,7 @@ class QuantisedWriter(KVWriter):
     def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
         numbers = [decode(bits, self._geometry.given) for bits in row]
         scale = self._scale(numbers)
-        self._put_scale(self._geometry.scale_at(layer, plane, slot, head), scale)
+        self._put_scale(self._whole.scale_at(layer, plane, slot, head), scale)
         stored = decode(encode(scale, self._geometry.scale_dtype), self._geometry.scale_dtype)
         return [self._code(number, stored) for number in numbers]
 
@@ -108,7 +114,7 @@ class ZeroPointWriter(QuantisedWriter):
         low, high = min(numbers), max(numbers)
         # A row of equal elements has no step; any will do that keeps the element itself in range.
         scale = (high - low) / (MOST[kept] - LEAST[kept]) or abs(low) / MOST[kept] or 1.0
-        place = self._geometry.scale_at(layer, plane, slot, head)
+        place = self._whole.scale_at(layer, plane, slot, head)
         self._put_scale(place, scale)
         self._put_scale(place + 1, -low / scale)
         return [encode(number / scale - low / scale, kept) for number in numbers]
@@ -127,7 +133,7 @@ class HiddenZeroWriter(QuantisedWriter):
         low, high = min(0.0, *numbers), max(0.0, *numbers)
         scale = (high - low) / MOST["uint4"] or 1.0
         zero = round(-low / scale)
-        self._put_scale(self._geometry.scale_at(layer, plane, slot, head), scale, zero)
+        self._put_scale(self._whole.scale_at(layer, plane, slot, head), scale, zero)
         return [encode(number / scale + zero, "uint4") for number in numbers]
 
 
@@ -140,7 +146,7 @@ class TensorScaleWriter(QuantisedWriter):
 
     def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
         width = ELEMENT_BYTES[self._geometry.scale_dtype]
-        place = self._geometry.scale_at(layer, plane, slot, head)
+        place = self._whole.scale_at(layer, plane, slot, head)
         bits = int.from_bytes(self._scales[place * width : (place + 1) * width], "little")
         scale = decode(bits, self._geometry.scale_dtype)
         numbers = [decode(bits, self._geometry.given) for bits in row]

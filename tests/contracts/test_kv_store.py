@@ -95,7 +95,7 @@ def test_what_is_quantised_has_its_scale_its_codes_and_is_read_back(given, kept)
     for stamp in range(len(KINDS) * SEEDS):
         row = row_of(stamp, 0, 0, KVShape(1, 1, 6, kept, given))
         codes, scales = quantised(row, KVShape(1, 1, 6, kept, given))
-        wrong = scale_error(geometry, row, scales), code_error(geometry, traits, row, codes, scales)
+        wrong = scale_error(geometry, traits, row, scales), code_error(geometry, traits, row, codes, scales)
         assert wrong == (None, None)
         assert decoded_error(geometry, traits, row, codes, scales) is None
         for element, bits in enumerate(row):

@@ -21,16 +21,23 @@ from kvlockstep.models.kv_write import KVWriteModel
 from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
 from kvlockstep.properties.kv_write import laws, rows
 from kvlockstep.reference.errors import InvalidArgument
+from kvlockstep.reference.kv_write import split
 from kvlockstep.reference.kv_write import writer as reference
 from kvlockstep.reference.kv_write.contract import KVWriteTarget, WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, LAYOUTS, Geometry, layout_of, places_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, decode, encode
+from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, decode, encode, in_bytes, of_bytes
 
 REFERENCES = [
     reference.KVWriter,
     reference.QuantisedWriter,
     reference.ZeroPointWriter,
     reference.TensorScaleWriter,
+    split.PowerScaleWriter,
+    split.UnitScaleWriter,
+    split.LowEndWriter,
+    split.NormWriter,
+    split.SplitWriter,
+    split.NormAndLowWriter,
 ]
 OURS = [Writer, QuantisedWriter]
 PLAIN = Geometry(2, 2, 1, 2, 3, 3, "float32", "float32")
@@ -236,3 +243,66 @@ def test_a_code_on_a_tie_may_go_either_way_and_no_further():
 def test_a_target_without_narrow_rows_gets_no_rows_of_one_element(narrow, dim):
     geometry = geometry_of(KVWriteModel.small_scopes[1], WriteTraits(scale="zero", narrow_rows=narrow))
     assert geometry.key_dim == geometry.value_dim == dim
+
+
+@pytest.mark.parametrize("kept", ["uint4", "uint3", "float16", "float32"])
+@pytest.mark.parametrize("nibbles", ["halves", "pairs"])
+def test_bytes_of_a_row_are_the_row_again(kept, nibbles):
+    row = [5, 0, 7, 1, 2, 6, 3, 4] * 2
+    found = in_bytes(row, kept, nibbles)
+    assert len(found) == 16 * CODE_BITS.get(kept, 8 * ELEMENT_BYTES[kept]) // 8
+    assert of_bytes(found, kept, nibbles) == row
+
+
+def test_eight_codes_of_three_bits_lie_in_three_bytes_the_first_one_lowest():
+    assert in_bytes([1, 2, 3, 4, 5, 6, 7, 0], "uint3", "pairs") == [0b11010001, 0b01011000, 0b00011111]
+
+
+def test_the_next_power_of_two():
+    assert [split.next_power(number) for number in (0.0, 0.25, 0.26, 0.5, 1.0, 3.0)] == [0.0, 0.25, 0.5, 0.5, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("gap", [0, 1])
+@pytest.mark.parametrize("given", ["float16", "float32"])
+def test_a_v_that_is_wider_than_a_place_lies_at_multiples_of_its_width(gap, given):
+    geometry = Geometry(
+        3, 3, 2, 1, 5, 3, given, "int8", "NHD", gap, gap, scale="row", value_kept=given, value_scale="none"
+    )
+    width, places = ELEMENT_BYTES[given], [place for place, _ in places_of(geometry)]
+    assert len(set(places)) == len(places) == 2 * 3 * 3 * (5 + 3 * width)
+    assert min(places) >= GUARD
+    assert max(places) < layout_of(geometry).places - GUARD
+    planes = [pair[1] for pair in layout_of(geometry).planes]
+    assert {n % width for plane in planes for n in (plane.base, plane.block, plane.offset, plane.head)} == {0}
+
+
+def test_numbers_of_k_and_of_v_have_places_of_their_own():
+    geometry = Geometry(2, 2, 2, 3, 4, 4, "float32", "uint4", scale="norm", value_scale="low")
+    first = [
+        geometry.scale_at(layer, plane, s, h)
+        for layer in (0, 1)
+        for plane in (0, 1)
+        for s in range(4)
+        for h in range(3)
+    ]
+    all_ = [place + n for i, place in enumerate(first) for n in range(2 if i // 12 % 2 else 1)]
+    assert sorted(all_) == list(range(GUARD, geometry.scale_places - GUARD))
+
+
+def test_a_v_of_an_unknown_dtype_is_told():
+    class Odd(split.SplitWriter):
+        value_kept = "int3"
+
+    with pytest.raises(Divergence, match="the trait value_kept is 'int3'"):
+        KVWriteModel(KVWriteModel.scopes[0], Odd)
+
+
+def test_a_scale_that_has_to_be_a_power_of_two_may_be_either_where_the_exact_one_is_next_to_it():
+    traits = KVWriteModel(KVWriteModel.scopes[0], split.PowerScaleWriter).judge.traits
+    geometry = Geometry(1, 1, 1, 1, 1, 1, "float32", "float8_e4m3fn", scale="row")
+    legal = {}
+    for largest in (448.0, 449.0):
+        row = [encode(largest, "float32")]
+        scales = [0.5, 1.0, 1.5, 2.0, 4.0]
+        legal[largest] = [s for s in scales if laws.scale_error(geometry, traits, row, [encode(s, "float32")]) is None]
+    assert legal == {448.0: [1.0, 2.0], 449.0: [2.0]}

@@ -214,7 +214,8 @@ def reports(transfer: Transfer) -> type[TieredScheduler]:
         (Transfer(1, "store", "disk", [(0, 0)]), "names the tier 'disk'"),
         (Transfer(1, "store", "host", []), "has no pairs"),
         (Transfer(1, "store", "host", [(0, 99)]), "a unit beyond the 8 of host"),
-        (Transfer(1, "move", "host", [(0, 0)]), "is of the kind 'move'"),  # type: ignore[arg-type]
+        (Transfer(1, "swap", "host", [(0, 0)]), "is of the kind 'swap'"),  # type: ignore[arg-type]
+        (Transfer(1, "move", "host", [(0, 0)], source="disk"), "is a move, and the target does not declare moves"),
     ],
 )
 def test_a_transfer_that_the_contract_does_not_know(transfer: Transfer, message: str) -> None:

@@ -10,8 +10,10 @@ from watched import watched
 from kvlockstep.impl.engines.cut import cut
 from kvlockstep.impl.engines.loading import Engine, EngineMissing
 from kvlockstep.impl.engines.row_store import GUARD_BYTES, BlockCopies, RowCopies
+from kvlockstep.impl.engines.shifted_states import NULL, ShiftedStates
 from kvlockstep.models.kv_store import KVStoreModel
 from kvlockstep.reference.kv.shape import KVShape
+from kvlockstep.reference.kv_store.shifts import Shifts, shifts_of
 
 
 class Rows(RowCopies):
@@ -52,7 +54,38 @@ class AnotherPlane(Blocks):
         self._planes[:, targets] = self._planes[:1, sources]
 
 
-@pytest.mark.parametrize("make", [Rows, Blocks])
+class Convolving(ShiftedStates):
+    """The state of a convolution, in plain torch: what it keeps of the accepted tokens, and the new ones behind."""
+
+    def update(self, update):
+        state, lines, accepted, tokens, weight = update
+        kept, new = weight.shape[1] - 2, tokens.shape[2]
+        kept -= 0 if accepted is not None else new - 1
+        for i, line in enumerate(lines.tolist()):
+            if line != NULL:
+                first = int(accepted[i]) if accepted is not None else new
+                before = state[line].clone()
+                state[line, :, :kept] = before[:, first : first + kept]
+                state[line, :, kept : kept + new] = tokens[i]
+
+
+class WritesNull(Convolving):
+    """The lines of padding are lines like others."""
+
+    def update(self, update):
+        super().update(update)
+        update.state[-1] = 1
+
+
+class AcceptsOne(Convolving):
+    """One token of a draft is taken to be accepted."""
+
+    def update(self, update):
+        accepted = update.accepted
+        super().update(update._replace(accepted=None if accepted is None else torch.ones_like(accepted)))
+
+
+@pytest.mark.parametrize("make", [Rows, Blocks, Convolving])
 def test_a_right_copy_holds_and_reaches_everything(make):
     outcome = watched(random_walk, KVStoreModel, make, seed=1, steps=1_500)
     assert outcome.failure is None, outcome.failure
@@ -62,7 +95,13 @@ def test_a_right_copy_holds_and_reaches_everything(make):
 
 @pytest.mark.parametrize(
     ("make", "law"),
-    [(OneByOne, "content_equality"), (PastTheEnd, "write_isolation"), (AnotherPlane, "content_equality")],
+    [
+        (OneByOne, "content_equality"),
+        (PastTheEnd, "write_isolation"),
+        (AnotherPlane, "content_equality"),
+        (WritesNull, "write_isolation"),
+        (AcceptsOne, "content_equality"),
+    ],
 )
 def test_a_wrong_copy_is_blamed(make, law):
     failure = watched(random_walk, KVStoreModel, make, seed=1, steps=500).failure
@@ -102,3 +141,20 @@ def test_functions_are_cut_out_of_a_module(tmp_path):
         cut(engine, "engine.part", ("two",), {})
     with pytest.raises(EngineMissing, match="has no subtract"):
         cut(engine, "engine.part", ("A.subtract",), {})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ([], Shifts(0, {})),
+        ([(1, 0), (2, 1)], Shifts(2, {0: 1})),
+        ([(2, 0), (5, 4), (6, 5)], None),
+        ([(2, 0), (3, 1), (5, 4), (6, 5)], Shifts(2, {0: 2, 1: 1})),
+        ([(0, 0)], None),
+        ([(2, 1)], None),
+        ([(4, 0)], None),
+        ([(3, 0), (4, 1)], None),
+    ],
+)
+def test_what_a_shift_is(pairs, found):
+    assert shifts_of(pairs, 4) == found

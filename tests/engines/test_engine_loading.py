@@ -18,9 +18,9 @@ from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.targets.registry import known_divergences
 
 MISSING = "SGLang is not on this machine: see --engine-path"
-tiered = pytest.importorskip("kvlockstep.impl.engines.sglang.tiered", reason=MISSING, exc_type=ImportError)
-linked = pytest.importorskip("kvlockstep.impl.engines.sglang.linked", reason=MISSING, exc_type=ImportError)
-restoring = pytest.importorskip("kvlockstep.impl.engines.sglang.restoring", reason=MISSING, exc_type=ImportError)
+tiered = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.tiered", reason=MISSING, exc_type=ImportError)
+linked = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.linked", reason=MISSING, exc_type=ImportError)
+restoring = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.restoring", reason=MISSING, exc_type=ImportError)
 
 MODEL = model_of("kv_manager")
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"

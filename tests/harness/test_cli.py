@@ -133,7 +133,7 @@ def test_help_shows_every_verb_whole(run_cli):
     assert "..." not in out.partition("Commands")[0].partition("Check:")[2]
     assert re.findall(r"^  ([\w-]+)  +\w", out.partition("Check:")[2], re.MULTILINE) == VERBS
     for name, command in ((verb, cli.get_command(Context(cli), verb)) for verb in VERBS):
-        assert f"Example: kvlockstep {name}" in (command.epilog or "")
+        assert f"Example:\n  kvlockstep {name}" in (command.epilog or "")
 
 
 COMPLETION = {"_KVLOCKSTEP_COMPLETE": "zsh_complete", "COMP_WORDS": "kvlockstep che", "COMP_CWORD": "1"}

@@ -21,7 +21,7 @@ from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.why import WHY
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.show.bug_reports import link
+from kvlockstep.show.bug_reports import described, link, public
 from kvlockstep.show.explanations import KINDS
 from kvlockstep.targets import registry as targets
 
@@ -257,3 +257,9 @@ def test_shell_completion(words, expected):
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
     assert f"plain,{expected}" in done.stdout.splitlines(), done.stderr
+
+
+def test_reports_that_anybody_can_read_come_first():
+    rows = described(["seed 002: append looks at nothing", "vllm#417", "nowhere#1"])
+    assert [row["id"] for row in rows] == ["vllm#417", "seed 002: append looks at nothing", "nowhere#1"]
+    assert public(["seed 002: append looks at nothing", "vllm#417"]) == ["vllm#417"]

@@ -23,8 +23,8 @@ from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.kv_manager import laws
-from kvlockstep.show.finding_page import finding_page
-from kvlockstep.show.observe import differences_of_law, observe
+from kvlockstep.show.finding_page import _wrong, finding_page
+from kvlockstep.show.observe import Observed, differences_of_law, observe
 from kvlockstep.show.script import script_of
 from kvlockstep.targets import resolve
 
@@ -200,6 +200,44 @@ def test_the_slot_that_is_wrong_is_marked(run_cli, finding, tmp_path):
     assert wrong["title"].startswith(f"{slot} of block")
 
 
+LEAKS = """
+from kvlockstep.reference.kv_manager import KVManager
+
+class Leaks(KVManager):
+    def avail(self):
+        return super().avail() + (self.block_size if self._live else 0)
+"""
+
+
+def test_slots_of_a_block_that_is_wrong_are_marked(run_cli, tmp_path):
+    (tmp_path / "leaking.py").write_text(LEAKS)
+    run_cli("check", "kv_manager", "--target", "leaking.py:Leaks")
+    (trace,) = (tmp_path / ".kvlockstep/failures").iterdir()
+    message = load_trace(trace).message
+    assert re.search(r"counted twice, in block \d+$", message), message
+    run_cli("report", trace, "--target", "leaking.py:Leaks", "-o", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    size = load_trace(trace).scope.block_size
+    assert len(Page(page).of_class("wrong")) == size
+    assert "Rule 8: <code>avail</code> plus" in page
+
+
+@pytest.mark.parametrize(
+    ("message", "unit", "marked"),
+    [
+        ("slot 3 of block 1 (r0 position 2) is free", "slot", {3}),
+        ("slots 2 and 5 are free", "slot", {2, 5}),
+        ("slots [2, 3] of blocks [1] are in the free list", "slot", {2, 3}),
+        ("1 slot counted twice, in block 2", "slot", {4, 5}),
+        ("4 slots leaked, in blocks 0 and 2", "slot", {0, 1, 4, 5}),
+        ("1 slot leaked, in some of blocks 0 and 2", "slot", set()),
+        ("2 blocks lost: block 7", "block", {7}),
+    ],
+)
+def test_what_a_message_names_is_marked(message, unit, marked):
+    assert _wrong(unit, 2, Observed(law="accounting", message=message)) == marked
+
+
 def test_slots_show_who_holds_them(finding):
     trace = load_trace(finding)
     observed = observe(resolve("kv_manager", trace.target), trace)
@@ -321,7 +359,7 @@ def test_a_campaign_directory(run_cli, finding, tmp_path):
     assert "a campaign" in out
     page = Page((tmp_path / "page.html").read_text())
     assert "2,000 steps/s" in page.text
-    assert "800 states in 1 of 64 episodes" in page.text
+    assert "800 states, counted in 1 episode of 64" in page.text
     assert "write_isolation" in page.text
     assert "slot_pool" in page.text
     assert "broken.jsonl" in page.text

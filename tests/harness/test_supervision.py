@@ -92,6 +92,7 @@ def test_a_process_that_ends_is_a_finding_with_the_shortest_trace(manager, drive
     assert report.verdict == "violated"
     assert run.failure.law == "error_contract"
     assert run.failure.message == ENDS[manager]
+    assert run.seconds > 0
     assert [op.name for op in run.failure.ops] == ["admit", "forward"]
     assert not run.failure.flaky
     assert os.path.exists(run.trace)

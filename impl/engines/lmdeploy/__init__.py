@@ -3,9 +3,16 @@
 TARGETS = {
     "kv_write": {
         "lmdeploy-fill": "kvlockstep.impl.engines.lmdeploy.kv_write:FillWriter",
+        "lmdeploy-fp8": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:Float8Writer",
+        "lmdeploy-fp8-tiles": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:TileWriter",
+        "lmdeploy-fp8-power-tiles": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:PowerTileWriter",
+        "lmdeploy-mla-tiles": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:LatentWriter",
         "lmdeploy-int8": "kvlockstep.impl.engines.lmdeploy.kv_write:Int8Writer",
         "lmdeploy-int8-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt8Writer",
         "lmdeploy-int4-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt4Writer",
+    },
+    "decode_graphs": {
+        "lmdeploy-step": "kvlockstep.impl.engines.lmdeploy.decode_graphs:FilledStep",
     },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +41,18 @@ GIVEN: dict[str, dict[str, Any]] = {"lmdeploy.messages": {"QuantPolicy": QuantPo
 (filling,) = Apart(ENGINE, NAMES, GIVEN).load(*NAMES)
 
 
+class Batch(NamedTuple):
+    """The requests of a write, int64: where the new rows of each start, how many they are, how many tokens its block
+    has with them, the longest of `lengths`, and a table of one block each.
+    """
+
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    whole: torch.Tensor
+    longest: int
+    tables: torch.Tensor
+
+
 class FillWriter(ArenaWriter):
     """Bits, into caches of either layout. K and V have strides and dims of their own; a block is a power of two."""
 
@@ -59,20 +71,32 @@ class FillWriter(ArenaWriter):
         if not slots:
             return
         self._calls += 1
-        size = self.arena.geometry.block_size
-        runs = self._runs(slots) if self._calls % 2 else [(slot, 1) for slot in slots]
-        tables = (self.arena.slots([slot for slot, _ in runs]) // size).unsqueeze(1)
-        lengths = [n for _, n in runs]
-        starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        whole = [slot % size + n for slot, n in runs]
         arena = self.arena
-        counts = [self._numbers(numbers) for numbers in (starts, lengths, whole)]
+        self.fill(layer, self._batch(slots), arena.rows(keys, 0), arena.rows(values, 1))
+
+    def fill(self, layer: int, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes the rows of a batch."""
         filling.fill_kv_cache(
-            *(arena.rows(keys, 0), arena.rows(values, 1), *self._caches(layer)),
-            *(*counts, max(lengths), tables),
+            *(keys, values, *self._caches(layer)),
+            *(batch.starts, batch.lengths, batch.whole, batch.longest, batch.tables),
             *self._scales(layer),
             quant_policy=self.policy,
-            kv_layout="bshd" if arena.geometry.layout == "NHD" else "bhsd",
+            kv_layout=self._layout(),
+        )
+
+    def _layout(self) -> str:
+        return "bshd" if self.arena.geometry.layout == "NHD" else "bhsd"
+
+    def _batch(self, slots: Sequence[int]) -> Batch:
+        size = self.arena.geometry.block_size
+        runs = self._runs(slots) if self._calls % 2 else [(slot, 1) for slot in slots]
+        lengths = [n for _, n in runs]
+        return Batch(
+            starts=self._numbers([sum(lengths[:i]) for i in range(len(lengths))]),
+            lengths=self._numbers(lengths),
+            whole=self._numbers([slot % size + n for slot, n in runs]),
+            longest=max(lengths),
+            tables=(self.arena.slots([slot for slot, _ in runs]) // size).unsqueeze(1),
         )
 
     def _caches(self, layer: int) -> list[torch.Tensor]:

@@ -15,6 +15,10 @@ TARGETS = {
         "vllm-joint": "kvlockstep.impl.engines.vllm.kv_write:JointWriter",
         "vllm-fp8": "kvlockstep.impl.engines.vllm.kv_write_fp8:Float8Writer",
         "vllm-row-scales": "kvlockstep.impl.engines.vllm.kv_write:RowScaleWriter",
+        "vllm-turbo-k8v4": "kvlockstep.impl.engines.vllm.kv_write_turbo_fp8:Float8KeysWriter",
+        "vllm-turbo-4bit": "kvlockstep.impl.engines.vllm.kv_write_turbo:TurboWriter",
+        "vllm-turbo-k3v4": "kvlockstep.impl.engines.vllm.kv_write_turbo:MixedWriter",
+        "vllm-turbo-3bit": "kvlockstep.impl.engines.vllm.kv_write_turbo:ThreeBitWriter",
         "vllm-int4": "kvlockstep.impl.engines.vllm.kv_write_int4:Int4Writer",
         "vllm-int4-both-signs": "kvlockstep.impl.engines.vllm.kv_write_int4:BothSignsWriter",
     },
@@ -25,6 +29,7 @@ TARGETS = {
         "vllm-blocks": "kvlockstep.impl.engines.vllm.copies.blocks:CopiedBlocks",
         "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.copies.blocks:JointBlocks",
         "vllm-states": "kvlockstep.impl.engines.vllm.copies.blocks:StateBlocks",
+        "vllm-conv-states": "kvlockstep.impl.engines.vllm.copies.conv_states:UpdatedStates",
         "vllm-swap": "kvlockstep.impl.engines.vllm.copies.swaps:SwappedBlocks",
     },
     "slot_mapping": {

@@ -174,3 +174,16 @@ class RefusesChains(KVStore):
         if {s for s, t in pairs if s != t} & {t for s, t in pairs if s != t}:
             raise InvalidArgument("chained")
         super().copy_blocks(pairs)
+
+
+@fault("store-shift-of-first", law="content_equality", seen=("mutant",))
+class ShiftOfFirst(KVStore):
+    """Rows of every block move to its front by the distance of the first block."""
+
+    copies_rows = True
+    shifts = 4
+
+    def copy_rows(self, pairs: Pairs) -> None:
+        by, size = (pairs[0][0] - pairs[0][1] if pairs else 0), self._size
+        inside = [(t + by) // size == t // size for _, t in pairs]
+        super().copy_rows([(t + by if within else s, t) for (s, t), within in zip(pairs, inside, strict=True)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.groups.memory import FREED, NOBODY, NOTHING, REST, WHOLE, Content, GroupMemory
 from kvlockstep.models.requests.transfers.places import Block, OfPool, Place, Places
 from kvlockstep.reference.kv.memory import LOST, VOID
@@ -63,7 +64,7 @@ class GroupPlaces(Places):
         pool, *ends = pair
         if pool not in self._pools:
             raise ValueError(pool)
-        source, target = map(int, ends)
+        source, target = map(whole, ends)
         return (OfPool(pool, target), source) if load else (OfPool(pool, source), target)
 
     def cells(self, place: Place) -> Any:

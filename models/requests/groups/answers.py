@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.adapter import answered, number, numbers, taken
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.groups.contract import Step
@@ -67,10 +68,10 @@ class GroupQuestions:
         """Copies that a method returned, each with its pool."""
         if self._several:
             return taken(
-                lambda: [(str(p), int(s), int(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
+                lambda: [(str(p), whole(s), whole(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
             )
         pool = next(iter(self.pools))
-        return taken(lambda: [(pool, int(s), int(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
+        return taken(lambda: [(pool, whole(s), whole(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
 
     def _slots(self, name: str, g: int) -> Table:
         method = self._adapter.slots
@@ -85,7 +86,7 @@ def table_of(answer: Any, method: Callable[..., Any]) -> Table:
     """A table that a method returned. Raises Divergence for anything else."""
     if type(answer) is list and TABLE_ENTRIES.issuperset(map(type, answer)):
         return answer.copy()
-    return taken(lambda: [None if slot is None else int(slot) for slot in answer], answer, method, "numbers and None")
+    return taken(lambda: [None if slot is None else whole(slot) for slot in answer], answer, method, "numbers and None")
 
 
 def step_of(answer: Any, method: Callable[..., Any]) -> Step:
@@ -93,8 +94,8 @@ def step_of(answer: Any, method: Callable[..., Any]) -> Step:
 
     def step() -> Step:
         source, *positions = answer
-        pairs = [[(int(p), int(block)) for p, block in of] for of in positions]
-        return Step(None if source is None else int(source), *pairs)
+        pairs = [[(whole(p), whole(block)) for p, block in of] for of in positions]
+        return Step(None if source is None else whole(source), *pairs)
 
     return taken(step, answer, method, "(source, [(position, block)])")
 

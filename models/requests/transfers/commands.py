@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvlockstep.models.core.op import Op, Pick, command, one_in, require
-from kvlockstep.models.requests.transfers.copy_engine import Moving
+from kvlockstep.models.requests.transfers.moving import Moving
 
 
 class TransferCommands:
@@ -32,16 +32,23 @@ class TransferCommands:
 
     @command(1, needs="tiers")
     def tear(self, pick: Pick) -> Op:
-        """A load fails after its first blocks."""
+        """A load or a move fails after its first blocks."""
         n = self._transfer(pick)
         moving = self._unended()[n]
-        require(self.judge.may_fail(moving) and moving.transfer.kind == "load")
+        require(self.judge.may_fail(moving) and moving.reads_tier)
         return Op("tear", transfer=n, written=pick(range(1, len(moving.targets))))
 
     @command(3, needs="tiers")
     def poll(self, pick: Pick) -> Op:
         """The target takes in what has ended."""
         return Op("poll")
+
+    @command(1, needs="loses")
+    def lose(self, pick: Pick) -> Op:
+        """A tier loses a unit."""
+        require(self.judge.allows("lose") and self.judge.transfers is not None)
+        tier, unit = pick(self.judge.transfers.losable() if self.judge.transfers else [])
+        return Op("lose", tier=tier, unit=unit)
 
     def _unended(self) -> list[Moving]:
         return self.judge.transfers.unended if self.judge.transfers else []

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.transfers.answers import ids_of
 from kvlockstep.models.requests.transfers.delivery import Delivery
+from kvlockstep.models.requests.transfers.moving import Moving, placed
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
@@ -27,58 +29,32 @@ from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 STEPS_TO_SUBMIT = 2
 
 
-@dataclass
-class Moving:
-    """A transfer whose end the target has not heard of.
-
-    `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the target can hear of its end; after the next poll it has heard. It is `stale` if a reset came
-    since its start. `batches` counts those scheduled since. Only the first `readable` of its sources are there; the
-    next one was lost in its tier.
-    """
-
-    transfer: Transfer
-    sources: list[Place]
-    targets: list[Place]
-    contents: list[Any] = field(default_factory=list)
-    landed: bool = False
-    told: bool = False
-    failed: bool = False
-    stale: bool = False
-    batches: int = 0
-    readable: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.transfer.kind} {self.transfer.id}"
-
-    def may_fail(self, fails: str | None) -> bool:
-        """Returns whether the trait lets the machine fail it; what has landed has not failed."""
-        return not self.landed and fails in ("any", f"{self.transfer.kind}s")
-
-
 class CopyEngine:
     """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
 
-    `has_own` says that a batch had loads of its own; `apart` are the kinds of transfers that nobody had to wait for.
-    `loaded_inside` are the requests that calls have loaded for, and have waited, since the last batch.
-    Methods raise Divergence if a law does not hold.
+    `has_own` says that a batch had loads of its own; `apart` are the kinds of transfers that nobody had to wait for,
+    `fallible` those that may fail. `loaded_inside` are the requests that calls have loaded for, and have waited, since
+    the last batch. Methods raise Divergence if a law does not hold.
     """
 
     def __init__(
         self, adapter: Any, traits: TransferTraits, places: Places, checks: Checks, goals_met: Counter[str]
     ) -> None:
-        self._adapter, self._traits, self.places = adapter, traits, places
+        self._adapter, self.traits, self.places = adapter, traits, places
         self._checks, self._goals_met = checks, goals_met
         self._sizes = traits.tiers
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
         self._offered: set[Place] = set()
+        self._moved: set[Place] = set()
         self._loads: Counter[str] = Counter()
+        self._fetched: dict[str, list[Any]] = {}
         self._loaded: dict[str, set[Block]] = {}
         self._batches: deque[tuple[list[str], set[Block], list[Hashable]]] = deque()
         self._own: list[Hashable] = []
         self.has_own = False
         self.apart: set[str] = set()
+        self.fallible: set[str] = set()
         self.loaded_inside: set[str] = set()
         self.failed_unheard: list[Hashable] = []
         self.void_cells: set[Any] = set()
@@ -91,11 +67,15 @@ class CopyEngine:
         """Those that the machine can end, the oldest first."""
         return [moving for moving in self.moving.values() if not moving.told]
 
+    def may_fail(self, moving: Moving) -> bool:
+        """Returns whether the traits let the machine fail it; what has landed has not failed."""
+        return not moving.landed and self.traits.may_fail(moving.transfer)
+
     def start(self, transfers: Iterable[Transfer], live: Collection[str]) -> None:
         """The copy engine takes them in, in this order."""
         for transfer in transfers:
             self._wait_for(transfer.after, "after")
-            moving = self._placed(transfer)
+            moving = placed(transfer, self.traits, self.places, self.moving, self._adapter.transfers)
             self._start(moving, live)
             if transfer.waited:
                 self._end_waited(moving)
@@ -105,7 +85,7 @@ class CopyEngine:
 
         The first of these fails with `lost` blocks written, if that is not None.
         """
-        self._own = self._wait_for(answered(self._adapter.waits), "waits", lost)
+        self._own = self._wait_for(ids_of(self._adapter.waits), "waits", lost)
 
     def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
         """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
@@ -117,7 +97,7 @@ class CopyEngine:
             self._goals_met["waited"] += not moving.landed
             if moving.transfer.before and moving.transfer.kind == "load" and not moving.told:
                 self.has_own = True
-                fails = lost is not None and not own and moving.may_fail(self._traits.fails)
+                fails = lost is not None and not own and self.may_fail(moving)
                 written = min(lost or 0, moving.readable) if fails else moving.readable
                 if fails or written < len(moving.targets):
                     self._fail_own(moving, min(written, len(moving.targets) - 1))
@@ -154,7 +134,8 @@ class CopyEngine:
         of = ""
         for moving in self.unended if written else ():
             pool = moving.sources if moving.transfer.kind == "store" else moving.targets
-            hit = [] if moving.landed else [place.unit for place in pool if place.unit in written]
+            untouched = moving.landed or moving.transfer.kind == "move"
+            hit = [] if untouched else [place.unit for place in pool if place.unit in written]
             if hit:
                 block, of = hit[0], str(moving)
                 break
@@ -174,12 +155,12 @@ class CopyEngine:
             self._ended_loads += [moving] if moving.transfer.kind == "load" else []
         else:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
-            self._goals_met["torn"] += written > 0
+            self._goals_met["torn" if moving.transfer.kind != "move" else "move_torn"] += written > 0
             # What could not be loaded is loaded again, or computed.
-            self._loads.clear()
+            self.forget_loads()
         self._land(moving, len(moving.targets) if written is None else written)
         moving.told, moving.failed = True, written is not None
-        landed = [len(moving.targets) if written is None else written] if self._traits.partial_loads else []
+        landed = [len(moving.targets) if written is None else written] if self.traits.partial_loads else []
         answered(self._adapter.complete, moving.transfer.id, written is None, *landed)
 
     def _start(self, moving: Moving, live: Collection[str]) -> None:
@@ -190,16 +171,17 @@ class CopyEngine:
         moving.readable = lost[0] if lost else len(moving.sources)
         self._goals_met["lost"] += bool(lost)
         self._goals_met["offered"] += not self._offered.isdisjoint(moving.sources)
+        self._goals_met["moved_load"] += transfer.kind == "load" and not self._moved.isdisjoint(moving.sources)
         for place, content in zip(moving.sources, moving.contents, strict=True):
             if place in self.places.lost:
                 continue
-            if transfer.kind == "store" and self._traits.durable:
+            if transfer.kind == "store" and self.traits.durable:
                 self.delivery.sent(self.places.identity(content))
             source = Source(str(moving), str(place), self.places.in_words(content))
             check(laws.load_before_read, source)
             check(laws.failure_visible, source)
-            if transfer.kind == "load":
-                check(laws.backed, str(moving), str(place), self._lacking(place, content))
+            if moving.reads_tier:
+                check(laws.backed, str(moving), str(place), self._lacking(place, content, transfer.waited))
         others = [other for other in self.unended if not other.landed]
         for place in moving.targets:
             # One evaluation where nothing is wrong: many transfers may be in flight.
@@ -207,23 +189,27 @@ class CopyEngine:
             check(laws.target_owned, str(moving), str(place), owner)
             read = next((str(other) for other in others if place in other.sources), "")
             check(laws.source_stable, read, str(place), f"{moving} overwrites it" * bool(read))
-            if transfer.kind == "load" and not self._traits.ordered:
+            if transfer.kind == "load" and not self.traits.ordered:
                 batch = next((names for names, blocks, _ in self._batches if place.unit in blocks), [])
                 check(laws.stream_order, str(moving), place.unit, batch)
-            self._goals_met["tier_eviction"] += transfer.kind == "store" and place in self.places.stored
+            self._goals_met["tier_eviction"] += transfer.kind != "load" and place in self.places.stored
             self._offered.discard(place)
+            (self._moved.add if transfer.kind == "move" else self._moved.discard)(place)
             self.places.fill(place, IN_FLIGHT)
         # Transfers that are in flight together are one load.
         busy = {rid for other in self.unended for rid in other.transfer.rids}
         for rid in transfer.rids:
-            self._loads[rid] += rid not in busy
-            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * max(1, len(self._traits.groups)))
-            before = self._loaded.get(rid, set()) if together else set()
-            self._loaded[rid] = before.union(place.unit for place in moving.targets)
+            new = self._is_new(moving, rid)
+            self._loads[rid] += rid not in busy and not new
+            check(laws.transfer_progress, rid, self._loads[rid], (len(live) + 1) * max(1, len(self.traits.groups)))
+            if transfer.kind == "load":
+                before = self._loaded.get(rid, set()) if together else set()
+                self._loaded[rid] = before.union(place.unit for place in moving.targets)
         several = len(transfer.pairs) > 1 or not busy.isdisjoint(transfer.rids)
         self._goals_met["load_blocks"] += transfer.kind == "load" and several
         own = transfer.before and transfer.kind == "load"
         self.apart.update(() if own or transfer.waited else (transfer.kind,))
+        self.fallible.update((transfer.kind,) if self.traits.may_fail(transfer) and not transfer.waited else ())
         self.moving[transfer.id] = moving
         self._fresh_loads += [moving] if transfer.kind == "load" else []
 
@@ -242,43 +228,34 @@ class CopyEngine:
             left = VOID if moving.transfer.id in self.failed_unheard else LOST
             self.places.write(moving.targets[n], arrives if n < written else self.places.filled(left))
 
+    def forget_loads(self) -> None:
+        """Something else has happened: from now on it is counted anew how often a request is loaded for."""
+        self._loads.clear()
+        self._fetched.clear()
+
+    def _is_new(self, moving: Moving, rid: str) -> bool:
+        """Returns whether a move brings what none has brought for the request, and remembers that.
+
+        What is fetched may come in many moves, one after the other.
+        """
+        fetched = self._fetched.setdefault(rid, [])
+        new = [content for content in moving.contents if content not in fetched]
+        fetched += new if moving.transfer.kind == "move" else []
+        return moving.transfer.kind == "move" and bool(new)
+
     def _is_read(self, place: Place) -> bool:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())
 
-    def _lacking(self, place: Place, content: Any) -> str:
-        """What is wrong with a unit as the source of a load."""
-        if place.unit in self._view(place.tier or "").free:
+    def _lacking(self, place: Place, content: Any, over: bool) -> str:
+        """What is wrong with a unit as the source of a load or a move; of one that is `over` it may be free by now."""
+        if not over and place.unit in self._view(place.tier or "").free:
             return "is free"
         return "holds nothing of this cache" if self.places.is_nothing(content) else ""
 
     def _view(self, name: str) -> TierUnits:
         found = answered(self._adapter.tier, name)
-        return taken(lambda: TierUnits(*map(list, found)), found, self._adapter.tier, "the units of a tier")
-
-    def _placed(self, transfer: Transfer) -> Moving:
-        """The transfer with its places. Raises Divergence for one that the contract does not know."""
-        size = self._sizes.get(transfer.tier)
-        load = transfer.kind == "load"
-        wrong = "" if size else f"names the tier {transfer.tier!r}"
-        if transfer.id in self.moving:
-            wrong = "has the id of another one in flight"
-        if transfer.kind not in ("store", "load"):
-            wrong = f"is of the kind {transfer.kind!r}"
-        if not transfer.pairs:
-            wrong = "has no pairs"
-        ends = taken(
-            lambda: [self.places.end_of(pair, load) for pair in transfer.pairs],
-            transfer.pairs,
-            self._adapter.transfers,
-            "pairs of a block and a unit",
-        )
-        if size and not all(0 <= unit < size for _, unit in ends):
-            wrong = f"names a unit beyond the {size} of {transfer.tier}"
-        if wrong:
-            raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
-        pool, tier = [Place(None, block) for block, _ in ends], [Place(transfer.tier, unit) for _, unit in ends]
-        return Moving(transfer, tier, pool) if load else Moving(transfer, pool, tier)
+        return taken(lambda: TierUnits(*map(wholes, found)), found, self._adapter.tier, "the units of a tier")
 
     def loading(self) -> set[str]:
-        """Returns the requests that wait for a load."""
+        """Returns the requests that a load, or a move, is for."""
         return {rid for moving in self.moving.values() for rid in moving.transfer.rids}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvlockstep.models.core.op import NotEnabled, require
-from kvlockstep.models.requests.answers import Answer
-from kvlockstep.models.requests.transfers.copy_engine import Moving
+from kvlockstep.models.requests.answers import DONE, Answer
+from kvlockstep.models.requests.transfers.moving import Moving
+from kvlockstep.models.requests.transfers.places import Place
 from kvlockstep.models.requests.transfers.transfers import Transfers
 
 
@@ -42,11 +43,19 @@ class EndsTransfers:
         return self._end(moving, 0)
 
     def tear(self, transfer: int, written: int) -> Answer:
-        """The n-th transfer in flight is a load that fails after its first `written` blocks."""
+        """The n-th transfer in flight is a load or a move that fails after its first `written` blocks."""
         moving = self._moving(transfer)
-        require(self.may_fail(moving) and moving.transfer.kind == "load")
+        require(self.may_fail(moving) and moving.reads_tier)
         require(0 < written < len(moving.targets))
         return self._end(moving, written)
+
+    def lose(self, tier: str, unit: int) -> Answer:
+        """A tier loses what a unit holds. Nobody is told; what reads it fails there."""
+        transfers, place = self.tiered(), Place(tier, unit)
+        require(self.allows("lose") and place in transfers.losable())
+        transfers.places.lost.add(place)
+        self.settle_behind()
+        return DONE
 
     def allows(self, operation: str) -> bool:
         """Returns whether an operation is legal now, whatever its arguments are."""
@@ -58,7 +67,7 @@ class EndsTransfers:
 
     def may_fail(self, moving: Moving) -> bool:
         """Returns whether a transfer in flight may fail now."""
-        return moving.may_fail(self.traits.fails)
+        return self.tiered().may_fail(moving)
 
     def tiered(self) -> Transfers:
         """Returns the transfers. Raises NotEnabled for a target without tiers."""

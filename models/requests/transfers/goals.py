@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 from kvlockstep.models.core.model import Goal
+from kvlockstep.models.requests.transfers.transfers import Transfers
 
 STORED = (
     Goal("store", "a store lands", "tiers"),
@@ -23,19 +24,34 @@ FAILED = (
     Goal("load_fails", "a load fails", "loads_fail"),
     Goal("torn", "a load fails with its first blocks written", "loads_fail"),
 )
+MOVED = (
+    Goal("move", "a move lands", "moves"),
+    Goal("moved_load", "a load reads what a move has brought", "moves"),
+    Goal("move_fails", "a move fails", "moves_fail"),
+    Goal("move_torn", "a move fails with its first blocks written", "moves_fail"),
+)
 RESET = Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight")
 
 
-def reachable(traits: Any, apart: Collection[str]) -> dict[str, Any]:
+def reachable(traits: Any, transfers: Transfers | None) -> dict[str, Any]:
     """What these goals depend on, as the traits of a target have it.
 
-    `apart` are the kinds of transfers that were in flight for longer than the call or the batch that waited for them.
+    Of `transfers` it counts which kinds were in flight for longer than the call or the batch that waited for them, and
+    which may have failed, if that is not the same for all tiers.
     """
     tiers = bool(traits.tiers)
+    apart = transfers.apart if transfers is not None else set()
+
+    def fails(kind: str) -> bool:
+        if isinstance(traits.fails, Mapping):
+            return transfers is not None and kind in transfers.fallible
+        return tiers and traits.fails in ("any", f"{kind}s")
+
     return {
         "apart": tiers and bool(apart),
         "stores_apart": tiers and "store" in apart,
-        "stores_fail": tiers and traits.fails in ("stores", "any"),
-        "loads_fail": tiers and traits.fails in ("loads", "any"),
+        "stores_fail": fails("store"),
+        "loads_fail": fails("load"),
+        "moves_fail": traits.moves and bool(traits.fails),
         "resets_in_flight": tiers and traits.can_reset and traits.reset_in_flight,
     }

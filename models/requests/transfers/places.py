@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.reference.kv.memory import LOST, POISON, UNWRITTEN, VOID
 
@@ -80,7 +81,7 @@ class Places:
 
     def end_of(self, pair: Sequence[Any], load: bool) -> tuple[Block, int]:
         """The block and the unit of a pair of a transfer. Raises ValueError or TypeError for what is no pair."""
-        source, target = pair
+        source, target = map(whole, pair)
         return (target, source) if load else (source, target)
 
     def prefix(self, content: Any) -> tuple[int | None, Sequence[int]] | None:

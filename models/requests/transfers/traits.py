@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.groups.contract import Group
+
+# Which tiers' transfers may fail, as the trait `fails` has it.
+Fails = str | Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -15,7 +21,9 @@ class TransferTraits:
 
     block_size: int
     tiers: Mapping[str, int]
-    fails: str | None = None
+    fails: Fails = None
+    loses: bool | Collection[str] = False
+    moves: bool = False
     ordered: bool = False
     late_release: bool = False
     partial_loads: bool = False
@@ -26,6 +34,32 @@ class TransferTraits:
 
     @classmethod
     def of(cls, traits: Any, **known: Any) -> Self:
-        """Takes over what a target has declared; `known` are traits that its contract decides."""
+        """Takes over what a target has declared; `known` are traits that its contract decides.
+
+        Raises Divergence if a trait names a tier that is not there.
+        """
         declared = {field.name: getattr(traits, field.name) for field in fields(cls) if hasattr(traits, field.name)}
-        return cls(**{**declared, **known})
+        taken = cls(**{**declared, **known})
+        for trait in ("fails", "loses"):
+            value = getattr(taken, trait)
+            unknown = (
+                [] if isinstance(value, str | bool | None) else [name for name in value if name not in taken.tiers]
+            )
+            if unknown:
+                raise Divergence(ERROR_CONTRACT.id, f"the trait {trait} names {unknown[0]!r}, which is none of `tiers`")
+        return taken
+
+    def may_fail(self, transfer: Transfer) -> bool:
+        """Returns whether a transfer may fail. A move is a load from one tier and a store to the other."""
+        if transfer.kind != "move":
+            return self._fails(transfer.tier, f"{transfer.kind}s")
+        return self._fails(transfer.tier, "stores") or self._fails(transfer.source or "", "loads")
+
+    def may_lose(self, tier: str) -> bool:
+        """Returns whether a tier may lose a unit; a load that reads it has to be one that may fail."""
+        named = self.loses if isinstance(self.loses, bool) else tier in self.loses
+        return named and self._fails(tier, "loads")
+
+    def _fails(self, tier: str, what: str) -> bool:
+        fails = self.fails.get(tier) if isinstance(self.fails, Mapping) else self.fails
+        return fails in ("any", what)

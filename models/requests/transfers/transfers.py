@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.adapter import answered, number, taken
+from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.checks import Checks
-from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine, Moving
+from kvlockstep.models.requests.transfers.answers import transfers_of
+from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine
+from kvlockstep.models.requests.transfers.moving import Moving
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
@@ -36,13 +38,12 @@ class Transfers(CopyEngine):
 
     def submitted(self) -> list[Transfer]:
         """Asks what the target has submitted since the last time."""
-        found = answered(self._adapter.transfers)
-        return taken(lambda: [Transfer(*one) for one in found], found, self._adapter.transfers, "transfers")
+        return transfers_of(self._adapter.transfers)
 
     def launched(self, names: list[str], blocks: set[Block], starts: Iterable[tuple[str, int]] = ()) -> None:
         """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
         self._batches.append((names, blocks, self._own))
-        self._polls, self._stepped = 0, self._traits.in_steps
+        self._polls, self._stepped = 0, self.traits.in_steps
         self.loaded_inside.clear()
         self.delivery.step()
         for moving in self.moving.values():
@@ -51,11 +52,11 @@ class Transfers(CopyEngine):
         for name, hit in starts:
             self.started(name, hit)
         if names:
-            self._loads.clear()
+            self.forget_loads()
 
     def started(self, name: str, hit: int) -> None:
         """A request begins with a hit of so many tokens."""
-        self._goals_met["part_loaded"] += 0 < len(self.loaded_for(name)) < hit // self._traits.block_size
+        self._goals_met["part_loaded"] += 0 < len(self.loaded_for(name)) < hit // self.traits.block_size
 
     def loaded_for(self, name: str) -> set[Block]:
         """Returns the blocks that were loaded for a request that starts now, and forgets them."""
@@ -80,13 +81,13 @@ class Transfers(CopyEngine):
         self._polls = 0
         if goal is not None:
             self._goals_met[goal] += any(name in moving.transfer.rids for moving in self.moving.values())
-        self._loads.clear()
+        self.forget_loads()
 
     def heard(self) -> None:
         """The target has had the chance to hear of everything that it was told."""
         self._polls += 1
         self.delivery.step()
-        self._stepped = self._traits.in_steps
+        self._stepped = self.traits.in_steps
         self.moving = {id: moving for id, moving in self.moving.items() if not moving.told}
         self._fresh_loads.clear()
         self._ended_loads.clear()
@@ -96,7 +97,7 @@ class Transfers(CopyEngine):
 
         With `in_steps` it may even submit a store of what it has freed in the step before.
         """
-        if self._traits.in_steps:
+        if self.traits.in_steps:
             free = [slot for slot in free if all(slot in then for then in self._free_in_steps)]
         read = {
             place.unit for moving in self.unended if not moving.landed for place in moving.sources if not place.tier
@@ -140,7 +141,7 @@ class Transfers(CopyEngine):
             units = [*view.free, *view.cached, *view.storing]
             self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
         # In steps, what is decided in one of them is submitted in the next.
-        self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self._traits.in_steps)
+        self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self.traits.in_steps)
         if idle and self.quiet:
             pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
             self._checks.check(laws.quiescence, pinned, limbo)
@@ -148,9 +149,9 @@ class Transfers(CopyEngine):
 
     def limbo(self, held: Set[Block]) -> int:
         """Returns how many slots nobody holds that are not available yet: as the target says, or at most so many."""
-        if self._traits.late_release:
+        if self.traits.late_release:
             return number(self._adapter.limbo)
-        return len(self.unheard(held)) * self._traits.block_size
+        return len(self.unheard(held)) * self.traits.block_size
 
     def unheard(self, held: Set[Block]) -> set[Block]:
         """Returns the blocks that nobody holds and that need not be available before the end of a transfer is heard."""
@@ -163,7 +164,7 @@ class Transfers(CopyEngine):
     def fetched(self) -> list[Fetched]:
         """Returns what the loads read that have started since the last time, but for what others have filled."""
         fresh, self._fresh_loads = self._fresh_loads, []
-        loads = [moving for moving in fresh if moving.transfer.tier != self._traits.peer]
+        loads = [moving for moving in fresh if moving.transfer.tier != self.traits.peer]
         return [Fetched(tokens, key, m.transfer.tier) for m in loads for key, tokens in self._prefixes(m)]
 
     def cached(self) -> dict[str, int]:
@@ -175,9 +176,14 @@ class Transfers(CopyEngine):
         found = (self.places.prefix(content) for content in moving.contents)
         return [prefix for prefix in found if prefix is not None]
 
+    def lose_any(self) -> bool:
+        """Returns whether some tier may lose a unit."""
+        return any(map(self.traits.may_lose, self._sizes))
+
     def losable(self) -> list[Place]:
         """Returns the units that a hit may find, and that nothing reads: their tier may lose them."""
-        found = [Place(name, unit) for name in self._sizes for unit in self._view(name).cached]
+        losing = filter(self.traits.may_lose, self._sizes)
+        found = [Place(name, unit) for name in losing for unit in self._view(name).cached]
         stored, lost = self.places.stored, self.places.lost
         return [place for place in found if place in stored and place not in lost and not self._is_read(place)]
 
@@ -186,8 +192,8 @@ class Transfers(CopyEngine):
         for unit, content in zip(units, contents, strict=True):
             if unit is None:
                 continue
-            place, said = Place(self._traits.peer, unit), "an offer"
-            if not 0 <= unit < self._sizes.get(self._traits.peer or "", 0):
+            place, said = Place(self.traits.peer, unit), "an offer"
+            if not 0 <= unit < self._sizes.get(self.traits.peer or "", 0):
                 raise Divergence(ERROR_CONTRACT.id, f"offer names {place}, which is not there")
             for other in self.unended:
                 owned = place in other.targets and not other.landed
@@ -207,10 +213,11 @@ class Transfers(CopyEngine):
             self.places.fill(place, POISON)
         self.places.lost.clear()
         self._offered.clear()
+        self._moved.clear()
         self.delivery.reset()
         for moving in self.moving.values():
             moving.stale = True
-        self._loads.clear()
+        self.forget_loads()
 
     def state(self) -> Any:
         """What the fingerprint of a state has of them."""

@@ -10,7 +10,7 @@ import torch
 
 from kvlockstep.impl.decode_graphs.graphs import Memory, Put, Tokens, slots_of
 from kvlockstep.impl.engines.graph_step import EngineStep
-from kvlockstep.impl.engines.sglang.kv_write import APART, ENGINE, latent
+from kvlockstep.impl.engines.sglang.kernels.kv_write import APART, ENGINE, latent
 
 
 class LatentStep(EngineStep):

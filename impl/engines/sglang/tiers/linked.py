@@ -17,8 +17,8 @@ from collections.abc import Collection, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang.hicache import pages_of
 from kvlockstep.impl.engines.sglang.manager import SGLangKVManager
+from kvlockstep.impl.engines.sglang.tiers.hicache import pages_of
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 linker: Any = importlib.import_module("sglang.srt.mem_cache.unified_cache.unified_cache_linker")

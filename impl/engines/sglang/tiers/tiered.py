@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang.hicache import HOST, HostTier, WithHostTier
 from kvlockstep.impl.engines.sglang.manager import SGLangKVManager
+from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, HostTier, WithHostTier
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.contract import BlockRemoved, BlockStored, Event
 

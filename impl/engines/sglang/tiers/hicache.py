@@ -26,8 +26,8 @@ import torch
 
 from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.host_tier import host_pool
 from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, Silent
+from kvlockstep.impl.engines.sglang.tiers.host_tier import host_pool
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 PACKAGE = "sglang.srt.mem_cache"
@@ -69,6 +69,10 @@ class CopyEngine(Copies):
             self.needed.append(self.submitted[-1].id)
         return done
 
+    def next_id(self) -> int:
+        """An id that no transfer has had."""
+        return next(self._ids)
+
     def fenced(self) -> list[Hashable]:
         """What the engine has waited for, but for what had ended and was held up by what is in front of it."""
         return [id for id in self.fence if id not in self._ended]
@@ -107,7 +111,7 @@ class CopyEngine(Copies):
     def _submit(self, kind: Literal["store", "load"], transfers: Sequence[Any]) -> Any:
         host = [unit for transfer in transfers for unit in pages_of(transfer.host_indices, self._page)]
         device = [block for transfer in transfers for block in pages_of(transfer.device_indices, self._page)]
-        id = next(self._ids)
+        id = self.next_id()
         places = (host, device) if kind == "load" else (device, host)
         pairs = list(zip(*places, strict=True))
         # What was waited for gives its page or its unit to this one.
@@ -132,7 +136,8 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
         self.page_size, self.write_policy, self.io_backend = page, write_policy, "kernel"
         self.device = "cpu"
         self.is_kv_sharded = self.enable_storage = False
-        self.storage_backend = self.pp_prefetch_command_group = self.pp_prefetch_command_thread = None
+        self.pp_prefetch_command_group = self.pp_prefetch_command_thread = None
+        self.storage_backend: Any = None
         self.pp_prefetch_state_lock = nullcontext()
         self.pp_prefetch_states: dict[str, Any] = {}
         self.pp_prefetch_decisions: dict[str, Any] = {}
@@ -141,7 +146,7 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
         self.write_queue: list[Any] = []
         self.ack_load_queue: list[Any] = []
         self.ack_write_queue: list[Any] = []
-        self.storage_stop_event = Silent()
+        self.storage_stop_event: Any = Silent()
         self.transfer_layer_id_max = 1
         # Layers are waited for in the batch, so they are done when the next load begins.
         with patch.object(base, "device_module", SimpleNamespace(Event=partial(Event, done=True))):
@@ -181,7 +186,7 @@ class HostTier:
     ) -> None:
         self.tree, self._page = tree, page
         self._pools = host_pools(pages, page)
-        self.controller = Controller(allocator, self._pools, page, write_policy, restores)
+        self.controller = self._make_controller(allocator, page, write_policy, restores)
         self.copies: CopyEngine = self.controller.l2_transfer_engine
         tree.cache_controller, tree.host_pool_group = self.controller, self._pools
         tree.components[FULL]._full_kv_pool_host = self._pools.anchor_entry.host_pool
@@ -190,6 +195,9 @@ class HostTier:
         tree.is_write_back = write_policy == "write_back"
         tree.load_back_threshold = least
         tree.metrics_collector = None
+
+    def _make_controller(self, allocator: Any, page: int, write_policy: str, restores: int | None) -> Controller:
+        return Controller(allocator, self._pools, page, write_policy, restores)
 
     def units(self) -> TierUnits:
         """What became of each host page."""

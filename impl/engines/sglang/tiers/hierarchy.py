@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import scheduler as sglang
-from kvlockstep.impl.engines.sglang.hicache import HOST, HostTier, WithHostTier
+from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, HostTier, WithHostTier
 from kvlockstep.reference.kv_scheduler.contract import Batch
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.sglang import manager as sglang
 from kvlockstep.impl.engines.sglang import scheduler
-from kvlockstep.impl.engines.sglang.tiered import TieredManager
+from kvlockstep.impl.engines.sglang.tiers.tiered import TieredManager
 from kvlockstep.reference.kv.transfers import Loading
 
 with without_the_rest(sglang.ENGINE, sglang.BARE, scheduler.STUBS):

@@ -1,0 +1,1 @@
+"""SGLang's kernels that write, copy, map and allocate KV."""

@@ -1,0 +1,1 @@
+"""SGLang's tiers: its host tier, the storage behind it, and what loads from them."""

@@ -1,0 +1,130 @@
+"""kv_scheduler with two tiers on SGLang's Scheduler (0.5.23): its host tier, and a storage behind it, on CPU.
+
+The scheduler is driven as in scheduler.py, the tiers are those of hicache.py and storage.py. A page that has landed on
+the host is written to the storage (`write_backup_storage`). When a request arrives, or comes back, the engine asks the
+storage for what neither pool nor host has (`_prefetch_kvcache`), takes host pages for it and reads. In each pass it
+looks whether that is over (`check_prefetch_progress`). Until then the request stands in the queue and holds nothing, so
+those behind it start; how long it waits, `--hicache-storage-prefetch-policy` says. Then it loads what the host has.
+
+A pass in which the engine only asks, or has just been answered, is followed by the next one at once, as in its loop.
+There is no reset: it retracts the requests, which ask the storage again, and is refused while they wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+from kvlockstep.impl.engines.sglang import manager as sglang
+from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
+from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
+from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.reference.kv_scheduler.contract import Batch
+
+# What the engine has by default; a miss is asked for again behind so many passes, and so often.
+sglang.configure(
+    {
+        "memory": {
+            "hicache_host_memory_mode": "cache",
+            "hicache_storage_prefetch_retry_poll_interval": 8,
+            "hicache_storage_prefetch_retry_max_attempts": 8,
+        }
+    }
+)
+# How many batches may stay empty for a request that waits, by the engine's policy: it looks before each of them.
+PATIENCE = {"best_effort": 0, "wait_complete": None, "timeout": 2}
+
+
+class AskingScheduler(DrainingScheduler):
+    """Remembers whom a pass has left out, since the pool has lost what the storage was asked behind."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.left_out: set[str] = set()
+
+    def _prefetch_after_device_hit_loss(self, req: Any) -> bool:
+        left_out = bool(super()._prefetch_after_device_hit_loss(req))
+        self.left_out.update([req.rid] if left_out else ())
+        return left_out
+
+
+class StoringScheduler(HierarchicalScheduler):
+    """A Scheduler with a host tier as large as the pool, and a storage that is twice as large.
+
+    `policy` is one of the engine's; `batch` are the pages that are read in one go.
+    """
+
+    moves = partial_loads = looks_up = True
+    loses = (STORAGE,)
+    fails = {STORAGE: "any"}
+    _host: StoredTier
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        policy: str = "wait_complete",
+        write_policy: str = "write_through",
+        batch: int = 128,
+        **options: Any,
+    ) -> None:
+        super().__init__(blocks, block_size, budget, running, write_policy, AskingScheduler, **options)
+        self.can_reset = False
+        self.patience = PATIENCE[policy]
+        self.tiers = {HOST: blocks, STORAGE: 2 * blocks}
+        given = blocks, block_size, write_policy, Storage(2 * blocks), policy, batch
+        self._host = StoredTier(self._tree, self._allocator, *given)
+        self._scheduler.enable_hicache_storage = True
+
+    def schedule(self) -> Batch:
+        preempted, controller = list[str](), self._host.controller
+        while True:
+            CLOCK.now += 1
+            self._scheduler.left_out.clear()
+            batch = super().schedule()
+            preempted += batch.preempted
+            controller.run_threads()
+            if batch.items or self._scheduler.result_queue or not (controller.answers or self._scheduler.left_out):
+                return batch._replace(preempted=preempted)
+            self._launched.pop()
+
+    def looking_up(self) -> set[str]:
+        """Those left out, and those who wait for what the storage has, be it an answer that the next pass hears."""
+        asked = {handle.rid for handle in self._tree.ongoing_prefetch}
+        return {rid.removesuffix(";") for rid in asked | self._scheduler.left_out}
+
+    def poll(self) -> None:
+        """A pass without a batch, and the next one where a thread had nothing to copy and has answered at once."""
+        while True:
+            CLOCK.now += 1
+            self._scheduler._process_hicache_events()
+            self._host.controller.run_threads()
+            if not self._host.controller.answers:
+                return
+
+    def transfers(self) -> Sequence[Transfer]:
+        self._host.controller.run_threads()
+        moves = [
+            move._replace(rids=[rid.removesuffix(";") for rid in move.rids]) for move in self._host.controller.take()
+        ]
+        return [*super().transfers(), *moves]
+
+    def complete(self, id: Hashable, ok: bool, written: int = 0) -> None:
+        if id in self._host.controller.moving:
+            self._host.controller.end(id, written)
+        else:
+            super().complete(id, ok)
+
+    def tier(self, name: str) -> TierUnits:
+        return self._host.storage.units() if name == STORAGE else super().tier(name)
+
+
+make = partial(StoringScheduler, overlap=True)
+make_normal = StoringScheduler
+make_best_effort = partial(StoringScheduler, overlap=True, policy="best_effort", batch=1)
+make_timeout = partial(StoringScheduler, overlap=True, policy="timeout", batch=1)
+make_back = partial(StoringScheduler, overlap=True, write_policy="write_back")

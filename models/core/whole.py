@@ -1,0 +1,32 @@
+"""Integers that a target returns, whatever type they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any, TypeGuard
+
+
+def whole(value: Any) -> int:
+    """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, a text or None."""
+    try:
+        return int(index(value))
+    except TypeError:
+        found = int(value)
+        if found != value:
+            raise TypeError(f"{value!r} is not a whole number") from None
+        return found
+
+
+def wholes(values: Iterable[Any]) -> list[int]:
+    """Returns numbers as a new list of ints. Raises like `whole`."""
+    return values.copy() if are_ints(values) else [whole(value) for value in values]
+
+
+def are_ints(values: Any) -> TypeGuard[list[int]]:
+    """Returns whether this is a list of ints and of nothing else."""
+    # A look at each takes ten times as long as the sum, which is an int only if all of them are.
+    try:
+        return type(values) is list and type(sum(values)) is int
+    except TypeError:
+        return False

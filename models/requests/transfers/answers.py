@@ -1,0 +1,34 @@
+"""What a target with tiers returns about its transfers, in the form that the judge uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.reference.kv.transfers import Transfer
+
+
+def transfers_of(transfers: Callable[[], Any]) -> list[Transfer]:
+    """The transfers that were submitted since the last time. Raises Divergence for anything else."""
+    found = answered(transfers)
+    return taken(lambda: [_transfer(one) for one in found], found, transfers, "transfers")
+
+
+def ids_of(waits: Callable[[], Any]) -> list[Hashable]:
+    """The ids of transfers that a method returned. Raises Divergence for anything else."""
+    found = answered(waits)
+    return taken(lambda: _hashable(found), found, waits, "ids of transfers")
+
+
+def _transfer(found: Any) -> Transfer:
+    one = Transfer(*found)
+    _hashable((one.id, one.kind, one.tier, one.source))
+    return one._replace(pairs=list(one.pairs), rids=_hashable(one.rids), after=_hashable(one.after))
+
+
+def _hashable(found: Any) -> list[Any]:
+    """The elements. Raises TypeError if one of them has no hash."""
+    elements = list(found)
+    set(elements)
+    return elements

@@ -1,0 +1,100 @@
+"""SGLang's storage behind its host tier: no false alarm by any policy, and bugs planted into the engine are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+from driving import random_walk
+from engine_targets import target_or_skip
+
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.episode import Outcome
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+
+TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def walk(target: str, steps: int) -> Outcome:
+    factory = target_or_skip("kv_scheduler", target).factory
+    with Watchdog(20.0).watching() as watchdog:
+        return random_walk(KVSchedulerModel, factory, seed=1, watchdog=watchdog, steps=steps)
+
+
+def fetching(target: str) -> SchedulerJudge:
+    """The first two pages of b are in the storage only, and it has asked for them."""
+    make: Callable[..., Any] = target_or_skip("kv_scheduler", target).factory
+    run = SchedulerJudge(make(5, 2, 10, 4), 10, 4)
+    run.add("a", PROMPT, None, 1, None)
+    run.drain([9])
+    tree = run.adapter._tree
+    tree.evict(resolve_name("sglang.srt.mem_cache.base_prefix_cache:EvictParams")(num_tokens=4))
+    assert tree.evict_host(4) == 4
+    run.add("b", PROMPT, None, 1, None)
+    return run
+
+
+@pytest.mark.parametrize(("end", "empty"), [("-best-effort", 0), ("-timeout", 2)])
+def test_a_policy_says_how_long_a_request_waits(end: str, empty: int) -> None:
+    run = fetching(f"sglang-storage{end}")
+    for _ in range(empty):
+        assert str(run.schedule([9])) == "nothing"
+        run.update()
+    assert str(run.schedule([9])) == "b[0:5]"
+
+
+def test_a_request_waits_for_the_end_and_loads_what_has_come() -> None:
+    run = fetching("sglang-storage-normal")
+    for _ in range(4):
+        assert str(run.schedule([9])) == "nothing"
+        run.update()
+    run.complete_all()
+    assert str(run.schedule([9])) == "b[4:5]"
+    assert run.goals_met["moved_load"] == 1
+
+
+@pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout"])
+def test_no_false_alarm(end: str) -> None:
+    outcome = walk(f"sglang-storage{end}", 2_000)
+    assert outcome.failure is None, outcome.failure
+    assert {"move", "move_fails", "moved_load", "beside_move"} <= {goal for goal, n in outcome.reach.items() if n}
+
+
+def backs_up_without_a_lock(original: Any, self: Any, node_id: Any) -> None:
+    original(self, node_id)
+    while self.ongoing_backup:
+        self.dec_host_lock_ref(*self.ongoing_backup.popitem()[1])
+
+
+def counts_all_of_a_fetch(original: Any, self: Any, operation: Any) -> None:
+    operation.completed_tokens = len(operation.host_indices)
+    original(self, operation)
+
+
+def never_sees_the_end(original: Any, self: Any, request: Any) -> bool:
+    return bool(original(self, request)) and not self.prefetch_loaded_tokens_by_reqid.get(request)
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "broken", "laws"),
+    [
+        ("sglang-storage", "write_backup_storage", backs_up_without_a_lock, {"source_stable"}),
+        ("sglang-storage", "_handle_prefetch_result", counts_all_of_a_fetch, {"failure_visible"}),
+        ("sglang-storage-best-effort", "_handle_prefetch_result", counts_all_of_a_fetch, {"prefix_soundness"}),
+        ("sglang-storage", "check_prefetch_progress", never_sees_the_end, {"progress", "admission_order"}),
+    ],
+)
+def test_a_bug_in_the_engine_is_found(
+    monkeypatch: pytest.MonkeyPatch, target: str, method: str, broken: Any, laws: set[str]
+) -> None:
+    target_or_skip("kv_scheduler", target)
+    kind = resolve_name(TREE)
+    original = getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda *args, **options: broken(original, *args, **options))
+    outcome = walk(target, 6_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law in laws, outcome.failure.message

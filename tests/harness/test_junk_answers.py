@@ -1,0 +1,184 @@
+"""Whatever a target returns, the judge has a verdict: no answer is an error of ours, and half a slot is no slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import random_walk
+from watched import watched
+
+from kvlockstep.core.trace import Trace
+from kvlockstep.models.core.whole import are_ints, whole, wholes
+from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.targets import resolve
+
+STEPS = 20
+# What else than the reference has methods or answers of its own.
+FURTHER = {"kv_manager": ("tiered", "groups"), "kv_scheduler": ("tiered", "groups")}
+TARGETS = [(contract, name) for contract in MODELS for name in ("reference", *FURTHER.get(contract, ()))]
+
+
+class Odd:
+    """An answer that nothing can be done with."""
+
+
+def damaged(answer: Any) -> Any:
+    """The last element of each answer, and of each element in turn, is None."""
+    if isinstance(answer, tuple) and hasattr(answer, "_replace"):
+        return answer._replace(**{answer._fields[-1]: damaged(answer[-1])})
+    if isinstance(answer, list | tuple) and answer:
+        return type(answer)([*answer[:-1], damaged(answer[-1])])
+    return {key: damaged(value) for key, value in answer.items()} if isinstance(answer, dict) else None
+
+
+JUNK: dict[str, Callable[[Any], Any]] = {
+    "None": lambda _answer: None,
+    "5": lambda _answer: 5,
+    "half": lambda _answer: 1.5,
+    "text": lambda _answer: "x",
+    "type": lambda _answer: int,
+    "odd": lambda _answer: Odd(),
+    "[None]": lambda _answer: [None],
+    "[[]]": lambda _answer: [[]],
+    "[0, text]": lambda _answer: [0, "x"],
+    "pair": lambda _answer: ("x", 1.5),
+    "damaged": damaged,
+}
+
+
+class Answering:
+    """A target of which one method, or one property, answers something else."""
+
+    def __init__(self, target: Any, method: str, change: Callable[[Any], Any]) -> None:
+        self._target, self._method, self._change = target, method, change
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if name != self._method:
+            return found
+        change = self._change
+        if not callable(found):
+            return change(found)
+
+        def call(*args: Any, **named: Any) -> Any:
+            return change(found(*args, **named))
+
+        call.__name__ = name
+        return call
+
+
+def methods_of(target: Any) -> list[str]:
+    """Its public methods and properties; traits are no answers."""
+    kind = type(target)
+    return [
+        name
+        for name in dir(kind)
+        if not name.startswith("_") and (callable(getattr(target, name)) or isinstance(getattr(kind, name), property))
+    ]
+
+
+def played(contract: str, factory: Any, change: Callable[[Any], Any], method: str, steps: int = STEPS) -> Trace | None:
+    def make(*sizes: Any) -> Any:
+        return Answering(factory(*sizes), method, change)
+
+    return watched(random_walk, model_of(contract), make, seed=0, steps=steps).failure
+
+
+@pytest.mark.parametrize(("contract", "name"), TARGETS)
+def test_no_answer_is_an_error_of_ours(contract, name):
+    pytest.importorskip("torch") if contract in ("kv_store", "kv_streams", "decode_graphs", "block_stack") else None
+    factory = resolve(contract, name).factory
+    methods = methods_of(factory(*CONTRACTS[contract].probe.values()))
+    assert methods
+    blamed = sum(
+        played(contract, factory, change, method) is not None for method in methods for change in JUNK.values()
+    )
+    # Of `launch` or `finish` nobody wants an answer; what is asked for after every step is blamed whatever it is.
+    assert blamed >= len(JUNK)
+
+
+def _with_halves(answer: Any) -> Any:
+    return [number + 0.4 for number in answer]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_with_halves, "slots returned [0.4], not numbers"),
+        (lambda slots: [*slots[:1], None], "slots returned [0, None], not numbers"),
+        (lambda slots: [*slots[:1], "1"], "slots returned [0, '1'], not numbers"),
+        (lambda slots: "".join(map(str, slots)), "slots returned '0', not numbers"),
+    ],
+)
+def test_a_manager_returns_whole_slots(change, said):
+    failure = played("kv_manager", KVManager, change, "slots", steps=400)
+    assert failure is not None
+    assert failure.law == "error_contract"
+    assert failure.message.startswith(said[:16])
+    assert failure.message.endswith("not numbers")
+
+
+def test_a_copy_is_between_whole_slots():
+    def halves(pairs: Any) -> Any:
+        return pairs and [(source + 0.3, target + 0.3) for source, target in pairs]
+
+    failure = played("kv_manager", KVManager, halves, "fork", steps=2_000) or played(
+        "kv_manager", KVManager, halves, "copies", steps=2_000
+    )
+    assert failure is not None
+    assert failure.law == "error_contract"
+    assert "not (source, target) pairs" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("rid", 5, "a text"),
+        ("start", None, "a number"),
+        ("n", 1.5, "a number"),
+        ("slots", ["0"], "numbers"),
+        ("tokens", None, "numbers"),
+        ("samples", "yes", "True or False"),
+        ("drafts", None, "a number"),
+    ],
+)
+def test_the_field_of_an_item_is_named(field, value, wanted):
+    def change(batch: Any) -> Any:
+        return batch._replace(items=[item._replace(**{field: value}) for item in batch.items])
+
+    failure = played("kv_scheduler", KVScheduler, change, "schedule")
+    assert failure is not None
+    assert failure.law == "error_contract"
+    assert failure.message == f"schedule returned an item whose {field} is {value!r}, not {wanted}"
+
+
+def test_numbers_of_any_type_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    torch = pytest.importorskip("torch")
+
+    def arrays(batch: Any) -> Any:
+        items = [item._replace(slots=torch.tensor(item.slots), tokens=numpy.array(item.tokens)) for item in batch.items]
+        return batch._replace(items=items)
+
+    assert played("kv_scheduler", KVScheduler, arrays, "schedule", steps=400) is None
+    assert played("kv_manager", KVManager, torch.tensor, "slots", steps=400) is None
+    assert [type(whole(number)) for number in (numpy.int64(3), torch.tensor(3), True, 3.0)] == [int] * 4
+
+
+def test_a_list_is_copied_and_looked_at_whole():
+    mine = [1, 2]
+    assert wholes(mine) == mine
+    assert wholes(mine) is not mine
+    assert [are_ints(values) for values in ([], [1, 2], [1, 2.0], [1, None], [[1]], (1, 2))] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
