@@ -229,14 +229,6 @@ def test_with_several_pools_limbo_is_asked_by_pool() -> None:
     assert any("limbo() is called as limbo(pool)" in text for text in misfits("kv_scheduler", Lacks))
 
 
-@pytest.mark.parametrize("trait", [{"peer": "host", "offer": list}, {"durable": True}])
-def test_a_peer_does_not_go_with_groups(trait: dict[str, Any]) -> None:
-    made = TieredWindow(4, 2, 8, 4)
-    vars(made).update(trait)
-    with pytest.raises(Divergence, match="not judged together"):
-        GroupedSchedulerJudge(made, 8, 4)
-
-
 def test_what_a_transfer_has_left_stays_beside_what_is_written_later() -> None:
     groups = Group("full", 2), Group("window", 2, reach=3, pool="other")
     memory = GroupMemory(groups, Counter())

@@ -54,7 +54,7 @@ class FetchTakesBlock(CachesOnDisk):
 
 @fault("kv-fetch-promised-early", law="failure_visible", seen=("mutant",))
 class FetchPromisedEarly(CachesOnDisk):
-    """What could not be fetched from the disk is loaded from the host tier all the same."""
+    """A block that could not be fetched from the disk is loaded from the host tier all the same."""
 
     def _end_move(self, move: Move, ok: bool) -> None:
         super()._end_move(move, ok or move.rid is not None)

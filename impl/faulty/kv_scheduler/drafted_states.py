@@ -21,7 +21,7 @@ class StateOfRejectedDraft(CheckpointedStates):
 
 @fault("sched-state-saved-over-accepted", law="no_aliasing", seen=("mutant",))
 class SavedOverAccepted(CheckpointedStates):
-    """The state behind the last draft is saved over the one behind the first token, which may be the accepted one."""
+    """The state behind the last draft is saved over the one behind the first token."""
 
     class manager(CheckpointedManager):
         def _grow_in(self, g: int, request: Request, n: int) -> None:
@@ -33,7 +33,7 @@ class SavedOverAccepted(CheckpointedStates):
 
 @fault("sched-checkpoint-over-running", law="state_soundness", seen=("vllm 0.33.0, impl/engines/vllm/known.toml",))
 class CheckpointOverRunning(CheckpointedStates):
-    """A checkpoint is copied to a block in which a later state stands that the accepted drafts have come to."""
+    """A checkpoint is copied over a later state, which the accepted drafts have reached."""
 
     class manager(CheckpointedManager):
         def state(self, rid: str, group: int) -> Step:
@@ -44,7 +44,7 @@ class CheckpointOverRunning(CheckpointedStates):
 
 @fault("sched-checkpoint-of-last-draft", law="state_soundness", seen=("mutant",))
 class CheckpointOfLastDraft(CheckpointedStates):
-    """A checkpoint gets the state behind all accepted drafts, though the grid ends before the last of them."""
+    """A checkpoint gets the state behind all accepted drafts, though the grid ends before that."""
 
     class manager(CheckpointedManager):
         def state(self, rid: str, group: int) -> Step:

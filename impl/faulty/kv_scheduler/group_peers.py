@@ -18,7 +18,7 @@ FULL, WINDOW, STATE = range(3)
 
 @fault("sched-window-unsent", law="delivery", seen=("mutant",))
 class WindowUnsent(PeeredWindow):
-    """What a request has computed is stored for the full group, and not for the window."""
+    """A request's KV is stored for the full group, and not for the window."""
 
     def _filled(self, job: Job, first: int) -> Iterable[tuple[Key, Block]]:
         return [(key, block) for key, block in super()._filled(job, first) if key[0] == FULL]
@@ -26,7 +26,7 @@ class WindowUnsent(PeeredWindow):
 
 @fault("sched-window-sent-one-short", law="delivery", seen=("mutant",))
 class WindowSentOneShort(SendsWindowAtEnd):
-    """A request that has ended sends of its window the last block, though the window reaches into the one before."""
+    """A request that ends sends one block of its window, though the window reaches into two."""
 
     def _sent(self, g: int, job: Job) -> Collection[int]:
         sent = super()._sent(g, job)
@@ -66,7 +66,7 @@ class OfferStateEarly(CachesInTier, PeeredState):
 
 @fault("sched-lost-window-kept", law="every_request_ends", seen=("mutant",))
 class LostWindowKept(CachesInTier, PeeredWindow):
-    """When a load has failed the blocks of the full group are forgotten; a window that is lost is loaded for ever."""
+    """After a failed load the full group's blocks are forgotten; a lost window is loaded for ever."""
 
     class tier_type(SharedTier):
         def end_load(self, key: Key, unit: int, ok: bool) -> None:

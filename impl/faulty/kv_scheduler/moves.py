@@ -55,7 +55,7 @@ class BackupUnpinned(OneHostUnit):
 
 @fault("sched-backup-at-store", law="load_before_read", seen=("mutant",))
 class BackupAtStore(FetchingScheduler):
-    """A unit of the host tier is copied to the disk when its own store is submitted, which still writes it."""
+    """A unit of the host tier is copied to the disk while its own store still writes it."""
 
     def _store(self, key: Key, block: int) -> None:
         super()._store(key, block)
@@ -74,7 +74,7 @@ class BackupAtStore(FetchingScheduler):
 
 @fault("sched-fetched-early", law="target_owned", seen=("mutant",))
 class FetchedEarly(CachesOnDisk):
-    """What is fetched can be found in the host tier as soon as its move is submitted."""
+    """A fetched unit can be found in the host tier as soon as its move is submitted."""
 
     def _move(self, source: str, target: str, pairs: list[tuple[int, int]], move: Move) -> None:
         super()._move(source, target, pairs, move)
@@ -168,7 +168,7 @@ class FetchWithoutEnd(CachesOnDisk):
 
 @fault("sched-fetched-again", law="transfer_progress", seen=("vllm#49902",))
 class FetchedAgain(CachesOnDisk):
-    """What was fetched is dropped before its request is looked at, which then fetches it again."""
+    """A fetched unit is dropped before its request is looked at, which then fetches it again."""
 
     def _end_move(self, move: Move, ok: bool) -> None:
         super()._end_move(move, ok)

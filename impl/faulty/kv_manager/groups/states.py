@@ -202,7 +202,7 @@ class WithoutLastRows(KVMemory):
 
 @fault("kv-state-copied-in-part", law="state_soundness", seen=("mutant",))
 class StateCopiedInPart(FullAndState):
-    """A copy of a block leaves out its last row, which no token of a partly filled block has, but each state."""
+    """A copy of a block leaves out its last row, which a state has and a partly filled block has not."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
         super().__init__(blocks, block_size)
