@@ -26,7 +26,7 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.transfers.goals import FAILED, RESET, STORED
+from kvlockstep.models.requests.transfers.goals import FAILED, MOVED, RESET, STORED
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv.memory import UNWRITTEN, KVMemory, Provenance
 from kvlockstep.reference.kv_manager import KVManager
@@ -222,7 +222,8 @@ BLOCK_FAULTS: dict[str, Callable[..., Any]] = {
 
 def missed(reach: Any) -> set[str]:
     """The goals of a manager without groups that a run did not meet."""
-    apart = {"groups", "events_of_tiers", *(goal.when for goal in (*STORED, *FAILED, RESET))}
+    of_tiers = {goal.when for goal in (*STORED, *FAILED, *MOVED, RESET)}
+    apart = {"groups", "events_of_tiers", "waits_for_moves", "loses", *of_tiers}
     return {goal.id for goal in KVManagerModel.goals if not reach[goal.id] and goal.when not in apart}
 
 
