@@ -12,16 +12,14 @@ from kvlockstep.reference.decode_graphs.contract import DecodeGraphsTarget
 from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_index.contract import IndexTraits, KVIndexOptional, KVIndexTarget
 from kvlockstep.reference.kv_index.rules import RULES as INDEX_RULES
-from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget
 from kvlockstep.reference.kv_manager.groups.contract import grouped_target
 from kvlockstep.reference.kv_manager.rules import RULES
-from kvlockstep.reference.kv_scheduler.contract import (
-    KVSchedulerOptional,
-    KVSchedulerTarget,
-    SchedulerTraits,
-)
+from kvlockstep.reference.kv_manager.traits import Traits
+from kvlockstep.reference.kv_scheduler.contract import KVSchedulerOptional, KVSchedulerTarget
 from kvlockstep.reference.kv_scheduler.instead import target_instead
 from kvlockstep.reference.kv_scheduler.rules import RULES as SCHEDULER_RULES
+from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 from kvlockstep.reference.kv_store.contract import KVStoreOptional, KVStoreTarget, StoreTraits
 from kvlockstep.reference.kv_store.rules import RULES as STORE_RULES
 from kvlockstep.reference.kv_streams.contract import KVStreamsTarget

@@ -21,8 +21,8 @@ from kvlockstep.reference.kv_manager.contract import (
     Event,
     KVManagerOptional,
     KVManagerTarget,
-    Traits,
 )
+from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.reference.slot_pool import SlotPoolTarget
 from kvlockstep.reference.slot_prefix_cache import MISS, Match, SlotPrefixCacheTarget
 

@@ -32,7 +32,7 @@ from kvlockstep.models.requests.adapter import declares_tiers
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.catalogue import CONTRACTS
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.runs.shrinking import shrink_model
 from kvlockstep.runs.supervising import supervised
 from kvlockstep.show.console import progress_bar, stdout

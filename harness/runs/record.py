@@ -18,8 +18,8 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.requests.adapter import read_traits
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
-from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
+from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.runs.record_index import IndexRecorder
 from kvlockstep.runs.recording import Recording, op_line
 

@@ -203,7 +203,7 @@ def _stated(part: dict[str, Any]) -> str:
         return place_of_text(rf"^class {id_}\b", [types_of(contract)[id_].__module__])
     if part["kind"] == "goal":
         return place_of_text(rf'\bGoal\(\s*"{re.escape(id_)}"', [f"kvlockstep.models.{contract.name}"])
-    module = contract.protocol.__module__
     if part["kind"] == "trait":
-        return place_of_text(rf"^    {id_}: ", [module])
-    return place_of_text(rf"^    {id_.removeprefix('rule ')}: ", [module.rpartition(".")[0]])
+        return place_of_text(rf"^    {id_}: ", [contract.declared.__module__] if contract.declared else [])
+    package = contract.protocol.__module__.rpartition(".")[0]
+    return place_of_text(rf"^    {id_.removeprefix('rule ')}: ", [package])

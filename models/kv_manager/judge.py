@@ -22,7 +22,7 @@ from kvlockstep.models.requests.request import Memory, Request, accepted_of
 from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.properties.law import ERROR_CONTRACT, counted
 from kvlockstep.reference.kv.transfers import Fetching, Loading
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 
 
 class ManagerJudge(LoadingOperations):

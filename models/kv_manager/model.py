@@ -30,8 +30,8 @@ from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager.laws import LAWS
 from kvlockstep.properties.kv_manager.loading import load_ends, promise_kept
 from kvlockstep.properties.law import Law
-from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import one_full
+from kvlockstep.reference.kv_manager.traits import Traits
 
 GROUP_TRAITS = {"groups", "frees_window"}
 # What is asked of a request that waits for its load.

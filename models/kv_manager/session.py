@@ -21,7 +21,7 @@ from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager import loading as laws_of_loads
 from kvlockstep.properties.kv_manager.listener import Listener
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 
 
 class Session:

@@ -10,7 +10,8 @@ from kvlockstep.models.kv_scheduler.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.requests.transfers.goals import FAILED, MOVED, RESET, STORED, reachable
 from kvlockstep.models.requests.transfers.transfers import Transfers
-from kvlockstep.reference.kv_scheduler.contract import Item, SchedulerTraits
+from kvlockstep.reference.kv_scheduler.contract import Item
+from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 
 GOALS = (
     Goal("hit", "a request starts with cached tokens", "prefix_cache"),

@@ -26,7 +26,8 @@ from kvlockstep.models.requests.transfers.commands import TransferCommands
 from kvlockstep.properties.kv_scheduler import LAWS
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.groups.contract import one_full
-from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, SchedulerTraits
+from kvlockstep.reference.kv_scheduler.contract import END_TOKEN
+from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 
 GROUP_TRAITS = {"groups", "frees_window"}
 # Nothing is said of their laws to a target without.

@@ -19,8 +19,8 @@ from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
 from kvlockstep.properties.kv_manager.listener import Listener
 from kvlockstep.properties.law import Law
-from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.kv_manager.traits import Traits
+from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 
 
 class SchedulerSession:

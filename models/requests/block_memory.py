@@ -13,7 +13,7 @@ from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import POISON, UNWRITTEN
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 
 
 class Content(NamedTuple):

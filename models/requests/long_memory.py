@@ -11,7 +11,7 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import UNWRITTEN, KVMemory
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 
 # In a larger pool the list of free slots is not asked for at every step.
 SMALL_POOL = 1 << 16

@@ -11,7 +11,7 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import transfers
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, UNWRITTEN, VOID, KVMemory, Provenance
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 
 LEFT_BY_TRANSFERS = {IN_FLIGHT: transfers.NOT_LANDED, LOST: transfers.LOST, VOID: transfers.LOST}
 

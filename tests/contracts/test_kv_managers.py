@@ -30,7 +30,8 @@ from kvlockstep.models.requests.transfers.goals import FAILED, MOVED, RESET, STO
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv.memory import UNWRITTEN, KVMemory, Provenance
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_manager.contract import KVManagerTarget, Traits
+from kvlockstep.reference.kv_manager.contract import KVManagerTarget
+from kvlockstep.reference.kv_manager.traits import Traits
 
 ROW_ONLY = {"full_prompt_hit", "refused_reserve", "decode_at_block_start", "long_request"}
 WITH_EVENTS = {"announced_hit", "announced_removal"}

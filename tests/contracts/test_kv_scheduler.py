@@ -20,8 +20,9 @@ from kvlockstep.models.kv_scheduler.goals import TIER_GOALS
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.requests.answers import DONE
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.reference.kv_scheduler.contract import Batch, Item, SchedulerTraits
+from kvlockstep.reference.kv_scheduler.contract import Batch, Item
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
+from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 
 
 def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:

@@ -16,7 +16,7 @@ from kvlockstep.models.requests.long_memory import LongSlotMemory
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.reference.kv_manager import KVManager
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.targets.registry import faults
 
 CONTENT_LAWS = ("prefix_soundness", "write_isolation", "content_equality")

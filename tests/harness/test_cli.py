@@ -18,8 +18,8 @@ from rich.console import Console
 from kvlockstep.campaign import running
 from kvlockstep.commands import fuzz as fuzzing
 from kvlockstep.commands.cli import VERBS, cli
-from kvlockstep.reference.kv_manager.contract import Traits
-from kvlockstep.reference.kv_scheduler.contract import SchedulerTraits
+from kvlockstep.reference.kv_manager.traits import Traits
+from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 from kvlockstep.reference.kv_tier.contract import TierTraits
 from kvlockstep.runs.config import Config, load_config
 from kvlockstep.runs.results import CheckResult, TargetResult

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from kvlockstep.commands.cli import cli
 from kvlockstep.commands.diff import common_traits, diff
-from kvlockstep.reference.kv_manager.contract import Traits
+from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.targets import resolve
 
 

@@ -106,7 +106,7 @@ def test_a_contract_shows_what_a_target_must_offer(run_cli):
     ("name", "expected"),
     [
         ("kv_manager.chunk", ["trait chunk of kv_manager", "chunk = False", "A prompt may be computed in chunks."]),
-        ("preempted_last", ["trait preempted_last of kv_scheduler", "stated in reference/kv_scheduler/contract.py:"]),
+        ("preempted_last", ["trait preempted_last of kv_scheduler", "stated in reference/kv_scheduler/traits.py:"]),
         ("commit", ["method commit of kv_manager", "commit(rid: str, n: int) -> None"]),
         ("events", ["only of targets with event_listener"]),
         ("slot_pool.alloc", ["Takes the lowest free slot", "stated in reference/slot_pool.py:"]),

@@ -11,8 +11,8 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, Held, Tables, step_of
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import ERROR_CONTRACT
-from kvlockstep.reference.kv_manager.contract import Traits
 from kvlockstep.reference.kv_manager.groups.contract import Step
+from kvlockstep.reference.kv_manager.traits import Traits
 
 
 class GroupAnswers(NamedTuple):
