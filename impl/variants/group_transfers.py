@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedManager
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import LoadsInside
@@ -15,6 +16,7 @@ from kvlockstep.reference.kv_scheduler.tiered_groups import (
     TieredGroups,
     TieredPools,
     TieredState,
+    TieredStates,
     TieredWindow,
     TieredWindows,
 )
@@ -93,7 +95,34 @@ class LosesUnits(TieredWindow):
     loses = True
 
 
+class StoresCheckpoints(TieredStates):
+    """Stores a checkpoint behind the batch without drafts that comes to it, before it hears of that batch."""
+
+    manager = CheckpointedManager
+
+    def _states(self, blocks: int) -> int:
+        """A request runs in one block for each token that may be the last, beside a checkpoint and what is cached."""
+        return max(self.drafts + 3, blocks // 2) + 1
+
+    def schedule(self, *accepted: Sequence[Mapping[str, int]]) -> Batch:
+        batch = super().schedule(*accepted)
+        for item in batch.items:
+            if not item.drafts:
+                self._store_checkpoints(next(job for job in self._running if job.rid == item.rid), item.start + item.n)
+        return batch
+
+    def _store_checkpoints(self, job: Job, end: int) -> None:
+        for g, group in enumerate(self.groups):
+            if group.kind != "state" or end % group.block_size or end > len(job.tokens):
+                continue
+            checkpoint = self._kv.run_of(g, self._kv._live[job.rid]).checkpoint
+            key = self._kv._key(g, job.tokens[:end], job.extra_key, end // group.block_size - 1)
+            if checkpoint is not None and not self._tier.knows(key):
+                self._store(key, self._block(g, checkpoint))
+
+
 GROUP_TRANSFER_VARIANTS = {
+    "stores-checkpoints": StoresCheckpoints,
     "tiered-pools": TieredPools,
     "tiered-windows": TieredWindows,
     "loads-states-apart": LoadsStatesApart,

@@ -168,7 +168,14 @@ class LoadsWhileItAdmits(AnnouncesTiers, AnswersAtOnce):
         self._end_load(self._loads.pop(self._submitted[-1].id), True)
 
 
+class LosesUnits(TieredManager):
+    """Its tier may lose a unit at any time; a load that reads it fails."""
+
+    loses = True
+
+
 LOADING_VARIANTS: dict[str, Any] = {
+    "loses-units": LosesUnits,
     "hears-at-once": HearsAtOnce,
     "loads-in-step": LoadsInStep,
     "loads-at-launch": LoadsAtLaunch,

@@ -238,7 +238,6 @@ class ManagerJudge(LoadingOperations):
         self.last_admission = None
         if self.transfers is not None and isinstance(cached, Fetching):
             return self.wait_for_fetch(request, before)
-        self.fetching.pop(request.name, None)
         if cached is None:
             self._answer = REFUSED
             self.goals_met["refused_admission"] += 1
@@ -247,6 +246,7 @@ class ManagerJudge(LoadingOperations):
                 self.admitting = False
                 self.settle()
             return REFUSED
+        self.fetching.pop(request.name, None)
         self.unchanged = {}
         if self.transfers is not None and isinstance(cached, Loading):
             return self.wait_for_loads(request, cached)

@@ -83,8 +83,9 @@ class LoadingOperations(OneTable, EndsTransfers):
         self._answer = Answer(text="fetching")
         self.fetching[request.name] += 1
         self.preempted[request.name] = request
-        moves = [str(moving) for moving in self.tiered().moving.values() if moving.transfer.kind == "move"]
-        observed = request.name, moves, self.fetching[request.name], self.traits.patience
+        # A move that is for nobody fetches nothing that anybody could wait for.
+        fetches = [m for m in self.tiered().moving.values() if m.transfer.kind == "move" and m.transfer.rids]
+        observed = request.name, list(map(str, fetches)), self.fetching[request.name], self.traits.patience
         self.checks.check(loading.fetch_ends, *observed)
         self.check_unchanged(before, "an admission that waits for a fetch")
         self.goals_met["fetching"] += 1
@@ -143,6 +144,9 @@ class LoadingOperations(OneTable, EndsTransfers):
         return request or self.live.pop(name)
 
     def settle_behind(self) -> None:
+        # Whoever waits for a load may count on one whose failure the manager has not heard of.
+        if any(moving.failed for moving in self.tiered().moving.values()):
+            self.doubtful.update(self.loading)
         # Within a step nobody asks for tables (rule 3).
         if self.scheduled:
             self.follow_transfers()
@@ -153,11 +157,6 @@ class LoadingOperations(OneTable, EndsTransfers):
         # Who was admitted with a plain answer reads what is loaded in this step: it cannot do without.
         needed = moving.transfer.kind == "load" and any(rid in self.live for rid in moving.transfer.rids)
         return super().may_fail(moving) and not needed
-
-    def _end(self, moving: Moving, written: int | None) -> Answer:
-        if written is not None:
-            self.doubtful.update(self.loading)
-        return super()._end(moving, written)
 
     def hit_of(self, request: Request, answer: Any, said: str) -> Any:
         """Takes the number of cached tokens that a method returned. Raises Divergence if it cannot be."""

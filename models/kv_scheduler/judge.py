@@ -97,10 +97,11 @@ class SchedulerJudge(TransferOperations):
             self.before_forward(items, transfers, batch.copies, lost)
         void = void_items(self, items)
         self.launch(items, batch.copies, void)
-        if self.transfers:
-            self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
         flight = sample(self, items, tokens, accept, void)
         self.keep(items)
+        if self.transfers:
+            # They run behind the batch, and so behind the checkpoints that it copies.
+            self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)
         self.flights.append(flight)
         for name in flight.sampled if drafts else ():
             self._offer(name, drafts)

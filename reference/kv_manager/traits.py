@@ -117,7 +117,7 @@ class Traits:
     )
     patience: int | None = trait(
         None,
-        "With `moves`. How often a request has to wait for a move that is for it: admissions answered with `Fetching`. "
-        "0 if it never waits, None if it waits for the end.",
+        "With `moves`. How often in all a request has to wait for moves that are for it, before it is admitted: "
+        "admissions answered with `Fetching`. 0 if it never waits, None if it waits for the end.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")

@@ -116,8 +116,8 @@ class SchedulerTraits:
     )
     patience: int | None = trait(
         None,
-        "With `moves`. How often a request has to wait for a move that is for it: batches that stay empty. 0 if it "
-        "never waits, None if it waits for the end.",
+        "With `moves`. How often in all a request has to wait for moves that are for it, before it starts: batches "
+        "that stay empty. 0 if it never waits, None if it waits for the end.",
     )
     looks_up: bool = trait(
         False,

@@ -34,6 +34,14 @@ class FetchToldForEver(CachesOnDisk):
         return rid in self._fetched
 
 
+@fault("kv-fetch-for-nobody", law="fetch_ends", seen=("mutant",))
+class FetchForNobody(CachesOnDisk):
+    """A request is told to wait for a fetch while a back-up is in flight, which is for nobody."""
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> Answer:  # type: ignore[override]
+        return Fetching() if self._moves else super().admit(rid, tokens, extra_key, n)
+
+
 @fault("kv-fetch-without-end", law="fetch_ends", seen=("shape: a time limit that nobody looks at",))
 class FetchWithoutEnd(CachesOnDisk):
     """A request is told to wait for its fetch to the end, though once should be enough."""

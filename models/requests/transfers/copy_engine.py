@@ -33,8 +33,9 @@ class CopyEngine:
     """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
 
     `has_own` says that a batch had loads of its own; `apart` are the kinds of transfers that nobody had to wait for,
-    `fallible` those that may fail. `loaded_inside` are the requests that calls have loaded for, and have waited, since
-    the last batch. Methods raise Divergence if a law does not hold.
+    `fallible` those that may fail, `tearable` those among them that have several blocks. `loaded_inside` are the
+    requests that calls have loaded for, and have waited, since the last batch. Methods raise Divergence if a law does
+    not hold.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class CopyEngine:
         self.has_own = False
         self.apart: set[str] = set()
         self.fallible: set[str] = set()
+        self.tearable: set[str] = set()
         self.loaded_inside: set[str] = set()
         self.failed_unheard: list[Hashable] = []
         self.void_cells: set[Any] = set()
@@ -209,7 +211,9 @@ class CopyEngine:
         self._goals_met["load_blocks"] += transfer.kind == "load" and several
         own = transfer.before and transfer.kind == "load"
         self.apart.update(() if own or transfer.waited else (transfer.kind,))
-        self.fallible.update((transfer.kind,) if self.traits.may_fail(transfer) and not transfer.waited else ())
+        if self.traits.may_fail(transfer) and not transfer.waited:
+            self.fallible.add(transfer.kind)
+            self.tearable.update((transfer.kind,) if len(transfer.pairs) > 1 else ())
         self.moving[transfer.id] = moving
         self._fresh_loads += [moving] if transfer.kind == "load" else []
 
@@ -234,12 +238,13 @@ class CopyEngine:
         self._fetched.clear()
 
     def _is_new(self, moving: Moving, rid: str) -> bool:
-        """Returns whether a move brings what none has brought for the request, and remembers that.
+        """Returns whether a move brings to its tier what none has brought there for the request, and remembers that.
 
-        What is fetched may come in many moves, one after the other.
+        What is fetched may come in many moves, one after the other, and through several tiers.
         """
         fetched = self._fetched.setdefault(rid, [])
-        new = [content for content in moving.contents if content not in fetched]
+        brought = [(moving.transfer.tier, content) for content in moving.contents]
+        new = [one for one in brought if one not in fetched]
         fetched += new if moving.transfer.kind == "move" else []
         return moving.transfer.kind == "move" and bool(new)
 

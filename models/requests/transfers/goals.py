@@ -28,7 +28,7 @@ MOVED = (
     Goal("move", "a move lands", "moves"),
     Goal("moved_load", "a load reads what a move has brought", "moves"),
     Goal("move_fails", "a move fails", "moves_fail"),
-    Goal("move_torn", "a move fails with its first blocks written", "moves_fail"),
+    Goal("move_torn", "a move fails with its first blocks written", "moves_tear"),
 )
 RESET = Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight")
 
@@ -52,6 +52,8 @@ def reachable(traits: Any, transfers: Transfers | None) -> dict[str, Any]:
         "stores_apart": tiers and "store" in apart,
         "stores_fail": fails("store"),
         "loads_fail": fails("load"),
-        "moves_fail": traits.moves and bool(traits.fails),
+        "moves_fail": traits.moves and (fails("move") if isinstance(traits.fails, Mapping) else bool(traits.fails)),
+        "moves_tear": transfers is not None and "move" in transfers.tearable,
+        "loses": transfers is not None and transfers.lose_any(),
         "resets_in_flight": tiers and traits.can_reset and traits.reset_in_flight,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 KINDS = ("full", "window", "chunked", "state")
@@ -39,8 +39,8 @@ class Step(NamedTuple):
     """
 
     source: int | None
-    saves: Iterable[tuple[int, int]]
-    checkpoints: Iterable[tuple[int, int]] = ()
+    saves: Sequence[tuple[int, int]]
+    checkpoints: Sequence[tuple[int, int]] = ()
 
 
 class Admitted(NamedTuple):
