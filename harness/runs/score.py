@@ -30,7 +30,7 @@ from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
 STEP_SECONDS = 0.25
-SHRINK_STEPS = 20_000
+SHRINK_STEPS = 30_000
 EXPLORE_SHARE = 0.02
 MEDIAN_LENGTH = 6
 LONGEST = 12
