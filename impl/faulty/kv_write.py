@@ -108,11 +108,17 @@ class RepeatsAreAdded(KVWriter):
     """Rows of a slot that comes twice are merged bit by bit."""
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
-        for i, slot in enumerate(slots):
-            for j in range(i):
-                if slots[j] == slot:
-                    keys = [*keys[:i], [a | b for a, b in zip(keys[i], keys[j], strict=True)], *keys[i + 1 :]]
-        super().write(layer, slots, keys, values)
+        super().write(layer, slots, _merged(slots, keys), values)
+
+
+def _merged(slots: Sequence[int], rows: Rows) -> Rows:
+    """The rows, each with the bits of those before it that are for the same slot."""
+    merged = [list(row) for row in rows]
+    for i, slot in enumerate(slots):
+        for j in range(i):
+            if slots[j] == slot:
+                merged[i] = [a | b for a, b in zip(merged[i], merged[j], strict=True)]
+    return merged
 
 
 @fault("write-gather-sorted", law="gather_exact", seen=("mutant",))
@@ -297,6 +303,16 @@ class RotatedPartScaled(SplitWriter):
         if plane:
             place = 4 * self._geometry.scale_at(layer, 0, self._geometry.slots - 1 - slot, head)
             self._scales[place : place + 4] = bytes(4)
+
+
+@fault("write-rotated-part-twice", law="repeats", seen=("mutant",))
+class RotatedPartTwice(SplitWriter):
+    """Beside codes of K, the rotated parts of a slot that comes twice are merged bit by bit."""
+
+    repeats = True
+
+    def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
+        super().write(layer, slots, keys, _merged(slots, values))
 
 
 @fault("write-power-below", law="scale_exact", seen=("mutant",))

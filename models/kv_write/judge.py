@@ -11,7 +11,7 @@ from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.picture import NOTHING, Picture, Table
 from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.kv_write import goals
-from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
+from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of, unfit
 from kvlockstep.models.requests.adapter import answered, make_adapter, read_traits, taken
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_write import laws
@@ -57,11 +57,9 @@ class WriteJudge:
     def __init__(self, factory: Factory, scope: KVWriteScope, checks: Checks) -> None:
         self.adapter = make_adapter(factory)
         self.traits: WriteTraits = read_traits(self.adapter, WriteTraits)
-        if SCALES[self.traits.scale] and not self.traits.keeps_scales:
-            raise Divergence(
-                ERROR_CONTRACT.id, f"the target declares scale = {self.traits.scale!r} without keeps_scales"
-            )
         self.geometry = geometry_of(scope, self.traits)
+        if wrong := unfit(self.geometry, self.traits):
+            raise Divergence(ERROR_CONTRACT.id, wrong)
         self.checks = checks
         self.goals_met: Counter[str] = Counter()
         self._twin = _twin(self.geometry, self.traits.power_scales)
@@ -135,9 +133,9 @@ class WriteJudge:
         scales = {self.geometry.scale_of(plane) for plane in (0, 1)}
         if "none" in scales:
             check(laws.content_equality, write)
-        if self.geometry.scale == "none":
             if self.traits.repeats:
                 check(laws.repeats, write)
+        if self.geometry.scale == "none":
             return
         if any(SCALES[scale] for scale in scales):
             check(laws.scale_exact, write)

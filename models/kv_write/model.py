@@ -96,10 +96,9 @@ class KVWriteModel(Model[KVWriteScope]):
         if traits.scale == "none":
             missing |= dict.fromkeys(QUANTISED, "the target quantises nothing")
         else:
-            quantised = "the target quantises, so codes and decoded_within_bound are checked instead"
-            missing |= dict.fromkeys(
-                ("repeats",) if traits.value_scale == "none" else ("content_equality", "repeats"), quantised
-            )
+            if traits.value_scale != "none":
+                quantised = "the target quantises, so codes and decoded_within_bound are checked instead"
+                missing |= dict.fromkeys(("content_equality", "repeats"), quantised)
             if not (SCALES[traits.scale] or SCALES[traits.value_scale or traits.scale]):
                 missing["scale_exact"] = "the target sets no scale"
         if not traits.pads:

@@ -9,9 +9,10 @@ from typing import Any
 
 from kvlockstep.models.core.model import Divergence, Scope
 from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_write.contract import WriteTraits
-from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, in_one_byte
+from kvlockstep.reference.kv_write.layout import LAYOUTS, SCALES, Geometry
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, MOST, in_one_byte
 
 # Bits are moved whatever they mean, so that they may be of any dtype. What is quantised are numbers.
 GIVEN = ("float32", "float16", "bfloat16")
@@ -87,6 +88,30 @@ def geometry_of(scope: KVWriteScope, traits: WriteTraits) -> Geometry:
         value_kept=dtypes[given] if traits.value_kept == "same" else traits.value_kept,
         value_scale=traits.value_scale,
     )
+
+
+def unfit(geometry: Geometry, traits: WriteTraits) -> str | None:
+    """Says which traits do not go together, if any: no target could keep rows as this geometry of theirs has it."""
+    both = [(name, geometry.scale_of(plane)) for plane, name in enumerate(("scale", "value_scale"))]
+    (_, keys), (_, values) = both
+    for name, scale in both:
+        if SCALES[scale] and not traits.keeps_scales:
+            return f"the target declares {name} = {scale!r} without keeps_scales"
+    if keys == "none" != values:
+        return f"the target declares value_scale = {values!r} with scale = 'none': V is quantised only where K is"
+    if keys == "tensor" and values not in ("tensor", "none"):
+        return f"the target declares value_scale = {values!r} with scale = 'tensor', which goes with 'none' alone"
+    for plane, (name, scale) in enumerate(both):
+        kept = geometry.kept_of(plane)
+        if scale != "none" and kept not in MOST:
+            return f"the target declares {name} = {scale!r} for {'KV'[plane]} in {kept}, which is no dtype of codes"
+        if scale == "none" and kept != geometry.given:
+            return f"the target keeps {'KV'[plane]} in {kept}, not as given, with {name} = 'none'"
+    try:
+        geometry.check()
+    except InvalidArgument as error:
+        return f"the traits ask for what cannot be: {error}"
+    return None
 
 
 def _names(traits: WriteTraits, trait: str) -> list[str]:

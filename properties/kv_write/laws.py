@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -142,7 +143,10 @@ def first_wrong(write: Write) -> int | None:
             or decoded_error(alone, write.traits, row, kept, stored)
         ):
             return places[0]
-    return write.places(0, min(write.repeated()), 0)[0] if write.repeated() else None
+    for plane, slot, head, element, _ in _nobody_wrote(write):
+        places = write.places(plane, slot, head)
+        return places[element * (len(places) // geometry.dim(plane))]
+    return None
 
 
 def stray_scales(write: Write) -> list[int]:
@@ -204,16 +208,22 @@ def content_equality(write: Write) -> str | None:
 
 @law("kv_write", needs=("repeats",), answers=("design.md: duplicate destinations have no defined result",))
 def repeats(write: Write) -> str | None:
-    """Of a slot that comes twice, each element is one of the writers'."""
-    twice = write.repeated() if write.geometry.scale == "none" else set()
-    for slot in sorted(twice):
-        for plane in (0, 1):
-            dim, rows = write.geometry.dim(plane), [row for p, s, row in write.rows() if p == plane and s == slot]
-            for head in range(write.geometry.heads):
-                for element, bits in enumerate(write.kept(plane, slot, head)):
-                    if bits not in [row[head * dim + element] for row in rows]:
-                        return f"{_of(plane, slot, head)} has {bits:#x} at element {element}, which nobody wrote"
+    """Of a slot that comes twice, each element that is not quantised is one of the writers'."""
+    for plane, slot, head, element, bits in _nobody_wrote(write):
+        return f"{_of(plane, slot, head)} has {bits:#x} at element {element}, which nobody wrote"
     return None
+
+
+def _nobody_wrote(write: Write) -> Iterator[tuple[int, int, int, int, int]]:
+    """(plane, slot, head, element, bits) of what is kept of no writer of a slot that comes twice, unless quantised."""
+    for slot, plane in itertools.product(sorted(write.repeated()), (0, 1)):
+        if write.geometry.scale_of(plane) != "none":
+            continue
+        dim, rows = write.geometry.dim(plane), [row for p, s, row in write.rows() if p == plane and s == slot]
+        for head in range(write.geometry.heads):
+            for element, bits in enumerate(write.kept(plane, slot, head)):
+                if bits not in [row[head * dim + element] for row in rows]:
+                    yield plane, slot, head, element, bits
 
 
 @law("kv_write", answers=("TensorRT-LLM#2699",))

@@ -20,10 +20,11 @@ from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_write import KVWriteModel
 from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
 from kvlockstep.properties.kv_write import laws, rows
+from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_write import split
 from kvlockstep.reference.kv_write import writer as reference
-from kvlockstep.reference.kv_write.contract import KVWriteTarget, WriteTraits
+from kvlockstep.reference.kv_write.contract import PAD_SLOT, KVWriteTarget, WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, LAYOUTS, Geometry, layout_of, places_of
 from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, decode, encode, in_bytes, of_bytes
 
@@ -142,6 +143,77 @@ def test_scales_of_rows_have_to_be_shown():
 
     with pytest.raises(Divergence, match="without keeps_scales"):
         KVWriteModel(KVWriteModel.scopes[0], Hidden)
+
+
+@pytest.mark.parametrize(
+    ("base", "traits", "wrong"),
+    [
+        (reference.KVWriter, {"value_scale": "row", "keeps_scales": True}, "V is quantised only where K is"),
+        (
+            split.SplitWriter,
+            {"kept": "same", "scale": "none", "value_kept": "int8", "value_scale": "row"},
+            "V is quantised only where K is",
+        ),
+        (
+            reference.TensorScaleWriter,
+            {"value_scale": "row", "keeps_scales": True},
+            "value_scale = 'row' with scale = 'tensor', which goes with 'none' alone",
+        ),
+        (split.UnitScaleWriter, {"value_scale": "row"}, "value_scale = 'row' without keeps_scales"),
+        (reference.QuantisedWriter, {"kept": "same"}, "scale = 'row' for K in float32, which is no dtype of codes"),
+        (split.SplitWriter, {"value_kept": "", "layouts": "NHD"}, "keeps V in float8_e4m3fn, not as given"),
+        (reference.KVWriter, {"kept": "int8"}, "keeps K in int8, not as given, with scale = 'none'"),
+        (split.SplitWriter, {"layouts": "HND"}, "the traits ask for what cannot be: no such geometry"),
+    ],
+)
+def test_traits_that_do_not_go_together_are_told(base, traits, wrong):
+    with pytest.raises(Divergence, match=wrong) as caught:
+        KVWriteModel(KVWriteModel.scopes[0], type("Odd", (base,), traits))
+    assert caught.value.law == ERROR_CONTRACT.id
+
+
+class TensorAndBits(split.SplitWriter):
+    """K by the scale of its tensor, V as it is."""
+
+    scale = "tensor"
+    keeps_scales = False
+    writers = (reference.TensorScaleWriter, reference.KVWriter)
+
+
+class CastAndRow(split.SplitWriter):
+    """K as the closest fp8 numbers, V with scales."""
+
+    scale, value_kept, value_scale = "one", "", "row"
+    writers = (split.UnitScaleWriter, reference.QuantisedWriter)
+
+
+class RepeatsBesideCodes(split.SplitWriter):
+    """A slot may come twice; V is kept as it is."""
+
+    repeats = True
+
+
+@pytest.mark.parametrize("make", [TensorAndBits, CastAndRow, RepeatsBesideCodes])
+def test_scales_that_go_together_hold(make):
+    outcome = walk(make)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.reach["repeated"] > 0 or not make.repeats
+
+
+def test_a_v_that_is_kept_as_it_is_has_one_of_the_writers_where_a_slot_comes_twice():
+    class Cleared(RepeatsBesideCodes):
+        def write(self, layer, slots, keys, values):
+            super().write(layer, slots, keys, values)
+            for slot in set(slots):
+                if slots.count(slot) > 1 and slot != PAD_SLOT:
+                    self._store(layer, 1, slot, 0, [0] * (self._geometry.dim(1) - 1))
+
+    model = KVWriteModel(KVWriteScope(2, 2, 1, 1, 3, 3, 0, 0, 0), Cleared)
+    assert "repeats" not in model.not_checked()
+    with pytest.raises(Divergence, match="the V of slot 3, head 0, has 0x0 at element 0, which nobody wrote") as caught:
+        model.step(Op("write", layer=0, slots=[3, 3], stamps=[1, 2]))
+    assert caught.value.law == "repeats"
+    assert any("V, block 1, offset 1, head 0, byte 0  <- differs" in line for line in caught.value.details)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
