@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from driving import random_walk
+from slow import slow
 from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
@@ -20,7 +21,7 @@ pytest.importorskip("torch")
 from kvlockstep.impl.kv_manager.grouped.geometries import make_tensors
 from kvlockstep.impl.kv_store.oracle_memory import StoreMemory
 
-LAYOUTS = pytest.mark.parametrize("layout", ["layer_major", "slot_major"])
+LAYOUTS = pytest.mark.parametrize("layout", ["layer_major", *slow("slot_major")])
 
 
 def walked(make):

@@ -48,7 +48,8 @@ def walk(factory, steps=1_500, seed=1):
     return watched(random_walk, KVWriteModel, factory, seed=seed, steps=steps)
 
 
-@pytest.mark.parametrize("make", REFERENCES)
+# `score` plays the other ones, which are known-good targets, until they have reached everything.
+@pytest.mark.parametrize("make", [reference.QuantisedWriter, split.NormWriter])
 def test_a_reference_holds_and_reaches_everything(make):
     outcome = walk(make, 4_000)
     assert outcome.failure is None, outcome.failure
