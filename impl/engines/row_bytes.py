@@ -12,6 +12,8 @@ from itertools import accumulate, pairwise
 
 import torch
 
+from kvlockstep.impl.engines.arena_writer import ArenaWriter
+from kvlockstep.impl.interpreted import DEVICE
 from kvlockstep.impl.kv_write.arena import bytes_of, tensor_of
 from kvlockstep.reference.kv_write.layout import SCALES, Geometry, layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
@@ -82,3 +84,20 @@ class RowBytes:
             for head in heads:
                 start = self._size + geometry.scale_at(layer, plane, slot, head) * width
                 yield from range(start, start + self._scale_bytes[plane])
+
+
+class RowBytesWriter(ArenaWriter):
+    """An adapter whose cache is `_rows`; with `_by_head` each head of a token has a row of its own."""
+
+    _by_head = False
+
+    def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
+        # Not the next class: it may make a cache in the judge's order, which this one is instead of.
+        ArenaWriter.open(self, geometry, memory, scales)
+        self._rows = RowBytes(geometry, memory, scales, DEVICE, self._by_head)
+
+    def memory(self) -> bytes:
+        return self._rows.memory()
+
+    def scales(self) -> bytes:
+        return self._rows.scales()

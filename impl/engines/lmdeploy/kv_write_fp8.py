@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import torch
 
-from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.lmdeploy.kv_write import Batch, FillWriter, QuantPolicy, filling
 from kvlockstep.impl.engines.loading import EngineMissing
-from kvlockstep.impl.engines.row_bytes import RowBytes
-from kvlockstep.impl.interpreted import DEVICE, numbers_are_right
+from kvlockstep.impl.engines.row_bytes import RowBytesWriter
+from kvlockstep.impl.interpreted import numbers_are_right
 from kvlockstep.reference.kv_write.layout import Geometry
 
 if not numbers_are_right:
@@ -67,7 +66,7 @@ class PowerTileWriter(TileWriter):
     scale_format = "ue8m0"
 
 
-class LatentWriter(FillWriter):
+class LatentWriter(RowBytesWriter, FillWriter):
     """A latent in tiles and its rotated part, in one row of bytes: codes, scales, bits."""
 
     layouts = "NHD"
@@ -80,15 +79,8 @@ class LatentWriter(FillWriter):
     least_dim = 4  # the engine reads the scales of a row through a view of float32
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
-        ArenaWriter.open(self, geometry, memory, scales)
+        super().open(geometry, memory, scales)
         self._calls = 0
-        self._rows = RowBytes(geometry, memory, scales, DEVICE)
-
-    def memory(self) -> bytes:
-        return self._rows.memory()
-
-    def scales(self) -> bytes:
-        return self._rows.scales()
 
     def fill(self, layer: int, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> None:
         rows = self._rows.rows(layer)

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.kernels_apart import Apart
-from kvlockstep.impl.engines.row_bytes import RowBytes
+from kvlockstep.impl.engines.row_bytes import RowBytesWriter
 from kvlockstep.impl.engines.vllm.kernels import ENGINE, GIVEN
 from kvlockstep.impl.interpreted import DEVICE
 from kvlockstep.reference.kv_write.contract import Rows
@@ -30,7 +29,7 @@ OTHERS: dict[str, dict[str, Any]] = {f"{OPS}.triton_turboquant_decode": {"_use_f
 (storing,) = Apart(ENGINE, NAMES, {**GIVEN, **OTHERS}).load(*NAMES)
 
 
-class TurboWriter(ArenaWriter):
+class TurboWriter(RowBytesWriter):
     """`turboquant_4bit_nc`: codes of 4 bits for K and for V."""
 
     engine = "vllm"
@@ -44,21 +43,15 @@ class TurboWriter(ArenaWriter):
     scale_dtype = "float16"
     nibbles = "pairs"
     keeps_scales = True
+    _by_head = True
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
         super().open(geometry, memory, scales)
-        self._rows = RowBytes(geometry, memory, scales, DEVICE, by_head=True)
         bits = CODE_BITS.get(geometry.kept, 8)
         half = 1 << (bits - 1)
         self._borders = torch.arange(1 - half, half, dtype=torch.float32, device=DEVICE) / half
         self._rotation = torch.eye(geometry.key_dim, device=DEVICE)
         self._key_bits = bits
-
-    def memory(self) -> bytes:
-        return self._rows.memory()
-
-    def scales(self) -> bytes:
-        return self._rows.scales()
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         if not slots:

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 
 import torch
 
-from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.loading import EngineMissing
-from kvlockstep.impl.engines.row_bytes import RowBytes
+from kvlockstep.impl.engines.row_bytes import RowBytesWriter
 from kvlockstep.impl.engines.sglang.kernels.kv_write import APART, ENGINE, LatentWriter, latent
 from kvlockstep.impl.engines.sglang.kernels.kv_write_prefix import Drafts, PrefixWriter, pool
-from kvlockstep.impl.interpreted import DEVICE, numbers_are_right
+from kvlockstep.impl.interpreted import numbers_are_right
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
-from kvlockstep.reference.kv_write.layout import Geometry
 
 if not numbers_are_right:
     raise EngineMissing("sglang's fp8 kernels are judged on a card: Triton's interpreter casts to fp8 wrongly")
@@ -61,7 +59,7 @@ class PrefixCastWriter(PrefixWriter):
         )
 
 
-class TileWriter(ArenaWriter):
+class TileWriter(RowBytesWriter):
     """Tiles of a latent and its rotated part. The launcher below the one that asks for a rotated part of 64 is used."""
 
     engine = "sglang"
@@ -73,16 +71,6 @@ class TileWriter(ArenaWriter):
     value_scale = "none"
     keeps_scales = own_dims = own_strides = power_of_two = True
     least_dim = 4  # the engine writes the scales of a row through a view of float32
-
-    def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
-        super().open(geometry, memory, scales)
-        self._rows = RowBytes(geometry, memory, scales, DEVICE)
-
-    def memory(self) -> bytes:
-        return self._rows.memory()
-
-    def scales(self) -> bytes:
-        return self._rows.scales()
 
     def write(self, layer: int, slots: Sequence[int], keys: Rows, values: Rows) -> None:
         if not slots:
