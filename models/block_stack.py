@@ -11,7 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import CALLER, FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
-from kvlockstep.models.core.whole import whole, wholes
+from kvlockstep.models.core.whole import whole, wholes_at_once
 from kvlockstep.properties.block_stack import LAWS, Held, View
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.block_stack import BlockStack
@@ -96,10 +96,10 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
 
     def perform(self, system: Any, op: Op) -> Any:
         answer = getattr(system, op.name)(**op.args)
-        return None if answer is None else _as_list(answer)
+        return None if answer is None else wholes_at_once(answer)
 
     def observe(self, system: Any) -> View:
-        return View(_as_list(system.free_blocks()), whole(system.num_free))
+        return View(wholes_at_once(system.free_blocks()), whole(system.num_free))
 
     def draw(self, view: View) -> Picture:
         cells = {
@@ -159,8 +159,3 @@ class BlockStackModel(LockstepModel[BlockStackScope]):
     @classmethod
     def simpler_scopes(cls, scope: BlockStackScope) -> Iterable[Scope]:
         return (replace(scope, blocks=n) for n in range(1, scope.blocks))
-
-
-def _as_list(blocks: Any) -> list[int]:
-    """Block ids as a list, from a list, tuple or tensor."""
-    return wholes(blocks.tolist() if hasattr(blocks, "tolist") else blocks)

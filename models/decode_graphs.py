@@ -11,7 +11,7 @@ from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
 from kvlockstep.models.core.operations import Ints, Size
 from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
-from kvlockstep.models.core.whole import whole, wholes
+from kvlockstep.models.core.whole import whole, wholes_at_once
 from kvlockstep.properties.decode_graphs import LAWS, Held, View, decoded
 from kvlockstep.properties.law import Refused, Step
 from kvlockstep.reference.decode_graphs import DecodeGraphs
@@ -158,7 +158,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         if op.name == "capture":
             return self._capture(system, op.args["lanes"], op.args["tried"])
         answer = getattr(system, op.name)(**op.args)
-        return None if answer is None else [Lane(whole(status), _numbers(context)) for status, context in answer]
+        return None if answer is None else [Lane(whole(status), wholes_at_once(context)) for status, context in answer]
 
     def _capture(self, system: Any, lanes: int, tried: list[str]) -> list[str]:
         """Captures, and returns the outcome of each call tried meanwhile. The device cannot be read during that."""
@@ -178,11 +178,11 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
 
     def observe(self, system: Any) -> View:
         return View(
-            [_numbers(blocks) for blocks in system.tables()],
-            _numbers(system.lengths()),
-            _numbers(system.free_blocks()),
+            [wholes_at_once(blocks) for blocks in system.tables()],
+            wholes_at_once(system.lengths()),
+            wholes_at_once(system.free_blocks()),
             whole(system.num_free),
-            _numbers(system.memory()),
+            wholes_at_once(system.memory()),
         )
 
     def draw(self, view: View) -> Picture:
@@ -297,8 +297,3 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
 
     def _stamps(self, pick: Pick, n: int) -> list[int]:
         return [1 if self.scope.exhaustive else pick(STAMPS) for _ in range(n)]
-
-
-def _numbers(numbers: Any) -> list[int]:
-    """Integers of a list, tuple or tensor."""
-    return wholes(numbers.tolist() if hasattr(numbers, "tolist") else numbers)

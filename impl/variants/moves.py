@@ -18,10 +18,6 @@ class KeepsFetched(FetchingScheduler):
 
     partial_loads = True
 
-    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
-        super().__init__(blocks, block_size, budget, running)
-        self._written: dict[Hashable, int] = {}
-
     def complete(self, id: Hashable, ok: bool, written: int = 0) -> None:
         super().complete(id, ok)
         if id in self._moves:

@@ -23,6 +23,11 @@ def wholes(values: Iterable[Any]) -> list[int]:
     return values.copy() if are_ints(values) else [whole(value) for value in values]
 
 
+def wholes_at_once(values: Any) -> list[int]:
+    """As `wholes`; a tensor or an array comes in one transfer. Raises like `whole`, also for nested numbers."""
+    return wholes(values.tolist() if hasattr(values, "tolist") else values)
+
+
 def are_ints(values: Any) -> TypeGuard[list[int]]:
     """Returns whether this is a list of ints and of nothing else."""
     # A look at each takes ten times as long as the sum, which is an int only if all of them are.

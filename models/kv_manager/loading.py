@@ -67,8 +67,7 @@ class LoadingOperations(OneTable, EndsTransfers):
         self.loading[request.name] = request
         self.saw_loading = True
         self.doubtful.discard(request.name)
-        if any(moving.failed for moving in self.tiered().moving.values()):
-            # It may count on a transfer whose failure the manager has not heard of.
+        if self._failure_unheard():
             self.doubtful.add(request.name)
         if not self.scheduled:
             self.admitting = False
@@ -144,14 +143,17 @@ class LoadingOperations(OneTable, EndsTransfers):
         return request or self.live.pop(name)
 
     def settle_behind(self) -> None:
-        # Whoever waits for a load may count on one whose failure the manager has not heard of.
-        if any(moving.failed for moving in self.tiered().moving.values()):
+        if self._failure_unheard():
             self.doubtful.update(self.loading)
         # Within a step nobody asks for tables (rule 3).
         if self.scheduled:
             self.follow_transfers()
         else:
             self.settle()
+
+    def _failure_unheard(self) -> bool:
+        """True if whoever waits for a load may count on one whose failure the manager has not heard of."""
+        return any(moving.failed for moving in self.tiered().moving.values())
 
     def may_fail(self, moving: Moving) -> bool:
         # Who was admitted with a plain answer reads what is loaded in this step: it cannot do without.

@@ -81,7 +81,7 @@ class OwnGroupMemory(GroupMemory):
 
     def _told_by(self, found: list[int], pool: str, offset: int) -> Content:
         """The content that stands in the rows of a cell."""
-        cells = {self._read(number, pool)[:3] for number in found}
+        cells = {self._read(number, pool) for number in found}
         group, whole, stamp = next(iter(cells)) if len(cells) == 1 and min(found) > 0 else (0, offset == WHOLE, APART)
         return Content(group, {WHOLE if whole else offset: stamp})
 
@@ -100,11 +100,11 @@ class OwnGroupMemory(GroupMemory):
         known = 2 * (stamp * len(self._groups) + g) + of_state
         return {block * rows + row: known * rows + row for row in which}
 
-    def _read(self, number: int, pool: str) -> tuple[int, bool, int, int]:
-        """The group, whether it is a state, the stamp and the row that a number stands for."""
-        known, row = divmod(number, self._rows[pool])
+    def _read(self, number: int, pool: str) -> tuple[int, bool, int]:
+        """The group, whether it is a state, and the stamp that a number stands for, in whatever row."""
+        known = number // self._rows[pool]
         stamp, group = divmod(known // 2, len(self._groups))
-        return group, bool(known % 2), stamp, row
+        return group, bool(known % 2), stamp
 
     def _rows_of(self, pool: str, *blocks: int) -> list[range]:
         rows = self._rows[pool]
