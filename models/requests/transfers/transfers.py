@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -18,7 +18,7 @@ from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.kv_manager.listener import Fetched
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import POISON
-from kvlockstep.reference.kv.transfers import Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 # A transfer that is in flight for so many batches has been starved.
 LONG = 3
@@ -118,13 +118,26 @@ class Transfers(CopyEngine):
         if self._stepped:
             self._free_in_steps.append(set(free))
             self._stepped = False
-        free_blocks = self.places.blocks_of(free)
-        unlanded = [moving for moving in self.unended if not moving.landed]
-        reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
         for owed, missing in self.delivery.due():
             self._checks.check(laws.delivery, owed.rid, missing, owed.size, owed.where)
         views = {name: self._view(name) for name in self._sizes}
-        owners: dict[str | None, dict[str, set[Any]]] = {None: {"free": free_blocks}} if unlanded else {}
+        reserved = self._check_targets(free, views, held) if self.moving else set()
+        for name, view in views.items():
+            units = [*view.free, *view.cached, *view.storing]
+            self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
+        # In steps, what is decided in one of them is submitted in the next.
+        self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self.traits.in_steps)
+        if idle and self.quiet:
+            pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
+            self._checks.check(laws.quiescence, pinned, limbo)
+        return reserved
+
+    def _check_targets(self, free: Sequence[Any], views: Mapping[str, TierUnits], held: Set[Block]) -> set[Block]:
+        """Checks that targets belong to what is in flight. Returns the blocks among them that nobody holds."""
+        unlanded = [moving for moving in self.unended if not moving.landed]
+        owners: dict[str | None, dict[str, set[Any]]] = {}
+        if unlanded:
+            owners[None] = {"free": self.places.blocks_of(free)}
         for name, view in views.items() if unlanded else ():
             owners[name] = {"free": set(view.free), "cached": set(view.cached)}
         for moving in unlanded:
@@ -135,17 +148,8 @@ class Transfers(CopyEngine):
         for moving in self.unended:
             if moving.transfer.kind == "store":
                 self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
-        if self.moving:
-            self._checks.check(laws.target_owned, "", "", "")
-        for name, view in views.items():
-            units = [*view.free, *view.cached, *view.storing]
-            self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
-        # In steps, what is decided in one of them is submitted in the next.
-        self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self.traits.in_steps)
-        if idle and self.quiet:
-            pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
-            self._checks.check(laws.quiescence, pinned, limbo)
-        return reserved
+        self._checks.check(laws.target_owned, "", "", "")
+        return {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
 
     def limbo(self, held: Set[Block]) -> int:
         """Returns how many slots nobody holds that are not available yet: as the target says, or at most so many."""
