@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -134,22 +134,29 @@ class Transfers(CopyEngine):
 
     def _check_targets(self, free: Sequence[Any], views: Mapping[str, TierUnits], held: Set[Block]) -> set[Block]:
         """Checks that targets belong to what is in flight. Returns the blocks among them that nobody holds."""
-        unlanded = [moving for moving in self.unended if not moving.landed]
-        owners: dict[str | None, dict[str, set[Any]]] = {}
-        if unlanded:
-            owners[None] = {"free": self.places.blocks_of(free)}
-        for name, view in views.items() if unlanded else ():
-            owners[name] = {"free": set(view.free), "cached": set(view.cached)}
+        unended = self.unended
+        unlanded = [moving for moving in unended if not moving.landed]
+        targets: dict[str | None, set[Block]] = {}
         for moving in unlanded:
             for place in moving.targets:
+                targets.setdefault(place.tier, set()).add(place.unit)
+        for tier, units in targets.items():
+            owners: dict[str, Collection[Any]]
+            if tier is None:
+                owners = {"free": self.places.blocks_of(free)}
+            else:
+                owners = {"free": views[tier].free, "cached": views[tier].cached}
+            for owner, owned in owners.items():
                 # One evaluation for all that are right, below: this runs at every step.
-                if owner := next((who for who, units in owners[place.tier].items() if place.unit in units), ""):
-                    self._checks.check(laws.target_owned, str(moving), str(place), owner)
-        for moving in self.unended:
-            if moving.transfer.kind == "store":
-                self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
+                wrong = units.intersection(owned)
+                for moving, place in ((m, p) for m in unlanded for p in m.targets) if wrong else ():
+                    if place.tier == tier and place.unit in wrong:
+                        self._checks.check(laws.target_owned, str(moving), str(place), owner)
         self._checks.check(laws.target_owned, "", "", "")
-        return {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
+        if not self._goals_met["store_outlives"]:
+            stored = [p.unit for m in unended if m.transfer.kind == "store" for p in m.sources]
+            self._goals_met["store_outlives"] += not held.issuperset(stored)
+        return targets.get(None, set()) - held
 
     def limbo(self, held: Set[Block]) -> int:
         """Returns how many slots nobody holds that are not available yet: as the target says, or at most so many."""
