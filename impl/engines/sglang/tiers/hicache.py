@@ -97,7 +97,7 @@ class CopyEngine(Copies):
         over = {transfer.id for transfer in taken if transfer.waited}
         self.fence[:] = [id for id in self.fence if id not in over]
         for id in over:
-            del self.events[id]
+            self.events.pop(id, None)
         return taken
 
     def forget(self, ids: Iterable[Hashable]) -> None:

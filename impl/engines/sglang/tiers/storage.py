@@ -155,6 +155,15 @@ class StoringController(hicache.Controller):
         for operation in _drained(self.backup_queue):
             self._write(operation)
 
+    def finish_writes(self) -> None:
+        """Somebody has waited until everything is written that is to be."""
+        for operation in _drained(self.backup_queue):
+            self._write(operation)
+        for id, move in list(self.moving.items()):
+            if isinstance(move, Write):
+                self.end(id, len(move.keys))
+                self.l2_transfer_engine.fence.append(id)
+
     @property
     def answers(self) -> bool:
         """True if the next pass hears something, whatever is in flight."""
@@ -263,8 +272,11 @@ class StoredTier(hicache.HostTier):
 
     def units(self) -> TierUnits:
         view = super().units()
-        fetched = self.controller.fetched_to(self._is_current)
-        return view._replace(storing=[*view.storing, *(page for slots in fetched for page in self._pages(slots))])
+        slots = self.controller.fetched_to(self._is_current)
+        fetched = [page for some in slots for page in self._pages(some)]
+        # What the compiled core has is known only by what others have.
+        cached = view.cached if self._nodes is not None else [page for page in view.cached if page not in fetched]
+        return view._replace(cached=cached, storing=[*view.storing, *fetched])
 
     def _make_controller(self, allocator: Any, page: int, write_policy: str, restores: int | None) -> StoringController:
         return StoringController(allocator, self._pools, page, write_policy, self.storage, self._batch)
@@ -272,6 +284,26 @@ class StoredTier(hicache.HostTier):
     def _is_current(self, operation: Any) -> bool:
         info = self.tree.ongoing_prefetch.get(operation.handle)
         return info is not None and info.operation is operation
+
+
+class WaitingTier(StoredTier):
+    """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up to make room on the device."""
+
+    def __init__(self, tree: Any, *given: Any) -> None:
+        super().__init__(tree, *given)
+        self._drop = tree._drop_subtree_no_host
+        tree._drop_subtree_no_host = self._drop_when_written
+
+    def _drop_when_written(self, node_id: Any, tracker: Any) -> bool:
+        """What is being written to the storage is locked on the host, and keeps what is in front of it."""
+        if self._drop(node_id, tracker):
+            return True
+        self.controller.finish_writes()
+        self.tree.drain_storage_control_queues_local()
+        if not self.tree.backup_node_for_write_back(node_id):
+            return bool(self._drop(node_id, tracker))
+        self.tree._demote(node_id, tracker)
+        return True
 
 
 def _drained(queue: Any) -> Iterator[Any]:
