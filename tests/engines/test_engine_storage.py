@@ -57,7 +57,7 @@ def test_a_request_waits_for_the_end_and_loads_what_has_come() -> None:
     assert run.goals_met["moved_load"] == 1
 
 
-@pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout"])
+@pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout", "-back", "-back-rust"])
 def test_no_false_alarm(end: str) -> None:
     outcome = walk(f"sglang-storage{end}", 2_000)
     assert outcome.failure is None, outcome.failure
@@ -83,6 +83,7 @@ def never_sees_the_end(original: Any, self: Any, request: Any) -> bool:
     ("target", "method", "broken", "laws"),
     [
         ("sglang-storage", "write_backup_storage", backs_up_without_a_lock, {"source_stable"}),
+        ("sglang-storage-back-rust", "write_backup_storage", backs_up_without_a_lock, {"source_stable"}),
         ("sglang-storage", "_handle_prefetch_result", counts_all_of_a_fetch, {"failure_visible"}),
         ("sglang-storage-best-effort", "_handle_prefetch_result", counts_all_of_a_fetch, {"prefix_soundness"}),
         ("sglang-storage", "check_prefetch_progress", never_sees_the_end, {"progress", "admission_order"}),

@@ -83,7 +83,13 @@ class CopyEngine(Copies):
         return [id for id in going if self._loads[id].isdisjoint(blocks)]
 
     def end(self, id: Hashable) -> None:
-        """A transfer has ended; its event is done when all in front of it on its stream have ended, too."""
+        """A transfer has ended; its event is done when all in front of it on its stream have ended, too.
+
+        What somebody has waited for without an event is over by now.
+        """
+        if id not in self.events:
+            self.fence[:] = [other for other in self.fence if other != id]
+            return
         self._ended.add(id)
         stream = [other for other in self.events if (other in self._loads) == (id in self._loads)]
         for over in itertools.takewhile(self._ended.__contains__, stream):

@@ -21,9 +21,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from queue import Queue
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS
+from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, Silent, configure
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
@@ -33,6 +34,17 @@ FETCHED_SHARE = 0.5
 
 with without_the_rest(ENGINE, hicache.BARE, STUBS):
     poll_timer: Any = importlib.import_module("sglang.srt.utils.poll_timer")
+
+# What the engine has by default; a miss is asked for again behind so many passes, and so often.
+configure(
+    {
+        "memory": {
+            "hicache_host_memory_mode": "cache",
+            "hicache_storage_prefetch_retry_poll_interval": 8,
+            "hicache_storage_prefetch_retry_max_attempts": 8,
+        }
+    }
+)
 
 
 class Clock:
@@ -140,11 +152,20 @@ class StoringController(hicache.Controller):
         self.prefetch_buffer: Any = Queue()
         self._init_extra_host_mem_release_queues()
         # The engine's loop over what is asked for ends when it has answered everything.
-        self.storage_stop_event = SimpleNamespace(is_set=lambda: True)
+        self.storage_stop_event = SimpleNamespace(is_set=lambda: True, clear=lambda: None)
         self.submitted: list[Transfer] = []
         self.moving: dict[Hashable, Read | Write] = {}
         # Operations whose last acknowledgement was not put.
         self.reading: list[Any] = []
+
+    def reset(self) -> None:
+        """The engine's, which starts its threads anew."""
+        with patch.object(hicache.base, "threading", SimpleNamespace(Thread=Silent)):
+            super().reset()
+
+    def going(self) -> Iterator[Any]:
+        """The operations whose pages are being read."""
+        return (move.operation for move in self.moving.values() if isinstance(move, Read))
 
     def run_threads(self) -> None:
         """The threads take what is in their queues; what they read and write is submitted."""
@@ -287,7 +308,7 @@ class StoredTier(hicache.HostTier):
 
 
 class WaitingTier(StoredTier):
-    """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up to make room on the device."""
+    """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up making room."""
 
     def __init__(self, tree: Any, *given: Any) -> None:
         super().__init__(tree, *given)

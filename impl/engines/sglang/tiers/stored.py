@@ -16,23 +16,12 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang import manager as sglang
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
 from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier, WaitingTier
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_scheduler.contract import Batch
 
-# What the engine has by default; a miss is asked for again behind so many passes, and so often.
-sglang.configure(
-    {
-        "memory": {
-            "hicache_host_memory_mode": "cache",
-            "hicache_storage_prefetch_retry_poll_interval": 8,
-            "hicache_storage_prefetch_retry_max_attempts": 8,
-        }
-    }
-)
 # How many batches may stay empty for a request that waits, by the engine's policy: it looks before each of them.
 PATIENCE = {"best_effort": 0, "wait_complete": None, "timeout": 2}
 
@@ -117,7 +106,7 @@ class StoringScheduler(HierarchicalScheduler):
     def complete(self, id: Hashable, ok: bool, written: int = 0) -> None:
         if id in self._host.controller.moving:
             self._host.controller.end(id, written)
-        elif id in self._host.copies.events:  # else it was waited for
+        else:
             super().complete(id, ok)
 
     def tier(self, name: str) -> TierUnits:
