@@ -122,7 +122,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Pages of an operation that are written."""
+    """Pages of an operation that are written; None if the engine has waited for the end, and heard of it."""
 
     operation: Any
     keys: list[str]
@@ -177,13 +177,18 @@ class StoringController(hicache.Controller):
             self._write(operation)
 
     def finish_writes(self) -> None:
-        """Somebody has waited until everything is written that is to be."""
+        """Somebody waits until everything is written that is to be, and is told so; the storage has it when it ends."""
+        copies = self.l2_transfer_engine
         for operation in _drained(self.backup_queue):
             self._write(operation)
+        fresh = {transfer.id for transfer in copies.submitted}
         for id, move in list(self.moving.items()):
-            if isinstance(move, Write):
-                self.end(id, len(move.keys))
-                self.l2_transfer_engine.fence.append(id)
+            if isinstance(move, Write) and move.operation is not None:
+                self.ack_backup_queue.put(move.operation)
+                self.moving[id] = move._replace(operation=None)
+                if id in fresh:
+                    self.end(id, len(move.keys))
+                copies.fence.append(id)
 
     @property
     def answers(self) -> bool:
@@ -203,7 +208,10 @@ class StoringController(hicache.Controller):
         if isinstance(move, Write):
             for n, key in enumerate(move.keys):
                 storage.end_write(key, n < written)
-            self.ack_backup_queue.put(move.operation)
+            if move.operation is None:
+                self.l2_transfer_engine.end(id)
+            else:
+                self.ack_backup_queue.put(move.operation)
             return
         storage.readers.subtract(move.units)
         self._acknowledge(move.operation, completed_tokens=(move.done + written) * self.page_size)
@@ -253,7 +261,7 @@ class StoringController(hicache.Controller):
     def _submit(self, to: str, of: str, pairs: list[tuple[int, int]], rids: list[str], move: Read | Write) -> None:
         id = self.l2_transfer_engine.next_id()
         submitted = self.submitted if isinstance(move, Read) else self.l2_transfer_engine.submitted
-        submitted.append(Transfer(id, "move", to, pairs, rids, source=of))
+        submitted.append(Transfer(id, "move", to, pairs, rids, after=self.l2_transfer_engine.waited_for(), source=of))
         self.moving[id] = move
 
     def _stop_reading(self, operation: Any) -> None:
