@@ -240,7 +240,7 @@ class TestBlockManager:
         assert missed(reach) == set()
 
     def test_holds_on_tensors(self) -> None:
-        assert holds(partial(BlockManager, tensors=True), 6_000)["copies"]
+        assert holds(partial(BlockManager, tensors=True), 2_000)["copies"]
 
     @pytest.mark.usefixtures("stamps_per_block")
     def test_holds_with_stamps_per_block(self) -> None:
@@ -387,7 +387,7 @@ class TestSlotManager:
         assert missed(reach) <= ROW_ONLY | WITH_EVENTS
 
     def test_holds_on_tensors(self) -> None:
-        assert holds(partial(SlotManager, tensors=True), 6_000)["copies"]
+        assert holds(partial(SlotManager, tensors=True), 2_000)["copies"]
 
     def test_versions_keep_stale_entries_from_being_hit(self) -> None:
         manager = SlotManager(2, 1, cache=StaleCache)
