@@ -13,6 +13,7 @@ import pytest
 from driving import explore, random_walk
 from hypothesis import given
 from hypothesis import strategies as st
+from slow import slow
 from watched import watched
 
 from kvlockstep.drivers.episode import Outcome
@@ -381,7 +382,7 @@ class StaleCache(SlotPrefixCache):
 
 
 class TestSlotManager:
-    @pytest.mark.parametrize("capacity", [None, 5, 30])
+    @pytest.mark.parametrize("capacity", [None, 5, *slow(30)])
     def test_holds_and_reaches_what_rows_can(self, capacity: int | None) -> None:
         reach = holds(partial(SlotManager, capacity=capacity), 12_000)
         assert missed(reach) <= ROW_ONLY | WITH_EVENTS
