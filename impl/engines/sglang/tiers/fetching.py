@@ -3,7 +3,7 @@
 The tree is driven as in tiered.py, the storage is that of storage.py. An admission that comes for the first time asks
 the storage for what neither pool nor host has (`_prefetch_kvcache`), and each looks whether the answer has come
 (`check_prefetch_progress`), as the Scheduler does in its passes. Until then it is told to ask again. Then it is one of
-tiered.py, which loads what the host has, whatever has come.
+tiered.py, which loads what the host has, whatever has come. A miss is not asked for again, which the Scheduler does.
 
 The engine flushes its caches only when nothing is fetched, stored or moved (`is_fully_idle`), and keeps the storage:
 whoever wants that empty, too, calls `clear_hicache_storage_backend`. A reset here is both.

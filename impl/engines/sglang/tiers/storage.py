@@ -163,10 +163,6 @@ class StoringController(hicache.Controller):
         with patch.object(hicache.base, "threading", SimpleNamespace(Thread=Silent)):
             super().reset()
 
-    def going(self) -> Iterator[Any]:
-        """The operations whose pages are being read."""
-        return (move.operation for move in self.moving.values() if isinstance(move, Read))
-
     def run_threads(self) -> None:
         """The threads take what is in their queues; what they read and write is submitted."""
         self.prefetch_thread_func()
