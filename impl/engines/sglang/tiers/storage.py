@@ -312,7 +312,10 @@ class StoredTier(hicache.HostTier):
 
 
 class WaitingTier(StoredTier):
-    """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up making room."""
+    """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up making room.
+
+    If that does not help, it gives up what is fetched.
+    """
 
     def __init__(self, tree: Any, *given: Any) -> None:
         super().__init__(tree, *given)
@@ -325,10 +328,13 @@ class WaitingTier(StoredTier):
             return True
         self.controller.finish_writes()
         self.tree.drain_storage_control_queues_local()
-        if not self.tree.backup_node_for_write_back(node_id):
-            return bool(self._drop(node_id, tracker))
-        self.tree._demote(node_id, tracker)
-        return True
+        if self.tree.backup_node_for_write_back(node_id):
+            self.tree._demote(node_id, tracker)
+            return True
+        # A fetch locks on the host what is in front of it.
+        for request in list(self.tree.ongoing_prefetch):
+            self.tree.release_aborted_request(request)
+        return bool(self._drop(node_id, tracker))
 
 
 def _drained(queue: Any) -> Iterator[Any]:
