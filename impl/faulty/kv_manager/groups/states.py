@@ -12,7 +12,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, Stat
 from kvlockstep.reference.kv_manager.groups.request import Request
 
 
-@fault("kv-state-in-place", law="state_soundness", seen=("mutant",))
+@fault("kv-state-in-place", law="state_soundness", seen=("vllm#57908",))
 class StateInPlace(FullAndState):
     """A request goes on in the block of a state that is published."""
 
