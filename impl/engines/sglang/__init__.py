@@ -69,6 +69,8 @@ TARGETS = {
         "sglang-storage-best-effort": "kvlockstep.impl.engines.sglang.tiers.stored:make_best_effort",
         "sglang-storage-timeout": "kvlockstep.impl.engines.sglang.tiers.stored:make_timeout",
         "sglang-mixed-repaired": "kvlockstep.impl.engines.sglang.scheduler:make_overlap_mixed_repaired",
+        "sglang-ngram": "kvlockstep.impl.engines.sglang.drafting:make_overlap",
+        "sglang-ngram-normal": "kvlockstep.impl.engines.sglang.drafting:make",
         "sglang-window": "kvlockstep.impl.engines.sglang.window_scheduler:make_overlap",
         "sglang-window-normal": "kvlockstep.impl.engines.sglang.window_scheduler:make",
         "sglang-window-python": "kvlockstep.impl.engines.sglang.window_scheduler:make_overlap_python",
