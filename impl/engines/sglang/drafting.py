@@ -15,7 +15,7 @@ scheduler_components/batch_result_processor.py (_resolve_spec_v2_tokens), beside
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -172,6 +172,7 @@ class DraftScheduler(Scheduler):
 class Drafting:
     """An adapter whose Scheduler verifies `drafts` drafts of each request in a batch of decodes."""
 
+    _kind: Callable[..., Any] = DraftScheduler
     _scheduler: Any
     _reqs: dict[str, Any]
     _launched: deque[Any]
@@ -183,9 +184,8 @@ class Drafting:
     ) -> None:
         self.drafts = drafts = max(1, min(drafts, budget - 1))
         self.block_size = block_size
-        self.lookahead_blocks = -(-2 * (drafts + 1) // block_size)
         self._verifying: deque[Flight] = deque()
-        options.setdefault("kind", DraftScheduler)
+        options.setdefault("kind", self._kind)
         with self._speculating():
             # A batch verifies tokens of so many requests without a limit of its own.
             running = max(1, min(running, budget // (drafts + 1)))
@@ -193,7 +193,8 @@ class Drafting:
         self._scheduler.model_worker.width = drafts + 1
 
     def _spare(self, block_size: int, given: Options) -> int:
-        return 2 + -(-2 * (given.drafts + 1) // block_size)
+        self.lookahead_blocks = -(-2 * (given.drafts + 1) // block_size)
+        return 2 + self.lookahead_blocks
 
     @contextmanager
     def _speculating(self) -> Iterator[None]:

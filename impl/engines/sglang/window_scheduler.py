@@ -49,7 +49,8 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):
 
     def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
         reach, chunks = self.groups[1].reach, self.overlap * (budget // block_size * block_size)
-        self.pools = {FULL: blocks, WINDOW: windows.pages_of_window(reach - 1, self._interval, block_size, chunks)}
+        least = windows.pages_of_window(reach - 1, self._interval, block_size, chunks, given.drafts + 1)
+        self.pools = {FULL: blocks, WINDOW: least}
         return windows.memory(self.pools, block_size, given.core, running, reach)
 
     def schedule(self) -> Batch:

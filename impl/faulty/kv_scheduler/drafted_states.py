@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedManager, CheckpointedStates
+from kvlockstep.impl.kv_scheduler.committed import CommittedManager, CommittedStates
 from kvlockstep.reference.kv_manager.groups.contract import Step
 from kvlockstep.reference.kv_manager.groups.request import Request
 
@@ -84,3 +85,20 @@ class ColumnNotTaken(CheckpointedStates):
             if first % self.groups[group].block_size or self.old is None:
                 return step
             return step._replace(saves=[(stop, block if stop == first else self.old) for stop, block in step.saves])
+
+
+@fault("sched-checkpoint-over-published", law="state_soundness", seen=("mutant",))
+class CheckpointOverPublished(CommittedStates):
+    """A checkpoint is copied to the block of the one before, which can be hit under an earlier prefix."""
+
+    class manager(CommittedManager):
+        def reset(self) -> None:
+            super().reset()
+            self.before: dict[tuple[str, int], int] = {}
+
+        def state(self, rid: str, group: int) -> Step:
+            step = super().state(rid, group)
+            if not step.checkpoints:
+                return step
+            end, block = step.checkpoints[0]
+            return step._replace(checkpoints=[(end, self.before.setdefault((rid, group), block))])
