@@ -1,15 +1,17 @@
-"""kv_scheduler on SGLang's Scheduler (0.5.23) with speculative decoding, on CPU: n-grams, in a chain of drafts.
+"""kv_scheduler on SGLang's Scheduler (0.5.23) with speculative decoding, on CPU: n-grams or EAGLE, a chain of drafts.
 
 The Scheduler is driven as in scheduler.py. A decode verifies `drafts` + 1 tokens of each request: the last one and its
-drafts. Where the drafts come from is not the scheduler's business: here they are the judge's, and where it has fewer
-the rest is padding. The worker stands for the engine's NGRAMWorker, which makes what the next batch needs (the lengths
-behind the accepted drafts, and their tokens) and is asked for a batch whose slots the scheduler has reserved: two times
-as many as a batch verifies, since under overlap it hears one batch late how many were right.
+drafts. Where drafts come from is not the scheduler's business: here they are the judge's, and where it has fewer the
+rest is padding. The worker stands for the engine's NGRAMWorker or EAGLEWorkerV2. It writes to the slots that the
+scheduler has reserved, twice as many as a batch verifies: under overlap the scheduler hears one batch late how many
+drafts were right. The layers of a drafter have their KV in the slots of the same tokens. It depends on the token
+behind as well, so that the tree keys pairs of tokens.
 
-What only the device knows comes to the next batch by the engine's FutureMap. It is written there when that batch has been
-decided and before it is launched.
-Source: sglang/srt/speculative/ngram_worker.py, eagle_utils.py (eagle_prepare_for_decode), managers/overlap_utils.py, and
-scheduler_components/batch_result_processor.py (_resolve_spec_v2_tokens), beside those of scheduler.py.
+What only the device knows comes to the next batch by the engine's FutureMap. It is written there when that batch has
+been decided, before it is launched.
+Source: sglang/srt/speculative/ngram_worker.py, eagle_worker_v2.py and eagle_utils.py (eagle_prepare_for_decode),
+managers/overlap_utils.py and scheduler_components/batch_result_processor.py (_resolve_spec_v2_tokens), beside those of
+scheduler.py.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ import torch
 
 from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.sglang.scheduler import (
+    STUBS,
     ModelWorker,
     Options,
     Scheduler,
     SGLangScheduler,
-    STUBS,
     engine,
     rid_of,
     sglang,
@@ -45,10 +47,11 @@ with (
 ):
     ngram: Any = import_module("sglang.srt.speculative.ngram_info")
     spec: Any = import_module("sglang.srt.speculative.spec_utils")
-    eagle: Any = import_module("sglang.srt.speculative.eagle_utils")
+    eagle: Any = import_module("sglang.srt.speculative.eagle_info")
+    eagles: Any = import_module("sglang.srt.speculative.eagle_utils")
     allocation: Any = import_module("sglang.srt.mem_cache.allocation")
-
-NGRAM = "NGRAM"
+    sizing: Any = import_module("sglang.srt.mem_cache.allocation_sizing")
+    batches: Any = import_module("sglang.srt.managers.schedule_batch")
 
 
 def fill_rows(
@@ -83,7 +86,7 @@ class Flight:
 class DraftWorker(ModelWorker):
     """`verified` is what the last batch has verified. `guesses` are the drafts for the next batch of each request."""
 
-    width = 1
+    width, eagle = 1, False
 
     def __init__(self, rows: Any) -> None:
         super().__init__(rows)
@@ -99,16 +102,25 @@ class DraftWorker(ModelWorker):
         result.new_seq_lens = batch.seq_lens.clone()
         result.accept_lens = torch.ones(len(batch.reqs), dtype=torch.int32)
         result.speculative_num_draft_tokens = self.width
-        tokens = result.next_token_ids if verifies else result.next_token_ids.repeat_interleave(self.width)
-        result.next_draft_input = ngram.NgramVerifyInput(
-            draft_token_num=self.width,
-            new_seq_lens=result.new_seq_lens,
-            accept_tokens=tokens,
-            accept_lens=result.accept_lens,
-        )
+        result.next_draft_input = self._behind(batch, result)
         if on_publish is not None:
             on_publish(result.new_seq_lens)
         return result
+
+    def _behind(self, batch: Any, result: Any) -> Any:
+        """What the next batch of these requests drafts and verifies behind: the token of each, which is unknown yet."""
+        requests = len(batch.reqs)
+        marks = result.next_token_ids.reshape(requests, -1)[:, 0]
+        if self.eagle:
+            # Only the loop without overlap keeps these with the batch.
+            unused = None if batch.enable_overlap else torch.zeros(requests, 1)
+            return eagle.EagleDraftInput(topk_p=unused, topk_index=unused, bonus_tokens=marks)
+        return ngram.NgramVerifyInput(
+            draft_token_num=self.width,
+            new_seq_lens=result.new_seq_lens,
+            accept_tokens=marks.repeat_interleave(self.width),
+            accept_lens=result.accept_lens,
+        )
 
     def _verify(self, batch: Any, guesses: Sequence[list[int]]) -> Any:
         rows, starts = batch.req_pool_indices.tolist(), batch.seq_lens.tolist()
@@ -126,6 +138,8 @@ class DraftWorker(ModelWorker):
         """The last token of a request, which the batch verifies drafts behind: relayed, or known to the host."""
         if not batch.enable_overlap:
             return int(batch.reqs[i].output_ids[-1])
+        if self.eagle:
+            return int(batch.spec_info.bonus_tokens[i])
         relayed = batch.spec_info.accept_tokens.reshape(-1, self.width)[i]
         return int(relayed[batch.spec_info.accept_lens[i] - 1])
 
@@ -137,7 +151,6 @@ class DraftScheduler(Scheduler):
     """The engine's, with the worker that verifies drafts."""
 
     worker = DraftWorker
-    speculates = NGRAM
     pp_group = SimpleNamespace(is_last_rank=True)
 
     def accept(self, result: Any, verified: Sequence[Verified], right: Sequence[int]) -> None:
@@ -147,7 +160,8 @@ class DraftScheduler(Scheduler):
             result.new_seq_lens[i] = start + 1 + right[i]
             if self.enable_overlap:
                 self.future_map.new_seq_lens_buf[row] = start + 1 + right[i]
-                self.future_map.accept_lens_buf[row] = 1 + right[i]
+                if not self.model_worker.eagle:
+                    self.future_map.accept_lens_buf[row] = 1 + right[i]
 
     def arrive(self, result: Any, i: int, token: int) -> None:
         if len(result.next_token_ids) == len(result.accept_lens):
@@ -164,9 +178,9 @@ class DraftScheduler(Scheduler):
         del self.model_worker.marks[mark]
 
     def _relay(self, mark: int, token: int) -> None:
-        relayed = self.future_map.accept_tokens_buf
-        if relayed is not None:
-            relayed[relayed == mark] = token
+        for relayed in (self.future_map.output_tokens_buf, self.future_map.accept_tokens_buf):
+            if relayed is not None:
+                relayed[relayed == mark] = token
 
 
 class Drafting:
@@ -180,17 +194,26 @@ class Drafting:
     overlap: int
 
     def __init__(
-        self, blocks: int, block_size: int, budget: int, running: int, *args: Any, drafts: int = 2, **options: Any
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        drafts: int = 2,
+        eagle: bool = False,
+        **options: Any,
     ) -> None:
         self.drafts = drafts = max(1, min(drafts, budget - 1))
+        self._eagle = eagle
         self.block_size = block_size
         self._verifying: deque[Flight] = deque()
         options.setdefault("kind", self._kind)
         with self._speculating():
             # A batch verifies tokens of so many requests without a limit of its own.
             running = max(1, min(running, budget // (drafts + 1)))
-            super().__init__(blocks, block_size, budget, running, *args, drafts=drafts, **options)  # type: ignore[call-arg]
-        self._scheduler.model_worker.width = drafts + 1
+            options |= {"drafts": drafts, "eagle": eagle}
+            super().__init__(blocks, block_size, budget, running, **options)  # type: ignore[call-arg]
+        self._scheduler.model_worker.width, self._scheduler.model_worker.eagle = drafts + 1, eagle
 
     def _spare(self, block_size: int, given: Options) -> int:
         self.lookahead_blocks = -(-2 * (given.drafts + 1) // block_size)
@@ -200,11 +223,12 @@ class Drafting:
     def _speculating(self) -> Iterator[None]:
         width = self.drafts + 1
         settings = {
-            "speculative_algorithm": NGRAM,
+            "speculative_algorithm": "EAGLE" if self._eagle else "NGRAM",
             "speculative_num_draft_tokens": width,
             "max_speculative_num_draft_tokens": width,
-            "speculative_num_steps": width,
+            "speculative_num_steps": self.drafts if self._eagle else width,
             "speculative_eagle_topk": 1,
+            "enable_multi_layer_eagle": False,
         }
         sglang.configure({"spec": settings, "schedule": {"page_size": self.block_size}})
         try:
@@ -272,3 +296,5 @@ class SGLangDraftScheduler(Drafting, SGLangScheduler):
 
 make = SGLangDraftScheduler
 make_overlap = partial(SGLangDraftScheduler, overlap=True)
+make_eagle = partial(SGLangDraftScheduler, eagle=True)
+make_overlap_eagle = partial(make_eagle, overlap=True)

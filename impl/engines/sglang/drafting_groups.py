@@ -2,13 +2,13 @@
 
 The drafts are those of drafting.py, the groups those of window_scheduler.py and state_scheduler.py.
 
-A window slides by the tokens that the scheduler has heard of, so no further than the device has come. Its pool has room
-for the slots that decodes reserve.
+A window slides by the tokens that the scheduler has heard of, so no further than the device has come. Its pool has
+room for the slots that decodes reserve.
 
-A forward that verifies leaves the states behind all of its tokens in buffers of its own. Then the worker commits the one
-behind the last right draft to the state of the request; if that has crossed a multiple of the interval, the state there
-goes to the slot for checkpoints. Which states these are, the engine's own functions say, asked for each number of drafts
-that may be right.
+A forward that verifies leaves the states behind all of its tokens in buffers of its own. Then the worker commits the
+one behind the last right draft to the state of the request; if that has crossed a multiple of the interval, the state
+there goes to the slot for checkpoints. Which states these are the engine's own function says, asked for each number of
+drafts that may be right.
 Source: sglang/srt/speculative/spec_utils.py (prepare_mamba_track_for_verify, commit_mamba_states_after_verify).
 """
 
@@ -84,9 +84,13 @@ make_window = SGLangDraftWindowScheduler
 make_overlap_window = partial(SGLangDraftWindowScheduler, overlap=True)
 make_overlap_window_python = partial(make_overlap_window, core="python")
 make_overlap_window_wide = partial(make_overlap_window, reach=7, interval=3, releases=True)
+make_overlap_eagle_window = partial(make_overlap_window, eagle=True)
 make_state = SGLangDraftStateScheduler
 make_extra = partial(SGLangDraftStateScheduler, chunk=2, interval=8)
 make_overlap_extra = partial(make_extra, overlap=True)
 make_overlap_extra_python = partial(make_overlap_extra, core="python")
+make_overlap_eagle_extra = partial(make_overlap_extra, eagle=True)
 make_overlap_lazy = partial(make_overlap_extra, lazy=True)
 make_overlap_extra_window = partial(SGLangDraftStateWindowScheduler, chunk=2, interval=8, overlap=True)
+# Of two batches in flight each may come to a multiple of the interval, which has more tokens than one of them.
+make_short = partial(SGLangDraftStateScheduler, chunk=2, interval=4, overlap=True)

@@ -159,7 +159,8 @@ class Options(NamedTuple):
     `overlap`: its overlap loop. `mixed`: mixed chunked prefill. `interval`: decode batches behind each prefill. With
     `priority` the smaller number comes first, and may preempt. `estimate`: the most tokens of output that admission
     counts with; `conservativeness` scales the share of it that running requests are expected to need. `core`: the tree,
-    as in SGLangKVManager. `drafts`: the most drafts of a request; see drafting.py.
+    as in SGLangKVManager. `drafts`: the most drafts of a request, and `eagle`: a drafter with layers makes them, so
+    that the tree keys pairs of tokens; see drafting.py.
     """
 
     overlap: bool = False
@@ -171,14 +172,18 @@ class Options(NamedTuple):
     estimate: int = 0
     core: str | None = "rust"
     drafts: int = 0
+    eagle: bool = False
+
+
+def speculates(options: Options) -> str | None:
+    """The engine's name of its speculative decoding."""
+    return None if not options.drafts else "EAGLE" if options.eagle else "NGRAM"
 
 
 class Scheduler(engine.Scheduler):  # type: ignore[misc]
     """The engine's Scheduler over `memory`: rows, allocator and tree, with prompts in chunks of `budget`."""
 
     worker: Callable[..., Any] = ModelWorker
-    # The algorithm of speculative decoding.
-    speculates: str | None = None
 
     def __init__(self, memory: tuple[Any, Any, Any], budget: int, running: int, options: Options) -> None:
         self.__dict__.update(dict.fromkeys(OFF, False) | dict.fromkeys(ABSENT) | dict.fromkeys(COUNTERS, 0))
@@ -195,7 +200,7 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
         self.enable_priority_scheduling = self.enable_priority_preemption = options.priority
         self.schedule_low_priority_values_first = True
         self.disaggregation_mode = engine.DisaggregationMode.NULL
-        self.spec_algorithm = engine.SpeculativeAlgorithm.from_string(self.speculates)
+        self.spec_algorithm = engine.SpeculativeAlgorithm.from_string(speculates(options))
         self.model_config = SimpleNamespace(
             is_encoder_decoder=False, vocab_size=1 << 31, self_opened_think_start_ids=None
         )
@@ -311,7 +316,7 @@ class SGLangScheduler:
 
     def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
         """The rows of the requests that run, an allocator of `blocks` pages, and the tree over both."""
-        return sglang.memory(blocks, block_size, given.core, running)
+        return sglang.memory(blocks, block_size, given.core, running, is_eagle=given.eagle)
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
         params = sampling.SamplingParams(max_new_tokens=max_tokens)
