@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedManager
 from kvlockstep.reference.kv_manager.groups.contract import Step
-from kvlockstep.reference.kv_manager.groups.request import Request
 from kvlockstep.reference.kv_scheduler.grouped import StatePool
 
 

@@ -29,6 +29,7 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.engines.sglang import manager as sglang
 from kvlockstep.impl.engines.sglang.scheduler import (
     STUBS,
     ModelWorker,
@@ -37,7 +38,6 @@ from kvlockstep.impl.engines.sglang.scheduler import (
     SGLangScheduler,
     engine,
     rid_of,
-    sglang,
 )
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, NO_DRAFTS, PAD_DRAFT, Batch, Item
 
@@ -183,15 +183,10 @@ class DraftScheduler(Scheduler):
                 relayed[relayed == mark] = token
 
 
-class Drafting:
-    """An adapter whose Scheduler verifies `drafts` drafts of each request in a batch of decodes."""
+class SGLangDraftScheduler(SGLangScheduler):
+    """One Scheduler that verifies `drafts` drafts of each request in a batch of decodes."""
 
     _kind: Callable[..., Any] = DraftScheduler
-    _scheduler: Any
-    _reqs: dict[str, Any]
-    _launched: deque[Any]
-    block_size: int
-    overlap: int
 
     def __init__(
         self,
@@ -212,7 +207,7 @@ class Drafting:
             # A batch verifies tokens of so many requests without a limit of its own.
             running = max(1, min(running, budget // (drafts + 1)))
             options |= {"drafts": drafts, "eagle": eagle}
-            super().__init__(blocks, block_size, budget, running, **options)  # type: ignore[call-arg]
+            super().__init__(blocks, block_size, budget, running, **options)
         self._scheduler.model_worker.width, self._scheduler.model_worker.eagle = drafts + 1, eagle
 
     def _spare(self, block_size: int, given: Options) -> int:
@@ -288,10 +283,6 @@ class Drafting:
         # Under overlap the device has them.
         fed = fed[:1] if drafts and self.overlap > 1 else fed
         return super()._item(req, start, n, slots, fed, samples)._replace(drafts=drafts)
-
-
-class SGLangDraftScheduler(Drafting, SGLangScheduler):
-    """One Scheduler that verifies drafts."""
 
 
 make = SGLangDraftScheduler

@@ -19,23 +19,23 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.sglang.drafting import Drafting, DraftScheduler, DraftWorker, spec
+from kvlockstep.impl.engines.sglang.drafting import DraftScheduler, DraftWorker, SGLangDraftScheduler, spec
 from kvlockstep.impl.engines.sglang.state_scheduler import SGLangStateScheduler, SGLangStateWindowScheduler, StateWorker
 from kvlockstep.impl.engines.sglang.window_scheduler import SGLangWindowScheduler
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
 
-class SGLangDraftWindowScheduler(Drafting, SGLangWindowScheduler):
+class SGLangDraftWindowScheduler(SGLangDraftScheduler, SGLangWindowScheduler):
     """One Scheduler that verifies drafts over full attention and a window."""
 
 
 class DraftStateWorker(DraftWorker, StateWorker):
     """`steps` are what the last batch does with the state of each of its requests."""
 
-    def forward_batch_generation(self, batch: Any, **options: Any) -> Any:
+    def forward_batch_generation(self, batch: Any, on_publish: Any = None, **options: Any) -> Any:
         if batch.forward_mode.is_decode():
             spec.prepare_mamba_track_for_verify(batch)
-        result = super().forward_batch_generation(batch, **options)
+        result = super().forward_batch_generation(batch, on_publish, **options)
         if self.verified:
             self.steps, self.copies = self._commits(batch), []
         return result
@@ -68,13 +68,13 @@ class DraftStateScheduler(DraftScheduler):
     worker = DraftStateWorker
 
 
-class SGLangDraftStateScheduler(Drafting, SGLangStateScheduler):
+class SGLangDraftStateScheduler(SGLangDraftScheduler, SGLangStateScheduler):
     """One Scheduler that verifies drafts over full attention and states."""
 
     _kind = DraftStateScheduler
 
 
-class SGLangDraftStateWindowScheduler(Drafting, SGLangStateWindowScheduler):
+class SGLangDraftStateWindowScheduler(SGLangDraftScheduler, SGLangStateWindowScheduler):
     """One Scheduler that verifies drafts over full attention, a window and states."""
 
     _kind = DraftStateScheduler
