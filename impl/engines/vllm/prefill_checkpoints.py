@@ -1,7 +1,7 @@
 """kv_scheduler on vLLM's hybrid schedulers (0.33.0), whose states are also saved within the chunk that ends a prompt.
 
-A layer that can save a state in the middle of its forward says so (`num_prefill_checkpoint_blocks`), as those of Mamba2,
-GDN and KDA do. Then the scheduler does not cut the last chunk of a prompt where a state must be saved. The worker saves
+A layer that can save a state in the middle of its forward says so (`num_prefill_checkpoint_blocks`): those of Mamba2,
+GDN and KDA. Then the scheduler does not cut the last chunk of a prompt where a state must be saved. The worker saves
 it on the way, in the column before that of the chunk's end. Where it does so it works out by itself, with the engine's
 `compute_mamba_prefill_checkpoints`, and has to come to the same as the scheduler.
 
