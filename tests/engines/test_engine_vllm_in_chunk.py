@@ -12,7 +12,7 @@ from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 
 REASON = "vllm is not on this machine: see --engine-path"
-inside = pytest.importorskip("kvlockstep.impl.engines.vllm.prefill_checkpoints", reason=REASON, exc_type=ImportError)
+inside = pytest.importorskip("kvlockstep.impl.engines.vllm.saves.in_chunk", reason=REASON, exc_type=ImportError)
 
 
 @pytest.mark.parametrize("make", [inside.make_state, inside.make_state_sparse, inside.make_async_state])
