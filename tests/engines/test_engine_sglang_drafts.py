@@ -25,6 +25,7 @@ groups = pytest.importorskip("kvlockstep.impl.engines.sglang.drafting_groups", r
         groups.make_overlap_window,
         groups.make_state,
         groups.make_overlap_extra,
+        groups.make_mixed_eagle_window,
         pytest.param(groups.make_overlap_lazy, marks=pytest.mark.slow),
     ],
 )
@@ -114,3 +115,18 @@ def test_what_is_planted_is_found(plant: Any, law: str, monkeypatch: Any) -> Non
     outcome = watched(random_walk, KVSchedulerModel, plant(monkeypatch), seed=0, steps=20_000)
     assert outcome.failure is not None
     assert outcome.failure.law == law
+
+
+class StaleTails(drafting.RepairedDraftScheduler):  # type: ignore[misc]
+    """A decode in a mixed batch writes where the scheduler thinks it is, which is behind by the drafts in flight."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.future_map.resolve_mixed_spec_tails = lambda _batch: None
+
+
+def test_a_decode_in_a_mixed_batch_goes_on_behind_the_right_drafts() -> None:
+    make = partial(drafting.make_overlap_eagle, mixed=True, kind=StaleTails)
+    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=5_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law == "continuity"

@@ -34,6 +34,7 @@ from kvlockstep.impl.engines.sglang.scheduler import (
     STUBS,
     ModelWorker,
     Options,
+    RepairedScheduler,
     Scheduler,
     SGLangScheduler,
     engine,
@@ -151,7 +152,7 @@ class DraftScheduler(Scheduler):
     """The engine's, with the worker that verifies drafts."""
 
     worker = DraftWorker
-    pp_group = SimpleNamespace(is_last_rank=True)
+    pp_group, device = SimpleNamespace(is_last_rank=True), "cpu"
 
     def accept(self, result: Any, verified: Sequence[Verified], right: Sequence[int]) -> None:
         """The device knows how many drafts of each request, by its place in the batch, were right."""
@@ -181,6 +182,10 @@ class DraftScheduler(Scheduler):
         for relayed in (self.future_map.output_tokens_buf, self.future_map.accept_tokens_buf):
             if relayed is not None:
                 relayed[relayed == mark] = token
+
+
+class RepairedDraftScheduler(DraftScheduler, RepairedScheduler):
+    """Without sglang-scheduler-starved-chunk. In a mixed batch a decode takes one token, without drafts."""
 
 
 class SGLangDraftScheduler(SGLangScheduler):
@@ -289,3 +294,4 @@ make = SGLangDraftScheduler
 make_overlap = partial(SGLangDraftScheduler, overlap=True)
 make_eagle = partial(SGLangDraftScheduler, eagle=True)
 make_overlap_eagle = partial(make_eagle, overlap=True)
+make_mixed_eagle = partial(make_overlap_eagle, mixed=True, kind=RepairedDraftScheduler)

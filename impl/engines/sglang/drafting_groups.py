@@ -19,8 +19,19 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.sglang.drafting import DraftScheduler, DraftWorker, SGLangDraftScheduler, spec
-from kvlockstep.impl.engines.sglang.state_scheduler import SGLangStateScheduler, SGLangStateWindowScheduler, StateWorker
+from kvlockstep.impl.engines.sglang.drafting import (
+    DraftScheduler,
+    DraftWorker,
+    RepairedDraftScheduler,
+    SGLangDraftScheduler,
+    spec,
+)
+from kvlockstep.impl.engines.sglang.state_scheduler import (
+    MixedScheduler,
+    SGLangStateScheduler,
+    SGLangStateWindowScheduler,
+    StateWorker,
+)
 from kvlockstep.impl.engines.sglang.window_scheduler import SGLangWindowScheduler
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
@@ -68,6 +79,10 @@ class DraftStateScheduler(DraftScheduler):
     worker = DraftStateWorker
 
 
+class MixedDraftStateScheduler(DraftStateScheduler, MixedScheduler):
+    """Without the findings in mixed batches, as MixedScheduler."""
+
+
 class SGLangDraftStateScheduler(SGLangDraftScheduler, SGLangStateScheduler):
     """One Scheduler that verifies drafts over full attention and states."""
 
@@ -91,6 +106,9 @@ make_overlap_extra = partial(make_extra, overlap=True)
 make_overlap_extra_python = partial(make_overlap_extra, core="python")
 make_overlap_eagle_extra = partial(make_overlap_extra, eagle=True)
 make_overlap_lazy = partial(make_overlap_extra, lazy=True)
+make_mixed_eagle_window = partial(make_overlap_eagle_window, mixed=True, kind=RepairedDraftScheduler)
+make_mixed_eagle_extra = partial(make_overlap_eagle_extra, mixed=True, kind=MixedDraftStateScheduler)
+make_mixed_eagle_lazy = partial(make_mixed_eagle_extra, lazy=True)
 make_overlap_extra_window = partial(SGLangDraftStateWindowScheduler, chunk=2, interval=8, overlap=True)
 # Of two batches in flight each may come to a multiple of the interval, which has more tokens than one of them.
 make_short = partial(SGLangDraftStateScheduler, chunk=2, interval=4, overlap=True)
