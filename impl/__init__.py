@@ -88,6 +88,7 @@ TARGETS = {
         "fenced-groups": "kvlockstep.impl.kv_scheduler.fenced_groups:FencedStates",
         "grouped-overlap": "kvlockstep.impl.kv_scheduler.grouped:OverlapWindow",
         "grouped-checkpoints": "kvlockstep.impl.kv_scheduler.checkpointed:CheckpointedStates",
+        "grouped-commits": "kvlockstep.impl.kv_scheduler.committed:CommittedStates",
         "grouped-overlap-state": "kvlockstep.impl.kv_scheduler.flying_states:OverlapStates",
     },
     "kv_index": {

@@ -36,6 +36,14 @@ class CheckpointedManager(GroupedManager):
     def run_of(self, g: int, request: Request) -> Running:
         return self.running.setdefault((id(request), g), Running())
 
+    def width(self, stops: range) -> int:
+        """How many blocks the states of a batch take that may end at these positions."""
+        return len(stops)
+
+    def _saves(self, blocks: list[int], stops: range) -> dict[int, int]:
+        """The block that the state behind each position goes to."""
+        return dict(zip(stops, blocks, strict=False))
+
     def held(self, rid: str, group: int) -> Iterable[int]:
         run = self.run_of(group, self._live[rid])
         own = [*run.blocks, *([] if run.checkpoint is None else [run.checkpoint])]
@@ -68,7 +76,7 @@ class CheckpointedManager(GroupedManager):
         need, stops = super()._need(request, n), request.stops(n)
         for g, group in enumerate(self.groups):
             if group.kind == "state":
-                need[group.pool] += max(0, len(stops) - len(self.run_of(g, request).blocks)) - len(stops)
+                need[group.pool] += max(0, self.width(stops) - len(self.run_of(g, request).blocks)) - len(stops)
                 need[group.pool] += bool(self._ends(g, stops))
         return need
 
@@ -81,8 +89,8 @@ class CheckpointedManager(GroupedManager):
             super()._grow_in(g, request, n)
             return
         run, stops = self.run_of(g, request), request.stops(n)
-        run.blocks += [self._pool(g).take() for _ in range(len(stops) - len(run.blocks))]
-        request.saves[g] = dict(zip(stops, run.blocks, strict=False))
+        run.blocks += [self._pool(g).take() for _ in range(self.width(stops) - len(run.blocks))]
+        request.saves[g] = self._saves(run.blocks, stops)
         run.ends = self._ends(g, stops)
         run.checkpoint = self._pool(g).take() if run.ends else None
 

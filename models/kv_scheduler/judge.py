@@ -98,7 +98,7 @@ class SchedulerJudge(TransferOperations):
         void = void_items(self, items)
         self.launch(items, batch.copies, void)
         flight = sample(self, items, tokens, accept, void)
-        self.keep(items)
+        self.keep([item for item in items if item.rid not in void])
         if self.transfers:
             # They run behind the batch, and so behind the checkpoints that it copies.
             self.transfers.start((transfer for transfer in transfers if not transfer.before), self.live)

@@ -11,6 +11,7 @@ from watched import watched
 
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
+from kvlockstep.impl.kv_scheduler.committed import CommittedStates
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.models.core.model import Divergence
@@ -37,7 +38,10 @@ SCHEDULE, UPDATE = Op("schedule", tokens=[1]), Op("update")
 
 
 @pytest.mark.parametrize("scope", GROUP_SCOPES, ids=str)
-@pytest.mark.parametrize("make", [FullAndWindow, TwoPools, StatePool, OverlapWindow, OverlapStates, CheckpointedStates])
+@pytest.mark.parametrize(
+    "make",
+    [FullAndWindow, TwoPools, StatePool, OverlapWindow, OverlapStates, CheckpointedStates, CommittedStates],
+)
 def test_small_scopes_hold(make: Callable[..., Any], scope: SchedulerScope) -> None:
     outcome = watched(explore, KVSchedulerModel, make, scope, steps=2_000)
     assert outcome.failure is None
@@ -246,6 +250,45 @@ def test_a_checkpoint_that_is_not_reached_is_left_alone() -> None:
         model.step(op)
     checkpoint, state = state_at(model, 6)
     assert checkpoint != state
+
+
+@pytest.mark.parametrize("accept", [0, 1, 2, 3])
+def test_the_state_of_a_device_that_keeps_those_behind_drafts_is_committed_when_it_knows_them(accept: int) -> None:
+    model = KVSchedulerModel(SCOPE, CommittedStates)
+    for op in drafted(accept=accept):
+        model.step(op)
+    judge = model.judge
+    (own,) = {block for _, block in judge.adapter._launched[0].groups[2].commits}
+    assert judge.kv.shown("states", own) == f"the state behind {[1, 2, 3, 1, 2, 2, 2][: 4 + accept]} in group 2"
+
+
+def test_a_checkpoint_may_be_of_a_state_that_is_committed() -> None:
+    model = KVSchedulerModel(SCOPE, CommittedStates)
+    for op in drafted(accept=1):
+        model.step(op)
+    judge = model.judge
+    ((end, checkpoint),) = judge.adapter._launched[0].groups[2].checkpoints
+    assert (end, judge.kv.shown("states", checkpoint)) == (4, "the state behind [1, 2, 3, 1] in group 2")
+
+
+def test_a_position_without_a_state_is_neither_saved_nor_committed() -> None:
+    class CommitsFewer(CommittedStates):
+        def _state(self, job: Job, g: int) -> Step:
+            step = super()._state(job, g)
+            return step._replace(commits=list(step.commits)[:-1])
+
+    said = broken(CommitsFewer, [add("r0", [1, 2, 3]), SCHEDULE])
+    assert said.endswith("group 2 (state, blocks of 4): no state is saved behind 3 tokens")
+
+
+def test_two_requests_do_not_commit_to_one_block() -> None:
+    class OneForAll(CommittedStates):
+        def _state(self, job: Job, g: int) -> Step:
+            step = super()._state(job, g)
+            return step._replace(commits=[(position, 0) for position, _ in step.commits])
+
+    said = broken(OneForAll, [add("r0", [1, 2, 3]), add("r1", [2, 2, 3]), SCHEDULE])
+    assert said.startswith("no_aliasing: ")
 
 
 def test_a_checkpoint_is_one_of_the_saved_states() -> None:

@@ -14,7 +14,7 @@ from kvlockstep.reference.kv_manager.groups.contract import Step
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 REASON = "vllm is not on this machine: see --engine-path"
-states = pytest.importorskip("kvlockstep.impl.engines.vllm.drafted_states", reason=REASON, exc_type=ImportError)
+states = pytest.importorskip("kvlockstep.impl.engines.vllm.saves.drafts", reason=REASON, exc_type=ImportError)
 
 MAKES = (
     "make_ngram_state",

@@ -15,6 +15,7 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
+from kvlockstep.impl.kv_scheduler.committed import CommittedStates
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
@@ -48,6 +49,7 @@ RIGHT = {
     OverlapWindow: "grouped-overlap",
     OverlapStates: "grouped-overlap-state",
     CheckpointedStates: "grouped-checkpoints",
+    CommittedStates: "grouped-commits",
     **TIERED_GROUPS,
     **OTHERS,
     **GEOMETRIES,

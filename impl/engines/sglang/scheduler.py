@@ -65,7 +65,7 @@ SETTINGS: dict[str, Any] = {
     },
     "memory": {"enable_flexkv": False, "enable_hisparse": False, "radix_eviction_policy": "lru"},
     "observability": {"enable_metrics": False},
-    "parallel": {"dcp_enabled": False, "pp_size": 1, "pp_max_micro_batch_size": 0},
+    "parallel": {"attn_dcp_size": 1, "dcp_enabled": False, "pp_size": 1, "pp_max_micro_batch_size": 0},
     "schedule": {
         "prefill_max_requests": None,
         "retraction_policy": "length",
@@ -159,7 +159,8 @@ class Options(NamedTuple):
     `overlap`: its overlap loop. `mixed`: mixed chunked prefill. `interval`: decode batches behind each prefill. With
     `priority` the smaller number comes first, and may preempt. `estimate`: the most tokens of output that admission
     counts with; `conservativeness` scales the share of it that running requests are expected to need. `core`: the tree,
-    as in SGLangKVManager.
+    as in SGLangKVManager. `drafts`: the most drafts of a request, and `eagle`: a drafter with layers makes them, so
+    that the tree keys pairs of tokens; see drafting.py.
     """
 
     overlap: bool = False
@@ -170,6 +171,13 @@ class Options(NamedTuple):
     conservativeness: float = 1.0
     estimate: int = 0
     core: str | None = "rust"
+    drafts: int = 0
+    eagle: bool = False
+
+
+def speculates(options: Options) -> str | None:
+    """The engine's name of its speculative decoding."""
+    return None if not options.drafts else "EAGLE" if options.eagle else "NGRAM"
 
 
 class Scheduler(engine.Scheduler):  # type: ignore[misc]
@@ -192,7 +200,7 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
         self.enable_priority_scheduling = self.enable_priority_preemption = options.priority
         self.schedule_low_priority_values_first = True
         self.disaggregation_mode = engine.DisaggregationMode.NULL
-        self.spec_algorithm = engine.SpeculativeAlgorithm.NONE
+        self.spec_algorithm = engine.SpeculativeAlgorithm.from_string(speculates(options))
         self.model_config = SimpleNamespace(
             is_encoder_decoder=False, vocab_size=1 << 31, self_opened_think_start_ids=None
         )
@@ -284,13 +292,14 @@ class SGLangScheduler:
     ) -> None:
         given = Options(**options)
         self.block_size = block_size
-        self.total = (blocks + 1) * block_size
+        pages = blocks + self._spare(block_size, given)
+        self.total = pages * block_size
         self.max_length = blocks * block_size - (given.estimate > 0)
         self.overlap = 1 + given.overlap
         self.mixes = given.mixed
         self.policy = "priority" if given.priority else "fcfs" if given.policy == "fcfs" else None
         self.can_reset = not given.overlap
-        memory = self._rows, self._allocator, self._tree = self._memory(blocks + 1, block_size, budget, running, given)
+        memory = self._rows, self._allocator, self._tree = self._memory(pages, block_size, budget, running, given)
         self._scheduler = kind(memory, budget, running, given)
         self._estimate = given.estimate
         self._id_end = id_end
@@ -301,9 +310,13 @@ class SGLangScheduler:
         self._launched: deque[Any] = deque()
         self._reqs: dict[str, Any] = {}
 
+    def _spare(self, block_size: int, given: Options) -> int:
+        """The pages beyond those of the longest request."""
+        return 1
+
     def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
         """The rows of the requests that run, an allocator of `blocks` pages, and the tree over both."""
-        return sglang.memory(blocks, block_size, given.core, running)
+        return sglang.memory(blocks, block_size, given.core, running, is_eagle=given.eagle)
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
         params = sampling.SamplingParams(max_new_tokens=max_tokens)
@@ -326,13 +339,17 @@ class SGLangScheduler:
             plan = self._scheduler.get_next_batch_to_run(self._scheduler.running_batch, self._scheduler.last_batch)
         batch = self._scheduler.last_batch = plan.batch_to_run
         self._scheduler.running_batch = plan.running_batch
-        preempted = [_rid(req) for req in self._scheduler.waiting_queue if id(req) not in waited]
+        preempted = [rid_of(req) for req in self._scheduler.waiting_queue if id(req) not in waited]
         self._launched.append(batch)
         if batch is None:
             return Batch([], preempted)
+        self._before_launch()
         result = self._scheduler.run_batch(batch)
         self._scheduler.result_queue.append((batch.copy() if self.overlap > 1 else batch, result))
         return Batch([self._item(*asked) for asked in self._scheduler.model_worker.items], preempted)
+
+    def _before_launch(self) -> None:
+        """The next batch is decided, and the device launches it."""
 
     def update(self, sampled: Mapping[str, int]) -> Collection[str]:
         if self._launched.popleft() is None:
@@ -340,9 +357,9 @@ class SGLangScheduler:
         batch, result = self._scheduler.result_queue.popleft()
         going = [req for req in batch.reqs if not req.finished()]
         for i, req in enumerate(batch.reqs):
-            self._scheduler.arrive(result, i, sampled.get(_rid(req), END_TOKEN))
+            self._scheduler.arrive(result, i, sampled.get(rid_of(req), END_TOKEN))
         self._scheduler.process_batch_result(batch, result)
-        return [_rid(req) for req in going if req.finished()]
+        return [rid_of(req) for req in going if req.finished()]
 
     def abort(self, rid: str) -> None:
         self._scheduler.aborted.add(self._reqs[rid].rid)
@@ -364,8 +381,8 @@ class SGLangScheduler:
         running = [req for batch in batches if batch is not None for req in batch.reqs if not req.is_retracted]
         chunked = [self._scheduler.chunked_req] if self._scheduler.chunked_req is not None else []
         return {
-            "waiting": [_rid(req) for req in self._scheduler.waiting_queue],
-            "running": list(dict.fromkeys(_rid(req) for req in [*running, *chunked] if not req.finished())),
+            "waiting": [rid_of(req) for req in self._scheduler.waiting_queue],
+            "running": list(dict.fromkeys(rid_of(req) for req in [*running, *chunked] if not req.finished())),
         }
 
     def slots(self, rid: str) -> list[int]:
@@ -385,10 +402,10 @@ class SGLangScheduler:
         """The tokens that it feeds are unknown from the one on that it waits for itself."""
         marks = self._scheduler.model_worker.marks
         tokens = list(itertools.takewhile(lambda token: marks.get(token) is not req, fed))
-        return Item(_rid(req), start, n, slots, tokens, samples)
+        return Item(rid_of(req), start, n, slots, tokens, samples)
 
 
-def _rid(req: Any) -> str:
+def rid_of(req: Any) -> str:
     return str(req.rid).removesuffix(";")
 
 

@@ -151,7 +151,8 @@ class SGLangStateScheduler(StatePools, SGLangScheduler):
         self.groups = Group("full", block_size), Group("state", block_size, pool=STATES)
         rows = self._state_rows(blocks, block_size, running, given)
         self.pools = {FULL: blocks, STATES: rows.mamba_pool.size}
-        return states.memory(rows, states.sglang.pages(blocks, block_size), block_size, given.core)
+        pages = states.sglang.pages(blocks, block_size)
+        return states.memory(rows, pages, block_size, given.core, is_eagle=given.eagle)
 
     def _state_rows(self, blocks: int, block_size: int, running: int, given: Options) -> states.Rows:
         """The rows of requests, with as many states as the engine asks for."""
@@ -219,10 +220,12 @@ class SGLangStateWindowScheduler(WindowPools, SGLangStateScheduler):
         self.groups = Group("full", block_size), window, Group("state", block_size, pool=STATES)
         rows = self._state_rows(blocks, block_size, running, given)
         chunks = self.overlap * (budget // block_size * block_size)
-        least = windows.pages_of_window(REACH - 1, 1 + self._states["mamba_track_interval"], block_size, chunks)
+        interval = 1 + self._states["mamba_track_interval"]
+        least = windows.pages_of_window(REACH - 1, interval, block_size, chunks, given.drafts + 1)
         self.pools = {FULL: blocks, WINDOW: least, STATES: rows.mamba_pool.size}
         allocator, swa = windows.pages(self.pools, block_size), windows.sglang.ComponentType.SWA
-        return states.memory(rows, allocator, block_size, given.core, swa, sliding_window_size=REACH - 1)
+        options = {"sliding_window_size": REACH - 1, "is_eagle": given.eagle}
+        return states.memory(rows, allocator, block_size, given.core, swa, **options)
 
     def schedule(self) -> Batch:
         with windows.sliding_every(1):

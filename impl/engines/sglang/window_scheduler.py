@@ -49,8 +49,9 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):
 
     def _memory(self, blocks: int, block_size: int, budget: int, running: int, given: Options) -> tuple[Any, Any, Any]:
         reach, chunks = self.groups[1].reach, self.overlap * (budget // block_size * block_size)
-        self.pools = {FULL: blocks, WINDOW: windows.pages_of_window(reach - 1, self._interval, block_size, chunks)}
-        return windows.memory(self.pools, block_size, given.core, running, reach)
+        least = windows.pages_of_window(reach - 1, self._interval, block_size, chunks, given.drafts + 1)
+        self.pools = {FULL: blocks, WINDOW: least}
+        return windows.memory(self.pools, block_size, given.core, running, reach, is_eagle=given.eagle)
 
     def schedule(self) -> Batch:
         releasing = windows.environment.envs.SGLANG_OPT_RELEASE_PREFILL_SWA.override(self._releases)

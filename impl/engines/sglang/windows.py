@@ -67,12 +67,14 @@ def memory(
     return rows, allocator, sglang.tree_over(rows, allocator, block_size, core, sglang.ComponentType.SWA, **options)
 
 
-def pages_of_window(window: int, interval: int, block_size: int, chunks: int) -> int:
+def pages_of_window(window: int, interval: int, block_size: int, chunks: int, width: int = 1) -> int:
     """The pages of a window of `window` tokens behind each token, for a request that decodes and one in chunks.
 
-    For each of them what the engine reckons with, and the window that a hit keeps; `chunks` are tokens in flight.
+    For each of them what the engine reckons with, and the window that a hit keeps; `chunks` are tokens in flight, and
+    a decode has `width` tokens with its drafts.
     """
-    return -(-(2 * (2 * window + interval + 3 * block_size) + chunks) // block_size)
+    decode = 2 * width if width > 1 else block_size
+    return -(-(2 * (2 * window + interval * width + 2 * block_size + decode) + chunks) // block_size)
 
 
 def sliding_every(tokens: int) -> Any:

@@ -5,7 +5,7 @@ worker knows of each group's table it learns from SchedulerOutput alone. A windo
 slots are allocated; the worker is not told, and its row still names the block, which nothing reads any more.
 
 The state of a request is moved before the forward from the column of its last step to the column of its last token,
-which the worker works out by itself: vllm/v1/worker/mamba_utils.py, preprocess_mamba. With drafts: drafted_states.py.
+which the worker works out by itself: vllm/v1/worker/mamba_utils.py, preprocess_mamba. With drafts: saves/drafts.py.
 """
 
 from __future__ import annotations

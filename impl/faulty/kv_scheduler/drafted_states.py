@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedManager, CheckpointedStates
+from kvlockstep.impl.kv_scheduler.committed import CommittedManager, CommittedStates
 from kvlockstep.reference.kv_manager.groups.contract import Step
 from kvlockstep.reference.kv_manager.groups.request import Request
 
@@ -64,3 +65,40 @@ class CheckpointLeaks(CheckpointedStates):
             if run.checkpoint is not None and request.computed < run.ends[0]:
                 run.checkpoint = None
             super()._keep_state(g, request)
+
+
+@fault("sched-state-column-not-taken", law="state_soundness", seen=("vllm#57605",))
+class ColumnNotTaken(CheckpointedStates):
+    """Behind the end of a block no block is taken for drafts: their state goes where an old row points."""
+
+    class manager(CheckpointedManager):
+        old: int | None = None
+
+        def finish(self, rid: str) -> None:
+            for g in range(len(self.groups)):
+                self.old = next(iter(self.run_of(g, self._live[rid]).blocks), self.old)
+            super().finish(rid)
+
+        def state(self, rid: str, group: int) -> Step:
+            step = super().state(rid, group)
+            first = step.saves[0][0]
+            if first % self.groups[group].block_size or self.old is None:
+                return step
+            return step._replace(saves=[(stop, block if stop == first else self.old) for stop, block in step.saves])
+
+
+@fault("sched-checkpoint-over-published", law="state_soundness", seen=("mutant",))
+class CheckpointOverPublished(CommittedStates):
+    """A checkpoint is copied to the block of the one before, which can be hit under an earlier prefix."""
+
+    class manager(CommittedManager):
+        def reset(self) -> None:
+            super().reset()
+            self.before: dict[tuple[str, int], int] = {}
+
+        def state(self, rid: str, group: int) -> Step:
+            step = super().state(rid, group)
+            if not step.checkpoints:
+                return step
+            end, block = step.checkpoints[0]
+            return step._replace(checkpoints=[(end, self.before.setdefault((rid, group), block))])

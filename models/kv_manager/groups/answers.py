@@ -39,8 +39,8 @@ class ManagerQuestions(GroupQuestions):
         """What this step does with a state."""
         method = self._adapter.state
         step = step_of(answered(method, name, g), method)
-        if step.checkpoints:
-            said = f"a step of {name} has checkpoints, which a kv_manager copies with copies_at_commit"
+        if step.checkpoints or step.commits:
+            said = f"a step of {name} has checkpoints or commits: a kv_manager copies, with copies_at_commit"
             raise Divergence(ERROR_CONTRACT.id, said)
         return step
 

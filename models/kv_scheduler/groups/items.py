@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
 from kvlockstep.models.requests.groups.memory import WHOLE, Place
-from kvlockstep.models.requests.groups.reading import cover
+from kvlockstep.models.requests.groups.reading import cover, stays
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
@@ -45,7 +45,7 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
             laws.held_tables, [table[p] for p in positions], theirs, positions.start, name=f"{item.rid} in group {g}"
         )
     for g, step in steps_of(judge, item).items():
-        saved = {position for position, _ in step.saves}
+        saved = {position for position, _ in (*step.saves, *step.commits)}
         end = item.start + item.n - item.drafts
         must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
         where = f" of {named(judge, g)}: no state is saved behind {must[0]} tokens" if must else ""
@@ -53,7 +53,7 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
         if not saved.issuperset(position for position, _ in step.checkpoints):
             said = f"{item.rid} copies a state to a checkpoint that its batch does not save: {step.checkpoints}"
             raise Divergence(ERROR_CONTRACT.id, said)
-        kept = step.source is None or step.source in [block for _, block in step.saves]
+        kept = step.source is None or stays(step)
         if judge.traits.states_in_place and not kept:
             said = f"{item.rid} reads its state from block {step.source} and saves it elsewhere, with states_in_place"
             raise Divergence(ERROR_CONTRACT.id, said)
@@ -75,7 +75,7 @@ def cells_written(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[in
     for g, table in tables_of(judge, item).items():
         yield from _cells(judge, g, table, range(item.start, stop))
     for g, step in steps_of(judge, item).items():
-        for position, block in (*step.saves, *step.checkpoints):
+        for position, block in (*step.saves, *step.checkpoints, *step.commits):
             if item.start < position <= stop:
                 yield g, (judge.groups.groups[g].pool, block), WHOLE
 

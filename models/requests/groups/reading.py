@@ -65,8 +65,13 @@ def read_state(session: GroupSession, request: Request, g: int, step: Step) -> N
     for law in session.reading if wrong else ():
         session.checks.check(law, Source(request.name, f"its state in block {step.source}", got))
     session.checks.check(state_soundness, request.computed, step.source, got, want, name=request.name)
-    session.goals_met["state_in_place"] += step.source in [block for _, block in step.saves]
-    session.goals_met["state_moves"] += step.source not in [block for _, block in step.saves]
+    session.goals_met["state_in_place"] += stays(step)
+    session.goals_met["state_moves"] += not stays(step)
+
+
+def stays(step: Step) -> bool:
+    """Tells whether the state may be written to the block that it is read from."""
+    return step.source in [block for _, block in (*step.saves, *step.commits)]
 
 
 def write(
@@ -91,26 +96,36 @@ def save(session: GroupSession, request: Request, g: int, step: Step, stop: int)
     session.checks.subject = request.name
     first = max(request.computed + 1, len(request.tokens))
     must = range(min(first, stop), stop + 1)
-    saved = {position for position, _ in step.saves}
+    saved = {position for position, _ in (*step.saves, *step.commits)}
     missing = [position for position in must if position not in saved]
     where = f" of {named(session, g)}: no state is saved behind {missing[0]} tokens" if missing else ""
     session.checks.check(laws.coverage, len(must) - len(missing), len(must), where)
     for position, block in step.saves:
-        if not request.computed < position <= stop:
-            continue
-        other = session.kv.save(request, g, position, block)
-        if other is not None:
-            two = [f"the state of {other}", f"that of {request.name} behind {position} tokens"]
-            size = session.groups.groups[g].block_size
-            session.checks.check(laws.no_aliasing, two, block * size, size, name=named(session, g))
+        if request.computed < position <= stop:
+            _save(session, request, g, position, block)
+
+
+def _save(session: GroupSession, request: Request, g: int, position: int, block: int) -> None:
+    other = session.kv.save(request, g, position, block)
+    if other is not None:
+        two = [f"the state of {other}", f"that of {request.name} behind {position} tokens"]
+        size = session.groups.groups[g].block_size
+        session.checks.check(laws.no_aliasing, two, block * size, size, name=named(session, g))
 
 
 def keep(session: GroupSession, request: Request, g: int, step: Step) -> None:
-    """Copies the state of the last checkpoint that the request has come to, from the block that it was saved to."""
+    """Makes the last checkpoint that the request has come to, and commits the state that it has come to."""
+    session.checks.subject = request.name
+    saved = dict(step.saves)
     reached = [position for position, _ in step.checkpoints if position <= request.computed]
-    if reached:
-        source, target = (dict(pairs)[max(reached)] for pairs in (step.saves, step.checkpoints))
-        session.kv.copy([(session.groups.groups[g].pool, source, target)])
+    for position, block in step.checkpoints:
+        if position == max(reached, default=None) and position in saved:
+            session.kv.copy([(session.groups.groups[g].pool, saved[position], block)])
+        elif position == max(reached, default=None):
+            _save(session, request, g, position, block)
+    for position, block in step.commits:
+        if position == request.computed:
+            _save(session, request, g, position, block)
 
 
 def _also(request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:

@@ -36,11 +36,16 @@ class Step(NamedTuple):
 
     `checkpoints` are (position, block), of a kv_scheduler only: as soon as the device knows which drafts are right, it
     copies a saved state to one more block. It is the state behind the last of these positions that it has come to.
+
+    `commits` are (position, block), of a kv_scheduler only, whose device keeps the states behind drafts to itself: as
+    soon as it knows which are right, it writes the state behind exactly so many tokens to the block. `saves` need not
+    have these positions, and a checkpoint may be of one of them.
     """
 
     source: int | None
     saves: Sequence[tuple[int, int]]
     checkpoints: Sequence[tuple[int, int]] = ()
+    commits: Sequence[tuple[int, int]] = ()
 
 
 class Admitted(NamedTuple):

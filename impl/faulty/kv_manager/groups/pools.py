@@ -54,7 +54,7 @@ class EvictsOwnHit(FullAndWindow):
         return cached
 
 
-@fault("kv-group-cold", law="prefix_soundness", seen=("vllm#47926",))
+@fault("kv-group-cold", law="prefix_soundness", seen=("vllm#47926", "TensorRT-LLM#18093"))
 class GroupCold(FullAndWindow):
     """The group of a draft model is not filled on a hit, and gets new blocks for it."""
 

@@ -12,7 +12,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, Stat
 from kvlockstep.reference.kv_manager.groups.request import Request
 
 
-@fault("kv-state-in-place", law="state_soundness", seen=("mutant",))
+@fault("kv-state-in-place", law="state_soundness", seen=("vllm#57908",))
 class StateInPlace(FullAndState):
     """A request goes on in the block of a state that is published."""
 
@@ -143,7 +143,7 @@ class DraftsInOne(FullAndState):
     """The states behind all drafts of a step are saved to one block."""
 
     def state(self, rid: str, group: int) -> Step:
-        source, saves, _ = super().state(rid, group)
+        source, saves, *_ = super().state(rid, group)
         blocks = [block for _, block in saves]
         return Step(source, [(position, blocks[0]) for position, _ in saves])
 
@@ -163,7 +163,7 @@ class Unsaved(FullAndState):
     """No state is saved behind the last draft of a step."""
 
     def state(self, rid: str, group: int) -> Step:
-        source, saves, _ = super().state(rid, group)
+        source, saves, *_ = super().state(rid, group)
         some = list(saves)
         return Step(source, some[:-1] if len(some) > 1 else some)
 

@@ -35,6 +35,40 @@ class NeverSlides(FullAndWindow):
         pass
 
 
+@fault("kv-window-published-behind", law="window_freed", seen=("TensorRT-LLM#14478",))
+class PublishedBehind(FullAndWindow):
+    """A block that is published when its window has already left it stays with its request."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._published: dict[int, int] = {}
+        self._left: dict[int, dict[int, int]] = {}
+
+    def _publish(self, g: int, request: Request, place: int, block: int) -> None:
+        super()._publish(g, request, place, block)
+        if g:
+            self._pool(g).hold(block)
+            self._published[place] = block
+
+    def _slide(self, g: int, request: Request) -> None:
+        table, left = request.tables[g], self._left.setdefault(id(request), {}) if g else {}
+        for place in left:
+            table[place] = None
+        super()._slide(g, request)
+        for place, block in self._published.items() if g else ():
+            if table[place] is None:
+                left[place] = block
+            else:
+                self._pool(g).drop(block)
+        self._published.clear()
+        for place, block in left.items():
+            table[place] = block
+
+    def finish(self, rid: str) -> None:
+        self._left.pop(id(self._live[rid]), None)
+        super().finish(rid)
+
+
 @fault("kv-window-gap-hit", law="coverage", seen=("vllm#57610",))
 class GapHit(FullAndWindow):
     """A hit asks for the last block of a window only, not for all that the window still reads."""
