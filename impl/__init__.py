@@ -36,6 +36,7 @@ TARGETS = {
         "low-ends": "kvlockstep.reference.kv_write.split:LowEndWriter",
         "raw-values": "kvlockstep.reference.kv_write.split:SplitWriter",
         "norms-and-low-ends": "kvlockstep.reference.kv_write.split:NormAndLowWriter",
+        "residuals-and-norms": "kvlockstep.reference.kv_write.residual:ResidualAndNormWriter",
         "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
     },
     "slot_mapping": {

@@ -21,6 +21,7 @@ from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, SCALES, Geometry, layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, FLOATS
+from kvlockstep.reference.kv_write.residual import ResidualWriter
 from kvlockstep.reference.kv_write.split import (
     LowEndWriter,
     NormWriter,
@@ -45,6 +46,7 @@ TWINS: dict[str, type[KVWriter]] = {
     "one": UnitScaleWriter,
     "low": LowEndWriter,
     "norm": NormWriter,
+    "residual": ResidualWriter,
 }
 # The scales that the caller sets, those of K first: powers of two, so that no quotient is rounded twice.
 TENSOR_SCALES = (0.25, 2.0)

@@ -14,6 +14,8 @@ SEEDS = 8
 # Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
 KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
 NARROW = ("zeros", "equal", "tiny")
+# Scales that are the length of a row.
+LENGTHS = ("norm", "residual")
 ONE_SIGNED = ("equal", "positive", "negative")
 # The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
 # that no quotient of a kernel is infinite.
@@ -55,7 +57,7 @@ def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
     if geometry.scale_of(plane) == "none":
         return _bits(stamp, plane, geometry, heads * dim)
     # The length of a row is kept in the dtype of scales, so it has to be in range as well.
-    huge = HUGE[geometry.given] / (2 if geometry.scale_of(plane) == "norm" else 1)
+    huge = HUGE[geometry.given] / (2 if geometry.scale_of(plane) in LENGTHS else 1)
     numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given, huge)]
     return [encode(number, geometry.given) for number in numbers]
 

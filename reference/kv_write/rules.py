@@ -14,7 +14,7 @@ RULES = {
     ),
     4: (
         "A scale depends on its own row of one head alone. Kernels may keep scales of nearly 0 at a floor of at most "
-        "1e-5, so that nothing is divided by 0. A scale that hides a zero point may be that of a range with 0 in it. "
+        "1e-5, so that nothing is divided by 0, and add 1e-4 to the length of a row. A scale that hides a zero point may be that of a range with 0 in it. "
         "One that has to be a power of two is the first that is not less than the exact scale."
     ),
     5: (

@@ -31,6 +31,13 @@ class Float8Writer(FillWriter):
         return self.arena.tensor_scale(layer, 0), self.arena.tensor_scale(layer, 1)
 
 
+class WideFloat8Writer(Float8Writer):
+    """`--quant-policy fp8_e5m2`: the same with more range and one bit less of fraction."""
+
+    kept = "float8_e5m2"
+    policy = QuantPolicy.FP8_E5M2
+
+
 class TileWriter(FillWriter):
     """A float32 scale for each tile. The judge's heads are the tiles of one head where they are neighbours."""
 
