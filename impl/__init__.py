@@ -32,6 +32,7 @@ TARGETS = {
         "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
         "hidden-zeros": "kvlockstep.reference.kv_write.writer:HiddenZeroWriter",
         "power-scales": "kvlockstep.reference.kv_write.split:PowerScaleWriter",
+        "nearest-powers": "kvlockstep.reference.kv_write.split:NearestPowerWriter",
         "casts": "kvlockstep.reference.kv_write.split:UnitScaleWriter",
         "low-ends": "kvlockstep.reference.kv_write.split:LowEndWriter",
         "raw-values": "kvlockstep.reference.kv_write.split:SplitWriter",

@@ -58,7 +58,7 @@ def suites(named: Sequence[str] = ()) -> Iterator[Suite]:
         for name, path in {**OURS[contract], **ENGINE_TARGETS[contract]}.items():
             if named and not {contract, name} & {*named}:
                 continue
-            scaled = any(part in name for part in ("int8", "int4", "row-scales", "tiles", "turbo"))
+            scaled = any(part in name for part in ("int8", "int4", "row-scales", "tiles", "turbo", "fp4", "ultra"))
             writes = contract == "kv_write" and not scaled and not name.endswith("-far")
             yield contract, name, path, writes or contract == "kv_store"
 

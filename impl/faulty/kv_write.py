@@ -12,6 +12,7 @@ from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
 from kvlockstep.reference.kv_write.residual import ABOVE, ResidualAndNormWriter, ResidualWriter
 from kvlockstep.reference.kv_write.split import (
     LowEndWriter,
+    NearestPowerWriter,
     NormAndLowWriter,
     NormWriter,
     PowerScaleWriter,
@@ -405,3 +406,12 @@ class QuartersInPairs(ResidualAndNormWriter):
     def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
         codes = super()._codes(layer, plane, slot, head, row)
         return [code for i in range(4) for code in codes[i::4]] if plane else codes
+
+
+@fault("write-power-cut-off", law="scale_exact", seen=("mutant",))
+class PowerCutOff(NearestPowerWriter):
+    """The exponent of a scale is cut off where the nearest one is kept: up to half of an element is lost."""
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        exact = max(map(abs, numbers)) / MOST[self._geometry.kept]
+        return math.ldexp(1.0, math.floor(math.log2(exact))) if exact else 0.0

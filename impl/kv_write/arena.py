@@ -1,7 +1,7 @@
 """The flat buffer of a kv_write target as tensors: a cache of any geometry in it, and its bytes for the judge.
 
-Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. With codes of less than a
-byte the dim of a view counts bytes.
+Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. Where codes share bytes,
+the dim of a view counts bytes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Arena:
         )
 
     def row_scales(self, layer: int, plane: int) -> torch.Tensor:
-        """The scales of the rows of a plane: [block, offset, head], with a number beside each [block, offset, head, 2]."""
+        """The scales of the rows of a plane: [block, offset, head], with a second number [block, offset, head, 2]."""
         geometry = self.geometry
         start = geometry.scale_at(layer, plane, 0, 0)
         numbers = SCALES[geometry.scale_of(plane)]

@@ -17,12 +17,15 @@ from kvlockstep.reference.kv_write.split import next_power, steps_to_one
 # Relative errors: a division on a GPU is off by two units in the last place of float32, a quotient in half precision
 # by half a unit of that. A scale may be one unit of its dtype off.
 QUOTIENT = {"float32": 4e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-UNIT = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+# A power of two is found through a logarithm.
+UNIT = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1e-5}
+SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133, "float8_e8m0fnu": 2.0**-127}
 # The scales of rows whose codes have the range of the row, whatever its signs are.
 OF_A_RANGE = ("zero", "low", "hidden")
 # Kernels may have a floor for scales, so that none is 0. No row of an attention layer is as small as this.
 FLOOR = 1e-5
+# How far a power may be from the exact scale, in units of that: half a power, and a tenth.
+NEAREST = (0.9 / math.sqrt(2), 1.1 * math.sqrt(2))
 # What kernels may add to the length of a row: no row is as short as that.
 ADDED = 1.01e-4
 # What the mean of rests may be off by: the length in float16, and the little that is added to the sum of squares.
@@ -56,7 +59,9 @@ def scale_error(geometry: Geometry, traits: WriteTraits, row: Sequence[int], sto
         # So that the zero point is one of the codes, the range may be wider.
         most = (max(0.0, *numbers) - min(0.0, *numbers)) / MOST[geometry.kept]
     relative, smallest = _relative(geometry), _smallest(geometry)
-    if traits.power_scales:
+    if traits.power_scales == "nearest":
+        inside = math.frexp(found)[0] == 0.5 and NEAREST[0] * wanted <= found <= NEAREST[1] * wanted
+    elif traits.power_scales == "above":
         # The kernel may find one power or the next where the exact scale is one but for a rounding.
         wanted, most = next_power(wanted * (1 - relative)), next_power(wanted * (1 + relative))
         inside = found in (wanted, most)
@@ -106,8 +111,8 @@ def decoded_error(
     least, most = LEAST[geometry.kept] * scale, MOST[geometry.kept] * scale
     for element, (number, code) in enumerate(zip(numbers, kept, strict=True)):
         found = (_code(geometry, code) - zero) * scale + low + (rest if code & ABOVE else -rest)
-        if geometry.scale in ("tensor", "one"):
-            # The scale is the caller's: what it cannot express saturates.
+        if geometry.scale in ("tensor", "one") or traits.power_scales == "nearest":
+            # What a scale cannot express saturates, where it is the caller's or may be too small.
             number = min(max(number, least), most)
         if not math.isfinite(found) or abs(found - number) > _bound(geometry, traits, number, numbers, scale, zero):
             return f"is decoded as {found:g} at element {element}, where {number:g} was written"

@@ -79,7 +79,7 @@ class Geometry(NamedTuple):
         return self._replace(kept=self.kept_of(1), scale=self.scale_of(1), value_kept="", value_scale="")
 
     def stored(self, plane: int) -> int:
-        """Places that a head takes: of codes of less than a byte bytes, in which several lie; bytes of wider elements."""
+        """Places that a head takes: where codes share bytes, bytes; of elements wider than a place, bytes too."""
         kept = self.kept_of(plane)
         if kept in CODE_BITS:
             return self.dim(plane) * CODE_BITS[kept] // 8

@@ -1,6 +1,6 @@
 """Elements as bit patterns: what number each is, and the pattern of a number, rounded to the nearest even one.
 
-Of codes that take less than a byte the pattern of an element is the code alone; `in_bytes` says how several share bytes.
+Where codes take less than a byte, the pattern of an element is the code alone; `in_bytes` says how several share one.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ REFERENCES = [
     reference.ZeroPointWriter,
     reference.TensorScaleWriter,
     split.PowerScaleWriter,
+    split.NearestPowerWriter,
     split.UnitScaleWriter,
     split.LowEndWriter,
     split.NormWriter,

@@ -69,7 +69,7 @@ class TileWriter(FillWriter):
 class PowerTileWriter(TileWriter):
     """The same with scales that are powers of two."""
 
-    power_scales = True
+    power_scales = "above"
     scale_format = "ue8m0"
 
 
@@ -82,7 +82,8 @@ class LatentWriter(RowBytesWriter, FillWriter):
     scale = "row"
     value_kept = "same"
     value_scale = "none"
-    keeps_scales = power_scales = True
+    keeps_scales = True
+    power_scales = "above"
     least_dim = 4  # the engine reads the scales of a row through a view of float32
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:

@@ -17,6 +17,7 @@ TARGETS = {
         "sglang-mla": "kvlockstep.impl.engines.sglang.kernels.kv_write:LatentWriter",
         "sglang-mla-cast": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp8:CastWriter",
         "sglang-mla-tiles": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp8:TileWriter",
+        "sglang-fp4": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp4:Float4Writer",
         "sglang-prefix": "kvlockstep.impl.engines.sglang.kernels.kv_write_prefix:PrefixWriter",
         "sglang-prefix-fp8": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp8:PrefixCastWriter",
     },

@@ -19,6 +19,7 @@ TARGETS = {
         "vllm-turbo-4bit": "kvlockstep.impl.engines.vllm.kv_write_turbo:TurboWriter",
         "vllm-turbo-k3v4": "kvlockstep.impl.engines.vllm.kv_write_turbo:MixedWriter",
         "vllm-turbo-3bit": "kvlockstep.impl.engines.vllm.kv_write_turbo:ThreeBitWriter",
+        "vllm-ultra": "kvlockstep.impl.engines.vllm.kv_write_ultra:UltraWriter",
         "vllm-int4": "kvlockstep.impl.engines.vllm.kv_write_int4:Int4Writer",
         "vllm-int4-both-signs": "kvlockstep.impl.engines.vllm.kv_write_int4:BothSignsWriter",
     },
