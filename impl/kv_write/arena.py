@@ -1,7 +1,7 @@
 """The flat buffer of a kv_write target as tensors: a cache of any geometry in it, and its bytes for the judge.
 
-Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. Where codes share bytes,
-the dim of a view counts bytes.
+Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. Where codes share
+bytes, the dim of a view counts bytes.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ TARGETS = {
         "sglang-rows-native": "kvlockstep.impl.engines.sglang.kernels.kv_store:NativeRows",
         "sglang-pages": "kvlockstep.impl.engines.sglang.kernels.kv_store:Pages",
         "sglang-conv-states": "kvlockstep.impl.engines.sglang.kernels.conv_states:UpdatedStates",
+        "sglang-conv-prefill": "kvlockstep.impl.engines.sglang.kernels.conv_states:FilledStates",
         "sglang-states": "kvlockstep.impl.engines.sglang.kernels.kv_store:ConvStates",
     },
     "slot_mapping": {

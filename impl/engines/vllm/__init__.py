@@ -31,6 +31,7 @@ TARGETS = {
         "vllm-blocks-joint": "kvlockstep.impl.engines.vllm.copies.blocks:JointBlocks",
         "vllm-states": "kvlockstep.impl.engines.vllm.copies.blocks:StateBlocks",
         "vllm-conv-states": "kvlockstep.impl.engines.vllm.copies.conv_states:UpdatedStates",
+        "vllm-conv-prefill": "kvlockstep.impl.engines.vllm.copies.conv_states:FilledStates",
         "vllm-swap": "kvlockstep.impl.engines.vllm.copies.swaps:SwappedBlocks",
     },
     "slot_mapping": {
