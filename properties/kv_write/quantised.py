@@ -92,8 +92,8 @@ def code_error(
         number = decode(bits, geometry.given)
         quotient = (number - low) / scale + zero
         slack = (abs(number / scale) + abs(low / scale) + abs(zero)) * error
-        found, kept = _code(geometry, code), _steps(geometry)
-        if not _legal(found, quotient, slack, kept, traits.rounding):
+        found = _code(geometry, code)
+        if not _legal(found, quotient, slack, _steps(geometry), traits.rounding):
             of = f"for {number:g} by scale {scale:g}" + (f" and zero point {zero:g}" if zero else "")
             return f"has code {found:g} at element {element} {of}: the quotient is {quotient:g}"
         if geometry.scale == "residual" and bool(code & ABOVE) != (quotient >= found) and abs(quotient - found) > slack:

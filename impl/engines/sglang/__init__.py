@@ -31,6 +31,7 @@ TARGETS = {
     },
     "slot_mapping": {
         "sglang-drafts": "kvlockstep.impl.engines.sglang.kernels.slot_mapping:RequestTable",
+        "sglang-reads": "kvlockstep.impl.engines.sglang.kernels.draft_reads:ReadTable",
     },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.kernels.paged_alloc:PagedAllocator",

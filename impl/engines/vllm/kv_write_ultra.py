@@ -63,4 +63,5 @@ class UltraWriter(RowBytesWriter):
     def _before(rows: torch.Tensor) -> torch.Tensor:
         """The rows that the engine's rotation turns into these."""
         rotation = storing._get_hadamard(rows.shape[-1], rows.device, torch.float64)
-        return (rows.double() @ rotation).float()
+        before: torch.Tensor = (rows.double() @ rotation).float()
+        return before

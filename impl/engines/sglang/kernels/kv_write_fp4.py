@@ -53,10 +53,11 @@ class Float4Writer(RowBytesWriter):
         heads = self.arena.geometry.heads if self._calls % 2 else 1
         pool = self._rows.rows(layer)[:, 0]
         k_codes, k_scales, v_codes, v_scales = (pool[:, part] for part in self._rows.parts)
+        k_codes, v_codes = (codes.view(len(pool), heads, -1) for codes in (k_codes, v_codes))
         given = (self.arena.rows(rows, plane) for plane, rows in enumerate((keys, values)))
         with APART.inside(), torch.compiler.set_stance("force_eager"):
             self._method.quantize_and_store(
-                *(k_codes.unflatten(1, (heads, -1)), v_codes.unflatten(1, (heads, -1)), k_scales, v_scales),
+                *(k_codes, v_codes, k_scales, v_scales),
                 self.arena.slots(slots),
                 *(rows.float().view(len(slots), heads, -1) for rows in given),
             )
