@@ -27,6 +27,7 @@ TARGETS = {
         "sglang-pages": "kvlockstep.impl.engines.sglang.kernels.kv_store:Pages",
         "sglang-conv-states": "kvlockstep.impl.engines.sglang.kernels.conv_states:UpdatedStates",
         "sglang-conv-prefill": "kvlockstep.impl.engines.sglang.kernels.conv_states:FilledStates",
+        "sglang-conv-trees": "kvlockstep.impl.engines.sglang.kernels.conv_trees:AcceptedStates",
         "sglang-states": "kvlockstep.impl.engines.sglang.kernels.kv_store:ConvStates",
     },
     "slot_mapping": {
