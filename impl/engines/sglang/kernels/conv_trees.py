@@ -1,8 +1,8 @@
 """kv_store on SGLang's `causal_conv1d_update` over trees of drafts (0.5.23): the window that each draft leaves.
 
-The kernel keeps for each draft the last tokens up to it: itself, its parent, the parent of that, and of the state what is
-missing. The window of the draft that is accepted becomes the state; here that is done by indexing. So a state that moves
-by some tokens has accepted a path of as many drafts, with other drafts beside it. Source:
+The kernel keeps for each draft the last tokens up to it: itself, its parent, the parent of that, and what is missing of
+the state. The window of the draft that is accepted becomes the state; here that is done by indexing. So a state that
+moves by some tokens has accepted a path of as many drafts, with other drafts beside it. Source:
 sglang/kernels/ops/mamba/causal_conv1d_triton.py, called in sglang/srt/layers/attention/linear/gdn_backend.py.
 """
 
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from kvlockstep.impl.engines.shifted_states import NULL, STATE, ShiftedStates, Update
 from kvlockstep.impl.engines.sglang.kernels.conv_states import ENGINE, convolving
+from kvlockstep.impl.engines.shifted_states import NULL, STATE, ShiftedStates, Update
 
 WIDEST = 3  # the tokens of a state, for the widest convolution that the kernel computes over trees
 NONE, OTHER = -1, 1
@@ -86,9 +86,9 @@ class AcceptedStates(ShiftedStates):
             conv_state_indices=self._index(lines).to(torch.int32),
             intermediate_conv_window=windows,
             intermediate_state_indices=self._index(range(len(lines))).to(torch.int32),
-            retrieve_next_token=self._index([tree.children for tree in trees]),
-            retrieve_next_sibling=self._index([tree.siblings for tree in trees]),
-            retrieve_parent_token=self._index([tree.children for tree in trees]),
+            retrieve_next_token=torch.tensor([tree.children for tree in trees], device=state.device),
+            retrieve_next_sibling=torch.tensor([tree.siblings for tree in trees], device=state.device),
+            retrieve_parent_token=torch.full((len(lines), count), NONE, device=state.device),
             pad_slot_id=NULL,
         )
         for i, (line, tree) in enumerate(zip(lines, trees, strict=True)):
