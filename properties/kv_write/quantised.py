@@ -28,7 +28,7 @@ FLOOR = 1e-5
 NEAREST = (0.9 / math.sqrt(2), 1.1 * math.sqrt(2))
 # What kernels may add to the length of a row: no row is as short as that.
 ADDED = 1.01e-4
-# What the mean of rests may be off by: the length in float16, and the little that is added to the sum of squares.
+# What the mean of rests may be off by, at least: a little is added to the sum of squares.
 REST = 2.0**-9
 
 
@@ -70,7 +70,7 @@ def scale_error(geometry: Geometry, traits: WriteTraits, row: Sequence[int], sto
         inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest + added
     if inside and geometry.scale == "residual" and found > 0:
         rest, wanted_rest = decode(stored[1], geometry.scale_dtype), mean_rest([number / found for number in numbers])
-        if not abs(rest - wanted_rest) <= REST:
+        if not abs(rest - wanted_rest) <= max(REST, 2 * UNIT[geometry.scale_dtype]):
             return f"is {found:g}, and the mean of rests {rest:g}, not {wanted_rest:g}"
     if inside or _takes_any_scale(geometry, numbers) or wanted <= found <= FLOOR:
         return None

@@ -33,14 +33,14 @@ turbo._USE_FAST_HADAMARD, turbo._fast_hadamard_transform = True, _as_it_is
 
 
 class TurboWriter(FillWriter):
-    """A scale is what a model's dtype can express, and so is a row."""
+    """Scales are kept in the model's dtype."""
 
     given = "float16 bfloat16" if numbers_are_right else "float16"
     kept = "uint4"
     scale = "residual"
     value_kept = "uint2"
     value_scale = "norm"
-    scale_dtype = "float16"
+    scale_dtype = "given"
     layouts = "NHD"
     keeps_scales = True
     least_dim = 4
