@@ -18,6 +18,7 @@ TARGETS = {
     },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",
+        "lmdeploy-migration": "kvlockstep.impl.engines.lmdeploy.migration:MigratedBlocks",
     },
     "kv_manager": {
         "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
