@@ -23,6 +23,8 @@ NAME = "sglang.kernels.ops.attention.kv_indices"
 (indices,) = Apart(ENGINE, [NAME], {}).load(NAME)
 WRONG = -3
 WAYS, BRANCHES = 4, 2
+# Places for a step of all requests: no scope needs more.
+MOST = 4096
 # Of a draft model that reads a part of what was said: the latest tokens, and the first ones.
 WINDOW, SINK = 3, 1
 
@@ -31,7 +33,7 @@ class ReadTable(RequestTable):
     """The spans of a batch are read by each kernel in turn."""
 
     def _room(self, tokens: int) -> int:
-        return 2 * BRANCHES * (tokens + self._size)
+        return 2 * BRANCHES * (2 * tokens + self._size)
 
     def slots(self, batch: Sequence[int], starts: Sequence[int], positions: Sequence[int]) -> list[int]:
         counts = [end - start for start, end in pairwise(starts)]
@@ -61,14 +63,14 @@ class ReadTable(RequestTable):
 
     def _drafts(self, batch: Sequence[int], firsts: Sequence[int], counts: Sequence[int], way: int) -> list[int]:
         """By the kernel for drafts, which begin at the first position that is asked for, in two branches."""
-        steps, n = max(counts), len(batch)
+        # Sizes are constants of the kernel: there are few of each, so that few kernels are compiled.
+        steps, n = triton.next_power_of_2(max(counts)), len(batch)
         odd, part = way % 2, self._calls % (2 * WAYS) < WAYS
         window, sink = (WINDOW, SINK) if part else (0, 0)
         page = self._size if odd else 1
         lists = [self._lists(batch, firsts, step + 1, steps, page, window, sink) for step in range(steps)]
-        width = max(sum(map(len, one)) for one in lists) + 1
-        found = torch.full((steps, width), UNUSED, dtype=torch.int64, device=DEVICE)
-        ends = torch.zeros((steps, n * BRANCHES + 1), dtype=torch.int32, device=DEVICE)
+        found = torch.full((steps, MOST), UNUSED, dtype=torch.int64, device=DEVICE)
+        ends = torch.zeros((steps, MOST), dtype=torch.int32, device=DEVICE)
         drafts.generate_draft_decode_kv_indices[(steps * (1 if odd else 2), n, BRANCHES)](
             *(self._index(batch), self._table, self._index(firsts), found, ends),
             *(self._index([first for first in firsts for _ in range(BRANCHES)]), self._table.stride(0)),
@@ -76,15 +78,22 @@ class ReadTable(RequestTable):
             *(triton.next_power_of_2(n * BRANCHES), page, window, sink),
             NUM_STEPS=0 if odd else steps,
         )
-        wanted = [[*chain.from_iterable(one)] for one in lists]
-        same = found.tolist() == [[*slots, *[UNUSED] * (width - len(slots))] for slots in wanted]
-        same = same and ends.tolist() == [[0, *accumulate(map(len, one))] for one in lists]
+        same = self._is(found, [[*chain.from_iterable(one)] for one in lists], UNUSED)
+        same = self._is(ends, [[0, *accumulate(map(len, one))] for one in lists], 0) and same
         # The drafts of the last step, of the first branch of each request.
         row, places, slots = found[-1].tolist(), [0, *accumulate(map(len, lists[-1]))], []
         for i, count in enumerate(counts):
             end = places[i * BRANCHES + 1]
             slots += row[end - steps : end - steps + count]
         return slots if same else [WRONG, *slots[1:]]
+
+    @staticmethod
+    def _is(found: torch.Tensor, wanted: Sequence[Sequence[int]], rest: int) -> bool:
+        """Tells whether each row begins with these numbers and has nothing but `rest` behind them."""
+        rows = torch.full(found.shape, rest, dtype=found.dtype)
+        for row, numbers in zip(rows, wanted, strict=True):
+            row[: len(numbers)] = torch.tensor(numbers, dtype=found.dtype)
+        return found.cpu().equal(rows)
 
     def _lists(
         self, batch: Sequence[int], firsts: Sequence[int], step: int, steps: int, page: int, window: int, sink: int
