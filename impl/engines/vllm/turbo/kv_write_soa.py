@@ -12,7 +12,7 @@ from typing import Any
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.row_bytes import BlockBytes
 from kvlockstep.impl.engines.vllm.kernels import ENGINE, GIVEN
-from kvlockstep.impl.engines.vllm.kv_write_turbo import TurboWriter
+from kvlockstep.impl.engines.vllm.turbo.kv_write import TurboWriter
 
 SOA = "vllm.v1.attention.ops.turboquant_soa"
 NAMES = (f"{SOA}.triton_turboquant_store",)
