@@ -14,8 +14,8 @@ SEEDS = 8
 # Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
 KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
 NARROW = ("zeros", "equal", "tiny")
-# Scales that are the length of a row.
-LENGTHS = ("norm", "residual")
+# Scales that are the length of a row, and how large an element may be: kernels sum squares in float32.
+LENGTHS, LONG = ("norm", "residual"), 1e15
 ONE_SIGNED = ("equal", "positive", "negative")
 # The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
 # that no quotient of a kernel is infinite.
@@ -56,8 +56,10 @@ def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
     heads, dim = geometry.heads, geometry.dim(plane)
     if geometry.scale_of(plane) == "none":
         return _bits(stamp, plane, geometry, heads * dim)
-    # The length of a row is kept in the dtype of scales, so it has to be in range as well.
-    huge = HUGE[geometry.given] / (2 if geometry.scale_of(plane) in LENGTHS else 1)
+    huge = HUGE[geometry.given]
+    if geometry.scale_of(plane) in LENGTHS:
+        # The length of a row is kept in the dtype of scales, so it has to be in range as well.
+        huge = min(huge / 2, LONG)
     numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given, huge)]
     return [encode(number, geometry.given) for number in numbers]
 
