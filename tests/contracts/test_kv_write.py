@@ -289,6 +289,7 @@ def test_codes_saturate():
     assert [encode(number, "float8_e4m3fn") for number in (1e9, -1e9, math.nan)] == [0x7E, 0xFE, 0x7F]
     assert [encode(number, "float8_e5m2") for number in (1e9, -1e9, math.nan)] == [0x7B, 0xFB, 0x7F]
     assert [encode(number, "float4_e2m1fn") for number in (1e9, -1e9, 5.0, 3.4, 0.2)] == [0x7, 0xF, 6, 5, 0]
+    assert [encode(n, "float8_e8m0fnu") for n in (0.0, 0.25, 1.0, 3.1, 1e40)] == [0, 125, 127, 129, 254]
     assert encode(1e9, "float16") == 0x7C00
     assert decode(encode(math.nan, "bfloat16"), "bfloat16") != decode(0, "bfloat16")
 
@@ -391,3 +392,24 @@ def test_a_scale_that_has_to_be_a_power_of_two_may_be_either_where_the_exact_one
         scales = [0.5, 1.0, 1.5, 2.0, 4.0]
         legal[largest] = [s for s in scales if laws.scale_error(geometry, traits, row, [encode(s, "float32")]) is None]
     assert legal == {448.0: [1.0, 2.0], 449.0: [2.0]}
+
+
+def test_the_nearest_power_of_two_is_a_power_and_near():
+    traits = KVWriteModel(KVWriteModel.scopes[0], split.NearestPowerWriter).judge.traits
+    geometry = Geometry(1, 1, 1, 1, 2, 2, "float32", "float4_e2m1fn", scale="row")
+    legal = {}
+    for largest in (6.0, 8.5):
+        row, scales = [encode(largest, "float32"), 0], [0.5, 1.0, 1.25, 2.0]
+        legal[largest] = [s for s in scales if laws.scale_error(geometry, traits, row, [encode(s, "float32")]) is None]
+    assert legal == {6.0: [1.0], 8.5: [1.0, 2.0]}
+
+
+def test_a_residual_code_says_on_which_side_of_its_step_an_element_is():
+    traits = KVWriteModel(KVWriteModel.scopes[0], residual.ResidualWriter).judge.traits
+    geometry = Geometry(1, 1, 1, 1, 2, 2, "float32", "uint4", scale="residual")
+    row, stored = [encode(number, "float32") for number in (0.6, 0.8)], [encode(n, "float32") for n in (1.0, 0.057)]
+    assert laws.scale_error(geometry, traits, row, stored) is None
+    assert laws.scale_error(geometry, traits, row, [stored[0], encode(0.08, "float32")])
+    # Steps are an eighth off the quarters: 0.6 is below 0.625, and 0.8 is below 0.875.
+    legal = [code for code in range(16) if laws.code_error(geometry, traits, row, [6, code], stored) is None]
+    assert legal == [7]
