@@ -38,6 +38,11 @@ def kind_of(stamp: int) -> str:
     return KINDS[stamp % len(KINDS)]
 
 
+def outlier_at(seed: int, dim: int) -> int:
+    """Where a row of so many elements has its outlier: the seeds of stamps reach the first and the last one."""
+    return seed % dim if dim <= SEEDS else seed % SEEDS * (dim - 1) // (SEEDS - 1)
+
+
 def row_of(stamp: int, plane: int, geometry: Geometry) -> Row:
     """The elements of a stamp as patterns of the dtype that is given, head after head. K and V have different rows."""
     return list(_row(stamp, plane, geometry))
@@ -88,7 +93,8 @@ def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: floa
         case "negative":
             return [number - 2.5 for number in mixed]
         case "outlier":
-            return [math.copysign(96.0, number) if i == seed % dim else number / 64 for i, number in enumerate(mixed)]
+            at = outlier_at(seed, dim)
+            return [math.copysign(96.0, number) if i == at else number / 64 for i, number in enumerate(mixed)]
         case "tiny":
             return [number * TINY[dtype] for number in mixed]
         case "huge":
