@@ -69,9 +69,9 @@ def score_command(
 ) -> None:
     """Run the drivers on every fault in impl/faulty and on the known-good targets. The default profile is ci.
 
-    The score fails if a seed misses a fault, if a shortest trace has more than 12 operations, or if a known-good target
-    does not hold; a thorough one also if the median of the shortest traces is above 6. Random episodes come first.
-    Exploration, with a small share of the profile's steps, and Hypothesis run on what they miss.
+    The score fails if a seed misses a fault, or if a known-good target does not hold; a thorough one also if a shortest
+    trace has more than 12 operations, or if their median is above 6. Random episodes come first. Exploration, with a
+    small share of the profile's steps, and Hypothesis run on what they miss.
     """
     from kvlockstep.runs.score import score as run_score  # noqa: PLC0415
     from kvlockstep.show.score_text import print_score  # noqa: PLC0415

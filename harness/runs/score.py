@@ -1,9 +1,10 @@
 """`score`: the faults that the suite catches, and the known-good targets that it does not blame.
 
 Every fault runs under the random driver with each seed. What a seed misses is explored, and if that finds nothing,
-Hypothesis runs as well. Shrinking ends at a trace of LONGEST operations. A `thorough` score also explores faults that
-were caught, runs Hypothesis on them with a third of its examples, and shrinks as far as a check does. Known-good
-targets run under the random driver, longer while goals are missing.
+Hypothesis runs as well. Traces are shrunk a little, so that the laws that see them are those that the fault breaks. A
+`thorough` score also explores faults that were caught, runs Hypothesis on them with a third of its examples, and
+shrinks as far as a check does: only its traces have to be short. Known-good targets run under the random driver, longer
+while goals are missing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from kvlockstep.runs.shrinking import shrink_failure
 from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faults, known_good_targets, resolve
 
 STEP_SECONDS = 0.25
-SHRINK_STEPS = 30_000
+# Of a thorough score, and of any other: what a tenth of the faults needs more is half of all that shrinking takes.
+SHRINK_STEPS, FEW_SHRINK_STEPS = 30_000, 2_000
 EXPLORE_SHARE = 0.02
 MEDIAN_LENGTH = 6
 LONGEST = 12
@@ -135,7 +137,7 @@ class LawScore:
 class Score:
     """The score. `whole`: of all faults, not only chosen ones. `thorough`: traces are as short as a check makes them.
 
-    Only of a score that is both the median of the shortest traces counts.
+    Only of a thorough score the lengths of the shortest traces count, and only of one that is both their median.
     """
 
     faults: list[FaultScore] = field(default_factory=list)
@@ -154,7 +156,7 @@ class Score:
 
     @property
     def too_long(self) -> list[FaultScore]:
-        return [f for f in self.faults if f.trace is not None and len(f.trace.ops) > LONGEST]
+        return [f for f in self.faults if self.thorough and f.trace is not None and len(f.trace.ops) > LONGEST]
 
     @property
     def median_length(self) -> float:
@@ -247,7 +249,7 @@ def _score_fault(
         profile,
         explore_steps=round(profile.explore_steps * EXPLORE_SHARE),
         step_seconds=STEP_SECONDS,
-        shrink_steps=SHRINK_STEPS,
+        shrink_steps=SHRINK_STEPS if thorough else FEW_SHRINK_STEPS,
         short_enough=profile.short_enough if thorough else LONGEST,
         simplify=thorough,
     )

@@ -73,9 +73,10 @@ def _summary(result: Score) -> str:
     caught, total = len(result.faults) - len(result.missed), len(result.faults)
     parts = []
     if total:
+        parts.append(f"{caught} of {total} faults caught")
+    if total and result.thorough:
         longest = max(result.lengths, default=0)
-        parts.append(f"{caught} of {total} faults caught, shortest traces: median {result.median_length:g}, ")
-        parts[-1] += f"longest {longest} operations"
+        parts[-1] += f", shortest traces: median {result.median_length:g}, longest {longest} operations"
     if result.clean:
         false = sum(clean.verdict != HOLDS for clean in result.clean)
         parts.append(f"{len(result.clean)} known-good targets, {false} false alarms")

@@ -13,6 +13,7 @@ import pytest
 from driving import explore, random_walk
 from hypothesis import given
 from hypothesis import strategies as st
+from slow import slow
 from watched import watched
 
 from kvlockstep.drivers.episode import Outcome
@@ -240,7 +241,7 @@ class TestBlockManager:
         assert missed(reach) == set()
 
     def test_holds_on_tensors(self) -> None:
-        assert holds(partial(BlockManager, tensors=True), 6_000)["copies"]
+        assert holds(partial(BlockManager, tensors=True), 2_000)["copies"]
 
     @pytest.mark.usefixtures("stamps_per_block")
     def test_holds_with_stamps_per_block(self) -> None:
@@ -381,13 +382,13 @@ class StaleCache(SlotPrefixCache):
 
 
 class TestSlotManager:
-    @pytest.mark.parametrize("capacity", [None, 5, 30])
+    @pytest.mark.parametrize("capacity", [None, 5, *slow(30)])
     def test_holds_and_reaches_what_rows_can(self, capacity: int | None) -> None:
         reach = holds(partial(SlotManager, capacity=capacity), 12_000)
         assert missed(reach) <= ROW_ONLY | WITH_EVENTS
 
     def test_holds_on_tensors(self) -> None:
-        assert holds(partial(SlotManager, tensors=True), 6_000)["copies"]
+        assert holds(partial(SlotManager, tensors=True), 2_000)["copies"]
 
     def test_versions_keep_stale_entries_from_being_hit(self) -> None:
         manager = SlotManager(2, 1, cache=StaleCache)

@@ -53,7 +53,7 @@ def test_agrees_with_the_reference_and_reaches_everything():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_its_copies_are_carried_out_on_tensors(layout, monkeypatch):
     factory = partial(PagedCache, tensors=True, layout=layout)
-    outcome = walk(PagedCacheModel, factory, 4_000)
+    outcome = walk(PagedCacheModel, factory, 1_500)
     assert outcome.failure is None, outcome.failure
     assert outcome.reach["copy_shared"] > 0 < outcome.reach["copy_registered"]
     monkeypatch.setattr("kvlockstep.impl.kv_store.KVStore.copy_blocks", lambda self, pairs: None)
@@ -277,7 +277,7 @@ def test_the_manager_holds(policy):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_manager_moves_its_tensors(layout, monkeypatch):
-    assert manager_holds(4_000, tensors=True, layout=layout).reach["copies"] > 0
+    assert manager_holds(1_500, tensors=True, layout=layout).reach["copies"] > 0
     monkeypatch.setattr(StoreMemory, "copy", lambda self, pairs: None)
     assert walk(KVManagerModel, partial(PagedManager, tensors=True, layout=layout), 20_000).failure is not None
 

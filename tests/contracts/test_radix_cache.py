@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from driving import explore, random_walk
+from slow import slow
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
@@ -21,7 +22,7 @@ from kvlockstep.reference.errors import InvalidArgument, NotHeld, UnknownSlot
 from kvlockstep.reference.radix_cache.contract import NotLocked
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_agrees_with_the_reference(seed):
     outcome = watched(random_walk, RadixCacheModel, RadixCache, seed=seed, steps=8_000)
     assert outcome.failure is None, failure_page(outcome.failure)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from driving import explore, random_walk
+from slow import slow
 from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
@@ -30,7 +31,7 @@ class Tabulating(RadixManager):
             assert self.table.tensor[self.row(rid), : len(blocks)].tolist() == blocks
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_page_tables_follow_the_slots(seed):
     factory = partial(Tabulating, rows=20, tensors=True)
     outcome = watched(random_walk, KVManagerModel, factory, seed=seed, steps=8_000)

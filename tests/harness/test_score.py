@@ -20,10 +20,11 @@ from kvlockstep.runs.score import FaultScore, Score, Sighting, score
 from kvlockstep.targets.registry import OWN_TARGETS, resolve
 
 QUICK = profile_of("quick")
+SHORT = replace(QUICK, random_steps=2_000, explore_steps=20_000, examples=5)
 
 
 def test_a_contract_is_scored_with_thorough_and_seed():
-    result = score(QUICK, contracts=["block_stack"], thorough=True, jobs=1)
+    result = score(SHORT, contracts=["block_stack"], thorough=True, jobs=1)
     assert result.verdict == "holds"
     assert {fault.id for fault in result.faults} == {f.id for f in FAULTS.values() if f.contract == "block_stack"}
     for fault in result.faults:
@@ -36,7 +37,7 @@ def test_a_contract_is_scored_with_thorough_and_seed():
 def test_hypothesis_runs_where_the_others_find_nothing(monkeypatch):
     right = Fault("pool-is-right", "slot_pool", SlotPool, "Nothing is wrong.", "accounting", ("mutant",))
     monkeypatch.setitem(FAULTS, right.id, right)
-    found, nothing = score(QUICK, contracts=["slot_pool"], faults=["pool-keeps-one", "pool-is-right"], jobs=1).faults
+    found, nothing = score(SHORT, contracts=["slot_pool"], faults=["pool-keeps-one", "pool-is-right"], jobs=1).faults
     assert "hypothesis" not in {s.driver for s in found.sightings}
     assert [s.seed for s in nothing.sightings if s.driver == "hypothesis"] == [0, 1, 2]
 
@@ -44,7 +45,7 @@ def test_hypothesis_runs_where_the_others_find_nothing(monkeypatch):
 def test_a_fault_that_nothing_catches_fails_the_score(monkeypatch):
     right = Fault("pool-is-right", "slot_pool", SlotPool, "Nothing is wrong.", "accounting", ("mutant",))
     monkeypatch.setitem(FAULTS, right.id, right)
-    result = score(QUICK, contracts=["slot_pool"], faults=["pool-is-right", "pool-keeps-one"], jobs=1)
+    result = score(SHORT, contracts=["slot_pool"], faults=["pool-is-right", "pool-keeps-one"], jobs=1)
     assert result.verdict == "violated"
     assert [fault.id for fault in result.missed] == ["pool-is-right"]
     assert not result.missed[0].by_luck

@@ -46,14 +46,14 @@ class Interrupts(KVManager):
 class Hangs(KVManager):
     def commit(self, rid, n):
         while True:
-            pass
+            time.sleep(0.1)
 
 
 class HangsDeaf(KVManager):
     def commit(self, rid, n):
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
-            pass
+            time.sleep(0.1)
 
 
 class ForksAway(KVManager):

@@ -23,7 +23,7 @@ from kvlockstep.models.registry import MODELS
 from kvlockstep.targets import resolve
 
 watchdog = Watchdog(30)
-BUDGET = Profile("test", explore_steps=500, examples=5, steps_per_example=20)
+BUDGET = Profile("test", explore_steps=200, examples=3, steps_per_example=20)
 
 def noted(base):
     class Noted(base):
@@ -36,12 +36,12 @@ def noted(base):
     return Noted
 
 def by_random(model_type, factory):
-    for episode in range(4):
+    for episode in range(2):
         run_episode(model_type, factory, 5, episode, watchdog, Outcome("random"))
 
 def by_guided(model_type, factory):
     guide = Guide(model_type, seed=5)
-    for episode in range(4):
+    for episode in range(2):
         guide.run_episode(factory, episode, watchdog, Outcome("guided"))
 
 def by_hypothesis(model_type, factory):

@@ -55,8 +55,18 @@ def by_explore(fault, watchdog):
     return explore(model_type, fault.make, *model_type.small_scopes, watchdog=watchdog, steps=steps)
 
 
-@pytest.mark.parametrize("drive", [by_random, by_hypothesis, by_explore])
-@pytest.mark.parametrize("name", MUST_BE_CAUGHT)
+# What exploration takes seconds for.
+LATE = {"kv-hit-plus-one", "radix-split-age", "radix-split-unlocks"}
+
+
+@pytest.mark.parametrize(
+    ("name", "drive"),
+    [
+        pytest.param(name, drive, marks=[pytest.mark.slow] if drive is by_explore and name in LATE else [])
+        for drive in (by_random, by_hypothesis, by_explore)
+        for name in MUST_BE_CAUGHT
+    ],
+)
 def test_every_driver_catches(name, drive):
     fault = FAULTS[name]
     with Watchdog(1.0).watching() as watchdog:

@@ -90,12 +90,12 @@ def test_a_new_adapter_is_checked_and_reported(run: Run, tmp_path: Path) -> None
         "    assert kvlockstep.check(Mine, contract='slot_pool').holds\n"
     )
     assert "1 passed" in run("pytest", "-q", "test_mine.py").stdout
-    fault = ("kv_manager", "--target", "fault:kv-fork-no-copy", "--driver", "random")
+    fault = ("slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "random")
     found = run("kvlockstep", "check", *fault, code=1)
     assert "VIOLATED" in found.stdout
     (trace,) = (tmp_path / ".kvlockstep" / "failures").iterdir()
     run("kvlockstep", "report", str(trace), "-o", "page.html")
-    assert "write_isolation" in (tmp_path / "page.html").read_text()
+    assert "no_aliasing" in (tmp_path / "page.html").read_text()
 
 
 def test_a_module_of_the_users_that_misses_torch_keeps_its_own_error(tmp_path: Path) -> None:
