@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from kvlockstep.bench.kv_index import bench_kv_index
 from kvlockstep.bench.kv_tier import bench_tiers
 from kvlockstep.bench.record import bench_record
 from kvlockstep.bench.timing import Speed
+from kvlockstep.bench.transfers import bench_transfers, cpu_seconds
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.notes import EpisodeNotes, noting
 from kvlockstep.core.profiles import Profile
@@ -76,13 +76,8 @@ def _cost_of_notes(model_type: type[Model[Any]], factory: Factory) -> float:
     noted = noting(model_type, EpisodeNotes())
     shares = []
     for seed in range(NOTE_ROUNDS):
-        seconds = []
-        for model in (model_type, noted):
-            with Watchdog(30.0).watching() as watchdog:
-                began = time.process_time()
-                RandomWalk().run(Run(model, factory, Profile("notes", random_steps=NOTED_STEPS), watchdog, seed))
-                seconds.append(time.process_time() - began)
-        shares.append(seconds[1] / seconds[0] - 1)
+        bare, with_notes = (cpu_seconds(model, factory, seed, NOTED_STEPS) for model in (model_type, noted))
+        shares.append(with_notes / bare - 1)
     return statistics.median(shares)
 
 
@@ -149,6 +144,12 @@ def _kv_index() -> list[Speed]:
     return bench_kv_index(resolve("kv_index", "chain").factory, dynamo)
 
 
+def _transfers() -> list[Speed]:
+    """Our schedulers with one tier, and with one behind it."""
+    bare, *tiered = (resolve("kv_scheduler", name).factory for name in ("reference", "tiered", "fetching"))
+    return bench_transfers(bare, dict(zip(("tiered", "fetching"), tiered, strict=True)))
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": _radix_cache,
@@ -156,6 +157,7 @@ BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "kv_tier": _kv_tier,
     "record": _record,
     "kv_index": _kv_index,
+    "transfers": _transfers,
 }
 
 

@@ -78,6 +78,7 @@ class SchedulerSession:
         self.limits = budget, running
         self.free_before: int | None = None
         self.settled_free: list[int] | None = None
+        self.settled_tables: dict[str, list[int]] | None = None
         self._batches_without_token = 0
         self._arrivals = itertools.count()
 

@@ -122,7 +122,9 @@ class SlotMemory:
 
     def worst(self, stamps: Sequence[int]) -> str:
         """What stands there, in words: of the slots of a block the one that is most wrong."""
-        return self._name(min(stamps))
+        worst = min(stamps)
+        # No message tells the tokens of what is right, and to put them together takes long.
+        return self._name(worst) if worst <= UNWRITTEN else "KV"
 
     def blocks_of(self, extra_key: int | None, tokens: Sequence[int], size: int) -> list[tuple[int, ...]]:
         """The stamps that the full blocks of these tokens must hold, `size` for each block."""

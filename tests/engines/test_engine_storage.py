@@ -12,17 +12,21 @@ from engine_targets import target_or_skip
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
+from kvlockstep.models.core.model import Model
+from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.reference.kv.transfers import Fetching
 
+EVICT = "sglang.srt.mem_cache.base_prefix_cache:EvictParams"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 PROMPT = [1, 2, 3, 4, 5]
 
 
-def walk(target: str, steps: int) -> Outcome:
-    factory = target_or_skip("kv_scheduler", target).factory
+def walk(target: str, steps: int, model: type[Model[Any]] = KVSchedulerModel) -> Outcome:
+    factory = target_or_skip(model.contract, target).factory
     with Watchdog(20.0).watching() as watchdog:
-        return random_walk(KVSchedulerModel, factory, seed=1, watchdog=watchdog, steps=steps)
+        return random_walk(model, factory, seed=1, watchdog=watchdog, steps=steps)
 
 
 def fetching(target: str) -> SchedulerJudge:
@@ -32,7 +36,7 @@ def fetching(target: str) -> SchedulerJudge:
     run.add("a", PROMPT, None, 1, None)
     run.drain([9])
     tree = run.adapter._tree
-    tree.evict(resolve_name("sglang.srt.mem_cache.base_prefix_cache:EvictParams")(num_tokens=4))
+    tree.evict(resolve_name(EVICT)(num_tokens=4))
     assert tree.evict_host(4) == 4
     run.add("b", PROMPT, None, 1, None)
     return run
@@ -57,7 +61,46 @@ def test_a_request_waits_for_the_end_and_loads_what_has_come() -> None:
     assert run.goals_met["moved_load"] == 1
 
 
-@pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout"])
+def end_all(manager: Any) -> list[str]:
+    """Ends what is submitted, and what follows from that. Returns the kinds of it."""
+    kinds = []
+    while submitted := manager.transfers():
+        for transfer in submitted:
+            kinds.append(transfer.kind)
+            manager.complete(transfer.id, True)
+        manager.poll()
+    return kinds
+
+
+@pytest.mark.parametrize("end", ["", "-python"])
+def test_an_admission_waits_for_what_is_read(end: str) -> None:
+    manager: Any = target_or_skip("kv_manager", f"sglang-storage{end}").factory(8, 2)
+    assert manager.admit("a", PROMPT, None, 5) == 0
+    manager.launch()
+    manager.commit("a", 5)
+    manager.finish("a")
+    assert end_all(manager) == ["store", "move"]
+    manager._tree.evict(resolve_name(EVICT)(num_tokens=4))
+    assert manager._tree.evict_host(4) == 4
+    assert manager.admit("b", PROMPT, None, 5) == Fetching()
+    assert end_all(manager) == ["move", "move"]
+    assert manager.admit("b", PROMPT, None, 5) == 4
+    manager.launch()
+    manager.commit("b", 1)
+    manager.finish("b")
+    assert manager.tier("storage").cached == [0, 1]
+    manager.reset()
+    assert not manager.tier("storage").cached
+
+
+@pytest.mark.parametrize("end", ["", "-back"])
+def test_no_false_alarm_about_a_tree(end: str) -> None:
+    outcome = walk(f"sglang-storage{end}", 1_500, KVManagerModel)
+    assert outcome.failure is None, outcome.failure
+    assert {"move", "move_fails", "fetching", "fetch_beside"} <= {goal for goal, n in outcome.reach.items() if n}
+
+
+@pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout", "-back", "-back-rust"])
 def test_no_false_alarm(end: str) -> None:
     outcome = walk(f"sglang-storage{end}", 2_000)
     assert outcome.failure is None, outcome.failure
@@ -83,6 +126,7 @@ def never_sees_the_end(original: Any, self: Any, request: Any) -> bool:
     ("target", "method", "broken", "laws"),
     [
         ("sglang-storage", "write_backup_storage", backs_up_without_a_lock, {"source_stable"}),
+        ("sglang-storage-back-rust", "write_backup_storage", backs_up_without_a_lock, {"source_stable"}),
         ("sglang-storage", "_handle_prefetch_result", counts_all_of_a_fetch, {"failure_visible"}),
         ("sglang-storage-best-effort", "_handle_prefetch_result", counts_all_of_a_fetch, {"prefix_soundness"}),
         ("sglang-storage", "check_prefetch_progress", never_sees_the_end, {"progress", "admission_order"}),

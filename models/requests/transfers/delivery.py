@@ -45,6 +45,8 @@ class Delivery:
 
     def due(self) -> list[tuple[Owed, list[int]]]:
         """Returns what is due of each request, with the numbers of its blocks that were never stored."""
+        if not self._owed:
+            return []
         due = [owed for owed, steps in self._owed if steps <= 0]
         self._owed = [(owed, steps) for owed, steps in self._owed if steps > 0]
         return [(owed, owed.missing(self._sent)) for owed in due]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -18,7 +18,7 @@ from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.kv_manager.listener import Fetched
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import POISON
-from kvlockstep.reference.kv.transfers import Transfer
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 # A transfer that is in flight for so many batches has been starved.
 LONG = 3
@@ -118,25 +118,10 @@ class Transfers(CopyEngine):
         if self._stepped:
             self._free_in_steps.append(set(free))
             self._stepped = False
-        free_blocks = self.places.blocks_of(free)
-        unlanded = [moving for moving in self.unended if not moving.landed]
-        reserved = {p.unit for m in unlanded for p in m.targets if p.tier is None} - held
         for owed, missing in self.delivery.due():
             self._checks.check(laws.delivery, owed.rid, missing, owed.size, owed.where)
         views = {name: self._view(name) for name in self._sizes}
-        owners: dict[str | None, dict[str, set[Any]]] = {None: {"free": free_blocks}} if unlanded else {}
-        for name, view in views.items() if unlanded else ():
-            owners[name] = {"free": set(view.free), "cached": set(view.cached)}
-        for moving in unlanded:
-            for place in moving.targets:
-                # One evaluation for all that are right, below: this runs at every step.
-                if owner := next((who for who, units in owners[place.tier].items() if place.unit in units), ""):
-                    self._checks.check(laws.target_owned, str(moving), str(place), owner)
-        for moving in self.unended:
-            if moving.transfer.kind == "store":
-                self._goals_met["store_outlives"] += any(place.unit not in held for place in moving.sources)
-        if self.moving:
-            self._checks.check(laws.target_owned, "", "", "")
+        reserved = self._check_targets(free, views, held) if self.moving else set()
         for name, view in views.items():
             units = [*view.free, *view.cached, *view.storing]
             self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
@@ -146,6 +131,32 @@ class Transfers(CopyEngine):
             pinned = [str(Place(name, unit)) for name, view in views.items() for unit in view.pinned]
             self._checks.check(laws.quiescence, pinned, limbo)
         return reserved
+
+    def _check_targets(self, free: Sequence[Any], views: Mapping[str, TierUnits], held: Set[Block]) -> set[Block]:
+        """Checks that targets belong to what is in flight. Returns the blocks among them that nobody holds."""
+        unended = self.unended
+        unlanded = [moving for moving in unended if not moving.landed]
+        targets: dict[str | None, set[Block]] = {}
+        for moving in unlanded:
+            for place in moving.targets:
+                targets.setdefault(place.tier, set()).add(place.unit)
+        for tier, units in targets.items():
+            owners: dict[str, Collection[Any]]
+            if tier is None:
+                owners = {"free": self.places.blocks_of(free)}
+            else:
+                owners = {"free": views[tier].free, "cached": views[tier].cached}
+            for owner, owned in owners.items():
+                # One evaluation for all that are right, below: this runs at every step.
+                wrong = units.intersection(owned)
+                for moving, place in ((m, p) for m in unlanded for p in m.targets) if wrong else ():
+                    if place.tier == tier and place.unit in wrong:
+                        self._checks.check(laws.target_owned, str(moving), str(place), owner)
+        self._checks.check(laws.target_owned, "", "", "")
+        if not self._goals_met["store_outlives"]:
+            stored = [p.unit for m in unended if m.transfer.kind == "store" for p in m.sources]
+            self._goals_met["store_outlives"] += any(block not in held for block in stored)
+        return targets.get(None, set()) - held
 
     def limbo(self, held: Set[Block]) -> int:
         """Returns how many slots nobody holds that are not available yet: as the target says, or at most so many."""

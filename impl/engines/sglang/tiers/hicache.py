@@ -77,13 +77,24 @@ class CopyEngine(Copies):
         """What the engine has waited for, but for what had ended and was held up by what is in front of it."""
         return [id for id in self.fence if id not in self._ended]
 
+    def waited_for(self) -> tuple[Hashable, ...]:
+        """What has ended before the next transfer is submitted: it gives its page or its unit to that one."""
+        fresh = {transfer.id for transfer in self.submitted}
+        return tuple(other for other in self.fenced() if other not in fresh)
+
     def loads_beside(self, blocks: set[int]) -> list[Hashable]:
         """The loads that have not ended and write none of these blocks."""
         going = [id for id in self.events if id in self._loads and id not in self._ended]
         return [id for id in going if self._loads[id].isdisjoint(blocks)]
 
     def end(self, id: Hashable) -> None:
-        """A transfer has ended; its event is done when all in front of it on its stream have ended, too."""
+        """A transfer has ended; its event is done when all in front of it on its stream have ended, too.
+
+        What somebody has waited for without an event is over by now.
+        """
+        if id not in self.events:
+            self.fence[:] = [other for other in self.fence if other != id]
+            return
         self._ended.add(id)
         stream = [other for other in self.events if (other in self._loads) == (id in self._loads)]
         for over in itertools.takewhile(self._ended.__contains__, stream):
@@ -97,7 +108,7 @@ class CopyEngine(Copies):
         over = {transfer.id for transfer in taken if transfer.waited}
         self.fence[:] = [id for id in self.fence if id not in over]
         for id in over:
-            del self.events[id]
+            self.events.pop(id, None)
         return taken
 
     def forget(self, ids: Iterable[Hashable]) -> None:
@@ -114,10 +125,7 @@ class CopyEngine(Copies):
         id = self.next_id()
         places = (host, device) if kind == "load" else (device, host)
         pairs = list(zip(*places, strict=True))
-        # What was waited for gives its page or its unit to this one.
-        fresh = {transfer.id for transfer in self.submitted}
-        after = tuple(other for other in self.fenced() if other not in fresh)
-        self.submitted.append(Transfer(id, kind, HOST, pairs, after=after))
+        self.submitted.append(Transfer(id, kind, HOST, pairs, after=self.waited_for()))
         done = self.event(id)
         self.units[done] = host
         if kind == "load":

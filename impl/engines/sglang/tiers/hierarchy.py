@@ -41,9 +41,10 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
         running: int,
         write_policy: str = "write_through",
         kind: Callable[..., Any] = DrainingScheduler,
+        core: str = "python",
         **options: Any,
     ) -> None:
-        super().__init__(blocks, block_size, budget, running, kind, core="python", **options)
+        super().__init__(blocks, block_size, budget, running, kind, core=core, **options)
         self.tiers = {HOST: blocks}
         self._host = HostTier(self._tree, self._allocator, blocks, block_size, write_policy)
         self._scheduler.enable_hierarchical_cache = True
@@ -53,14 +54,19 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
         copies.fence.clear()
         copies.needed.clear()
         first = len(copies.submitted)
-        batch = super().schedule()
+        batch, last = self._decide()
         rids = [item.rid for item in batch.items if self._reqs[item.rid].host_loaded_length]
         # All of it was submitted in front of the batch.
-        copies.submitted[first:] = [
+        copies.submitted[first:last] = [
             transfer._replace(before=True, rids=rids if transfer.kind == "load" else ())
-            for transfer in copies.submitted[first:]
+            for transfer in copies.submitted[first:last]
         ]
         return batch
+
+    def _decide(self) -> tuple[Batch, int]:
+        """The next batch, and how many copies were submitted in front of it, with those of before."""
+        batch = super().schedule()
+        return batch, len(self._host.copies.submitted)
 
     def reset(self) -> None:
         copies = self._host.copies

@@ -21,9 +21,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from queue import Queue
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS
+from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, Silent, configure
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
@@ -33,6 +34,17 @@ FETCHED_SHARE = 0.5
 
 with without_the_rest(ENGINE, hicache.BARE, STUBS):
     poll_timer: Any = importlib.import_module("sglang.srt.utils.poll_timer")
+
+# What the engine has by default; a miss is asked for again behind so many passes, and so often.
+configure(
+    {
+        "memory": {
+            "hicache_host_memory_mode": "cache",
+            "hicache_storage_prefetch_retry_poll_interval": 8,
+            "hicache_storage_prefetch_retry_max_attempts": 8,
+        }
+    }
+)
 
 
 class Clock:
@@ -110,7 +122,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Pages of an operation that are written."""
+    """Pages of an operation that are written; None if the engine has waited for the end, and heard of it."""
 
     operation: Any
     keys: list[str]
@@ -140,11 +152,16 @@ class StoringController(hicache.Controller):
         self.prefetch_buffer: Any = Queue()
         self._init_extra_host_mem_release_queues()
         # The engine's loop over what is asked for ends when it has answered everything.
-        self.storage_stop_event = SimpleNamespace(is_set=lambda: True)
+        self.storage_stop_event = SimpleNamespace(is_set=lambda: True, clear=lambda: None)
         self.submitted: list[Transfer] = []
         self.moving: dict[Hashable, Read | Write] = {}
         # Operations whose last acknowledgement was not put.
         self.reading: list[Any] = []
+
+    def reset(self) -> None:
+        """The engine's, which starts its threads anew."""
+        with patch.object(hicache.base, "threading", SimpleNamespace(Thread=Silent)):
+            super().reset()
 
     def run_threads(self) -> None:
         """The threads take what is in their queues; what they read and write is submitted."""
@@ -154,6 +171,20 @@ class StoringController(hicache.Controller):
             self._read(operation, 0)
         for operation in _drained(self.backup_queue):
             self._write(operation)
+
+    def finish_writes(self) -> None:
+        """Somebody waits until everything is written that is to be, and is told so; the storage has it when it ends."""
+        copies = self.l2_transfer_engine
+        for operation in _drained(self.backup_queue):
+            self._write(operation)
+        fresh = {transfer.id for transfer in copies.submitted}
+        for id, move in list(self.moving.items()):
+            if isinstance(move, Write) and move.operation is not None:
+                self.ack_backup_queue.put(move.operation)
+                self.moving[id] = move._replace(operation=None)
+                if id in fresh:
+                    self.end(id, len(move.keys))
+                copies.fence.append(id)
 
     @property
     def answers(self) -> bool:
@@ -173,7 +204,10 @@ class StoringController(hicache.Controller):
         if isinstance(move, Write):
             for n, key in enumerate(move.keys):
                 storage.end_write(key, n < written)
-            self.ack_backup_queue.put(move.operation)
+            if move.operation is None:
+                self.l2_transfer_engine.end(id)
+            else:
+                self.ack_backup_queue.put(move.operation)
             return
         storage.readers.subtract(move.units)
         self._acknowledge(move.operation, completed_tokens=(move.done + written) * self.page_size)
@@ -223,7 +257,7 @@ class StoringController(hicache.Controller):
     def _submit(self, to: str, of: str, pairs: list[tuple[int, int]], rids: list[str], move: Read | Write) -> None:
         id = self.l2_transfer_engine.next_id()
         submitted = self.submitted if isinstance(move, Read) else self.l2_transfer_engine.submitted
-        submitted.append(Transfer(id, "move", to, pairs, rids, source=of))
+        submitted.append(Transfer(id, "move", to, pairs, rids, after=self.l2_transfer_engine.waited_for(), source=of))
         self.moving[id] = move
 
     def _stop_reading(self, operation: Any) -> None:
@@ -263,8 +297,11 @@ class StoredTier(hicache.HostTier):
 
     def units(self) -> TierUnits:
         view = super().units()
-        fetched = self.controller.fetched_to(self._is_current)
-        return view._replace(storing=[*view.storing, *(page for slots in fetched for page in self._pages(slots))])
+        slots = self.controller.fetched_to(self._is_current)
+        fetched = [page for some in slots for page in self._pages(some)]
+        # What the compiled core has is known only by what others have.
+        cached = view.cached if self._nodes is not None else [page for page in view.cached if page not in fetched]
+        return view._replace(cached=cached, storing=[*view.storing, *fetched])
 
     def _make_controller(self, allocator: Any, page: int, write_policy: str, restores: int | None) -> StoringController:
         return StoringController(allocator, self._pools, page, write_policy, self.storage, self._batch)
@@ -272,6 +309,32 @@ class StoredTier(hicache.HostTier):
     def _is_current(self, operation: Any) -> bool:
         info = self.tree.ongoing_prefetch.get(operation.handle)
         return info is not None and info.operation is operation
+
+
+class WaitingTier(StoredTier):
+    """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up making room.
+
+    If that does not help, it gives up what is fetched.
+    """
+
+    def __init__(self, tree: Any, *given: Any) -> None:
+        super().__init__(tree, *given)
+        self._drop = tree._drop_subtree_no_host
+        tree._drop_subtree_no_host = self._drop_when_written
+
+    def _drop_when_written(self, node_id: Any, tracker: Any) -> bool:
+        """What is being written to the storage is locked on the host, and keeps what is in front of it."""
+        if self._drop(node_id, tracker):
+            return True
+        self.controller.finish_writes()
+        self.tree.drain_storage_control_queues_local()
+        if self.tree.backup_node_for_write_back(node_id):
+            self.tree._demote(node_id, tracker)
+            return True
+        # A fetch locks on the host what is in front of it.
+        for request in list(self.tree.ongoing_prefetch):
+            self.tree.release_aborted_request(request)
+        return bool(self._drop(node_id, tracker))
 
 
 def _drained(queue: Any) -> Iterator[Any]:

@@ -12,27 +12,16 @@ There is no reset: it retracts the requests, which ask the storage again, and is
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang import manager as sglang
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
-from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier
+from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier, WaitingTier
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_scheduler.contract import Batch
 
-# What the engine has by default; a miss is asked for again behind so many passes, and so often.
-sglang.configure(
-    {
-        "memory": {
-            "hicache_host_memory_mode": "cache",
-            "hicache_storage_prefetch_retry_poll_interval": 8,
-            "hicache_storage_prefetch_retry_max_attempts": 8,
-        }
-    }
-)
 # How many batches may stay empty for a request that waits, by the engine's policy: it looks before each of them.
 PATIENCE = {"best_effort": 0, "wait_complete": None, "timeout": 2}
 
@@ -70,6 +59,7 @@ class StoringScheduler(HierarchicalScheduler):
         policy: str = "wait_complete",
         write_policy: str = "write_through",
         batch: int = 128,
+        tier: Callable[..., StoredTier] = StoredTier,
         **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, budget, running, write_policy, AskingScheduler, **options)
@@ -77,19 +67,19 @@ class StoringScheduler(HierarchicalScheduler):
         self.patience = PATIENCE[policy]
         self.tiers = {HOST: blocks, STORAGE: 2 * blocks}
         given = blocks, block_size, write_policy, Storage(2 * blocks), policy, batch
-        self._host = StoredTier(self._tree, self._allocator, *given)
+        self._host = tier(self._tree, self._allocator, *given)
         self._scheduler.enable_hicache_storage = True
 
-    def schedule(self) -> Batch:
+    def _decide(self) -> tuple[Batch, int]:
         preempted, controller = list[str](), self._host.controller
         while True:
             CLOCK.now += 1
             self._scheduler.left_out.clear()
-            batch = super().schedule()
+            batch, last = super()._decide()
             preempted += batch.preempted
             controller.run_threads()
             if batch.items or self._scheduler.result_queue or not (controller.answers or self._scheduler.left_out):
-                return batch._replace(preempted=preempted)
+                return batch._replace(preempted=preempted), last
             self._launched.pop()
 
     def looking_up(self) -> set[str]:
@@ -127,4 +117,8 @@ make = partial(StoringScheduler, overlap=True)
 make_normal = StoringScheduler
 make_best_effort = partial(StoringScheduler, overlap=True, policy="best_effort", batch=1)
 make_timeout = partial(StoringScheduler, overlap=True, policy="timeout", batch=1)
-make_back = partial(StoringScheduler, overlap=True, write_policy="write_back")
+make_selective = partial(StoringScheduler, overlap=True, write_policy="write_through_selective")
+make_back = partial(StoringScheduler, overlap=True, write_policy="write_back", tier=WaitingTier)
+make_rust = partial(make_timeout, core="rust")
+make_back_rust = partial(make_timeout, core="rust", write_policy="write_back", tier=WaitingTier)
+make_back_unwaited = partial(StoringScheduler, overlap=True, write_policy="write_back")

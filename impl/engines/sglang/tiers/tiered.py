@@ -35,14 +35,14 @@ class TieredManager(WithHostTier, SGLangKVManager):
         core: str,
         write_policy: str = "write_through",
         restores: int | None = None,
-        ratio: int = 1,
+        ratio: float = 1,
         least: int = 1,
         **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, core, **options)
-        pages = ratio * blocks
+        pages = max(1, int(ratio * blocks))
         self.tiers = {HOST: pages}
-        self._host = HostTier(self._tree, self._allocator, pages, block_size, write_policy, restores, least)
+        self._host = self._make_host(pages, write_policy, restores, least)
         # Requests of the step whose results are not processed yet.
         self._results = 0
 
@@ -74,6 +74,10 @@ class TieredManager(WithHostTier, SGLangKVManager):
     def limbo(self) -> int:
         """Slots on the paths that transfers keep, of nobody who is live."""
         return len(self._host.kept().difference(*map(self.slots, self._running)))
+
+    def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> HostTier:
+        given = pages, self.block_size, write_policy, restores, least
+        return HostTier(self._tree, self._allocator, *given)
 
     def _neutral(self, event: Any) -> Event:
         neutral = super()._neutral(event)
