@@ -32,10 +32,12 @@ TARGETS = {
         "zero-points": "kvlockstep.reference.kv_write.writer:ZeroPointWriter",
         "hidden-zeros": "kvlockstep.reference.kv_write.writer:HiddenZeroWriter",
         "power-scales": "kvlockstep.reference.kv_write.split:PowerScaleWriter",
+        "nearest-powers": "kvlockstep.reference.kv_write.split:NearestPowerWriter",
         "casts": "kvlockstep.reference.kv_write.split:UnitScaleWriter",
         "low-ends": "kvlockstep.reference.kv_write.split:LowEndWriter",
         "raw-values": "kvlockstep.reference.kv_write.split:SplitWriter",
         "norms-and-low-ends": "kvlockstep.reference.kv_write.split:NormAndLowWriter",
+        "residuals-and-norms": "kvlockstep.reference.kv_write.residual:ResidualAndNormWriter",
         "tensor-scales": "kvlockstep.reference.kv_write.writer:TensorScaleWriter",
     },
     "slot_mapping": {

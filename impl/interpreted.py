@@ -42,7 +42,16 @@ def _mend_ranges() -> None:
     interpreter._patch_lang_tensor = patched
 
 
+def as_argument(tensor: torch.Tensor) -> Any:
+    """What a kernel has of a tensor, for a launcher whose grid sets arguments: the interpreter converts them before."""
+    if not INTERPRETED:
+        return tensor
+    from triton.runtime.interpreter import _implicit_cvt  # noqa: PLC0415
+
+    return _implicit_cvt(tensor)
+
+
 if INTERPRETED:
     _mend_ranges()
 
-__all__ = ["DEVICE", "INTERPRETED", "numbers_are_right", "tl", "triton"]
+__all__ = ["DEVICE", "INTERPRETED", "as_argument", "numbers_are_right", "tl", "triton"]

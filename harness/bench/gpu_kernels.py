@@ -41,6 +41,8 @@ OURS = {
     "slot_mapping": {"ours": "kvlockstep.impl.slot_mapping:on_device"},
     "paged_alloc": {"ours": "kvlockstep.impl.paged_alloc:on_device"},
 }
+# Engines whose caches are torch code on the CPU.
+NO_KERNELS = (".engines.transformers.",)
 SECONDS, FAR_SECONDS = 60.0, 15.0
 STEPS, FAR_STEPS = 400, 8
 FAR_ELEMENTS = (1 << 31) + (1 << 20)
@@ -56,9 +58,9 @@ def suites(named: Sequence[str] = ()) -> Iterator[Suite]:
     """The suites, contract after contract; of those that are named, if any are."""
     for contract in CONTRACTS:
         for name, path in {**OURS[contract], **ENGINE_TARGETS[contract]}.items():
-            if named and not {contract, name} & {*named}:
+            if (named and not {contract, name} & {*named}) or any(engine in path for engine in NO_KERNELS):
                 continue
-            scaled = any(part in name for part in ("int8", "int4", "row-scales", "tiles", "turbo"))
+            scaled = any(part in name for part in ("int8", "int4", "row-scales", "tiles", "turbo", "fp4", "ultra"))
             writes = contract == "kv_write" and not scaled and not name.endswith("-far")
             yield contract, name, path, writes or contract == "kv_store"
 

@@ -26,6 +26,8 @@ MOVED = {
     "kvlockstep.impl.engines.sglang_scheduler": "kvlockstep.impl.engines.sglang.scheduler",
     "kvlockstep.impl.engines.transformers": "kvlockstep.impl.engines.transformers.manager",
     "kvlockstep.impl.engines.vllm": "kvlockstep.impl.engines.vllm.manager",
+    "kvlockstep.impl.engines.vllm.kv_write_turbo": "kvlockstep.impl.engines.vllm.turbo.kv_write",
+    "kvlockstep.impl.engines.vllm.kv_write_turbo_fp8": "kvlockstep.impl.engines.vllm.turbo.kv_write_fp8",
     "kvlockstep.impl.engines.vllm_components": "kvlockstep.impl.engines.vllm.block_pool",
     "kvlockstep.impl.engines.vllm_scheduler": "kvlockstep.impl.engines.vllm.scheduler",
     "kvlockstep.impl.kv_store": "kvlockstep.impl.kv_store.store",

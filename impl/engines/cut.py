@@ -29,6 +29,6 @@ def cut(engine: Engine, module: str, names: tuple[str, ...], given: Mapping[str,
 
 def _function(body: list[ast.stmt], path: list[str], file: Path) -> ast.stmt:
     for statement in body:
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and statement.name == path[0]:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and statement.name == path[0]:
             return _function(statement.body, path[1:], file) if len(path) > 1 else statement
     raise EngineMissing(f"{file} has no {path[0]}; this version is not known")

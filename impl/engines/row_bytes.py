@@ -59,11 +59,7 @@ class RowBytes:
 
     def _order(self, total: int) -> list[int]:
         """For each byte of this cache, which one of the judge's it is: of the flat buffer, then of the scales."""
-        geometry = self._geometry
-        layers = [
-            [list(self._of(layer, slot, heads)) for slot in range(geometry.slots) for heads in self._heads]
-            for layer in range(geometry.layers)
-        ]
+        layers = [self._layer(layer) for layer in range(self._geometry.layers)]
         owned = {byte for rows in layers for row in rows for byte in row}
         free = iter([byte for byte in range(total) if byte not in owned])
         order: list[int] = []
@@ -73,6 +69,10 @@ class RowBytes:
                 order += row
                 order += [next(free) for _ in range(self._row - len(row))]
         return order + list(free)
+
+    def _layer(self, layer: int) -> list[list[int]]:
+        """The judge's bytes of each row of a layer."""
+        return [list(self._of(layer, slot, heads)) for slot in range(self._geometry.slots) for heads in self._heads]
 
     def _of(self, layer: int, slot: int, heads: Iterable[int]) -> Iterator[int]:
         """The judge's bytes of a row."""
@@ -86,15 +86,42 @@ class RowBytes:
                 yield from range(start, start + self._scale_bytes[plane])
 
 
+class BlockBytes(RowBytes):
+    """The same for a cache that keeps the numbers of a block's rows behind the codes of all of them: of each head one
+    number of all tokens after the other. The codes of a head are K and V.
+    """
+
+    def __init__(self, geometry: Geometry, memory: bytes, scales: bytes, device: str, by_head: bool = True) -> None:
+        super().__init__(geometry, memory, scales, device, by_head=True)
+
+    def _layer(self, layer: int) -> list[list[int]]:
+        geometry, rows = self._geometry, super()._layer(layer)
+        each, width = geometry.block_size * geometry.heads, ELEMENT_BYTES[geometry.scale_dtype]
+        found: list[int] = []
+        for start in range(0, len(rows), each):
+            block = [[row[part] for part in self.parts] for row in rows[start : start + each]]
+            found += [byte for k, _, v, _ in block for byte in k + v]
+            for head in range(geometry.heads):
+                numbers = [k + v for _, k, _, v in block[head :: geometry.heads]]
+                found += [
+                    byte
+                    for field in range(0, len(numbers[0]), width)
+                    for row in numbers
+                    for byte in row[field : field + width]
+                ]
+        return [found[i : i + self._row] for i in range(0, len(found), self._row)]
+
+
 class RowBytesWriter(ArenaWriter):
     """An adapter whose cache is `_rows`; with `_by_head` each head of a token has a row of its own."""
 
     _by_head = False
+    _bytes: type[RowBytes] = RowBytes
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
         # Not the next class: it may make a cache in the judge's order, which this one is instead of.
         ArenaWriter.open(self, geometry, memory, scales)
-        self._rows = RowBytes(geometry, memory, scales, DEVICE, self._by_head)
+        self._rows = self._bytes(geometry, memory, scales, DEVICE, self._by_head)
 
     def memory(self) -> bytes:
         return self._rows.memory()

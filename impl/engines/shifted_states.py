@@ -51,12 +51,17 @@ class ShiftedStates(RowCopies):
         """Launches the kernel."""
 
     def launch(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        found = shifts_of(list(zip(sources.tolist(), targets.tolist(), strict=True)), self.block_size)
-        assert found is not None, "the judge moves rows to the front of their blocks alone"
-        self._calls += 1
+        found = self._shifts(sources, targets)
         for rows in self.rows():
             state = rows.view(STATE).view(self._blocks, self.block_size, -1).transpose(1, 2)
             self.update(self._update(state, found))
+
+    def _shifts(self, sources: torch.Tensor, targets: torch.Tensor) -> Shifts:
+        """What these pairs of slots are, of one more call."""
+        found = shifts_of(list(zip(sources.tolist(), targets.tolist(), strict=True)), self.block_size)
+        assert found is not None, "the judge moves rows to the front of their blocks alone"
+        self._calls += 1
+        return found
 
     def _update(self, state: torch.Tensor, shifts: Shifts) -> Update:
         """Tokens that are drafted fill a block. Without drafts lines go on by one distance, where the kernel can."""

@@ -9,8 +9,10 @@ from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
 from kvlockstep.reference.kv_write.layout import Geometry
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
+from kvlockstep.reference.kv_write.residual import ABOVE, ResidualAndNormWriter, ResidualWriter
 from kvlockstep.reference.kv_write.split import (
     LowEndWriter,
+    NearestPowerWriter,
     NormAndLowWriter,
     NormWriter,
     PowerScaleWriter,
@@ -379,3 +381,37 @@ class ScalesOfK(NormAndLowWriter):
         super().open(geometry, memory, scales)
         for half in self._halves:
             half._whole = geometry._replace(value_scale="norm")
+
+
+@fault("write-rest-without-side", law="codes", seen=("mutant",))
+class RestWithoutSide(ResidualWriter):
+    """The bit that says on which side of its step an element is, is never set."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        return [code & ABOVE - 1 for code in super()._codes(layer, plane, slot, head, row)]
+
+
+@fault("write-rest-summed", law="scale_exact", seen=("mutant",))
+class RestSummed(ResidualWriter):
+    """What is left over of a row is kept as its length, where a reader takes it for the mean."""
+
+    def _rest(self, units: Sequence[float]) -> float:
+        return super()._rest(units) * math.sqrt(len(units))
+
+
+@fault("write-quarters-in-pairs", law="codes", seen=("mutant",))
+class QuartersInPairs(ResidualAndNormWriter):
+    """Four neighbours of V share a byte, where a reader takes one from each quarter of the head."""
+
+    def _codes(self, layer: int, plane: int, slot: int, head: int, row: Sequence[int]) -> Sequence[int]:
+        codes = super()._codes(layer, plane, slot, head, row)
+        return [code for i in range(4) for code in codes[i::4]] if plane else codes
+
+
+@fault("write-power-cut-off", law="scale_exact", seen=("mutant",))
+class PowerCutOff(NearestPowerWriter):
+    """The exponent of a scale is cut off where the nearest one is kept: up to half of an element is lost."""
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        exact = max(map(abs, numbers)) / MOST[self._geometry.kept]
+        return math.ldexp(1.0, math.floor(math.log2(exact))) if exact else 0.0

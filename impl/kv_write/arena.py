@@ -1,7 +1,7 @@
 """The flat buffer of a kv_write target as tensors: a cache of any geometry in it, and its bytes for the judge.
 
-Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. With uint4 the dim of
-a view counts bytes of two codes.
+Adapters of engines use it as well, so that a kernel gets views with the strides of the geometry. Where codes share
+bytes, the dim of a view counts bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry, Plane, layout_of
+from kvlockstep.reference.kv_write.layout import SCALES, Geometry, Plane, layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
 
 DTYPES = {
@@ -19,10 +19,14 @@ DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+    "float8_e8m0fnu": torch.float8_e8m0fnu,
+    "float4_e2m1fn": torch.uint8,
     "int8": torch.int8,
     "uint8": torch.uint8,
     "uint4": torch.uint8,
     "uint3": torch.uint8,
+    "uint2": torch.uint8,
 }
 
 
@@ -82,10 +86,10 @@ class Arena:
         )
 
     def row_scales(self, layer: int, plane: int) -> torch.Tensor:
-        """The scales of the rows of a plane: [block, offset, head], with a zero point [block, offset, head, 2]."""
+        """The scales of the rows of a plane: [block, offset, head], with a second number [block, offset, head, 2]."""
         geometry = self.geometry
         start = geometry.scale_at(layer, plane, 0, 0)
-        numbers = geometry.scale_numbers
+        numbers = SCALES[geometry.scale_of(plane)]
         view = self.flat_scales[start : start + geometry.slots * geometry.heads * numbers]
         shape = (geometry.blocks, geometry.block_size, geometry.heads)
         return view.view(*shape, numbers) if numbers > 1 else view.view(*shape)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.kv_write.laws import Write
-from kvlockstep.properties.kv_write.rows import KINDS, NARROW, ONE_SIGNED, kind_of
+from kvlockstep.properties.kv_write.rows import KINDS, NARROW, ONE_SIGNED, kind_of, outlier_at
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
 from kvlockstep.reference.kv_write.layout import LAYOUTS
 
@@ -70,7 +70,8 @@ def notice_write(met: Counter[str], write: Write, stamps: Sequence[int], written
         met["special_bits"] += any(stamp % 3 == 0 for stamp in stamps)
         return
     met.update(f"row_{kind}" for kind in kinds)
-    outliers = {stamp // len(KINDS) % geometry.key_dim for stamp in stamps if kind_of(stamp) == "outlier"}
+    seeds = [stamp // len(KINDS) for stamp in stamps if kind_of(stamp) == "outlier"]
+    outliers = {outlier_at(seed, geometry.key_dim) for seed in seeds}
     met["outlier_first"] += 0 in outliers
     met["outlier_last"] += geometry.key_dim - 1 in outliers
     met["outlier_everywhere"] = met["outlier_first"] and met["outlier_last"]

@@ -21,8 +21,10 @@ from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, SCALES, Geometry, layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, FLOATS
+from kvlockstep.reference.kv_write.residual import ResidualWriter
 from kvlockstep.reference.kv_write.split import (
     LowEndWriter,
+    NearestPowerWriter,
     NormWriter,
     PowerScaleWriter,
     SplitWriter,
@@ -45,6 +47,11 @@ TWINS: dict[str, type[KVWriter]] = {
     "one": UnitScaleWriter,
     "low": LowEndWriter,
     "norm": NormWriter,
+    "residual": ResidualWriter,
+}
+POWERS: dict[str, dict[str, type[KVWriter]]] = {
+    "above": {"row": PowerScaleWriter},
+    "nearest": {"row": NearestPowerWriter},
 }
 # The scales that the caller sets, those of K first: powers of two, so that no quotient is rounded twice.
 TENSOR_SCALES = (0.25, 2.0)
@@ -184,9 +191,9 @@ class WriteJudge:
         return answer
 
 
-def _twin(geometry: Geometry, power_scales: bool) -> KVWriter:
+def _twin(geometry: Geometry, power_scales: str) -> KVWriter:
     """The reference that keeps K and V as the geometry says."""
-    twins: dict[str, type[KVWriter]] = {**TWINS, **({"row": PowerScaleWriter} if power_scales else {})}
+    twins: dict[str, type[KVWriter]] = {**TWINS, **POWERS.get(power_scales, {})}
     keys, values = (twins[geometry.scale_of(plane)] for plane in (0, 1))
     if keys is values:
         return keys()

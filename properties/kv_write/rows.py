@@ -14,6 +14,8 @@ SEEDS = 8
 # Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
 KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
 NARROW = ("zeros", "equal", "tiny")
+# Scales that are the length of a row, and how large an element may be: kernels sum squares in float32.
+LENGTHS, LONG = ("norm", "residual"), 1e15
 ONE_SIGNED = ("equal", "positive", "negative")
 # The largest elements of rows that are not huge, and those of huge ones: far from the largest number of the dtype, so
 # that no quotient of a kernel is infinite.
@@ -36,6 +38,11 @@ def kind_of(stamp: int) -> str:
     return KINDS[stamp % len(KINDS)]
 
 
+def outlier_at(seed: int, dim: int) -> int:
+    """Where a row of so many elements has its outlier: the seeds of stamps reach the first and the last one."""
+    return seed % dim if dim <= SEEDS else seed % SEEDS * (dim - 1) // (SEEDS - 1)
+
+
 def row_of(stamp: int, plane: int, geometry: Geometry) -> Row:
     """The elements of a stamp as patterns of the dtype that is given, head after head. K and V have different rows."""
     return list(_row(stamp, plane, geometry))
@@ -54,8 +61,10 @@ def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
     heads, dim = geometry.heads, geometry.dim(plane)
     if geometry.scale_of(plane) == "none":
         return _bits(stamp, plane, geometry, heads * dim)
-    # The length of a row is kept in the dtype of scales, so it has to be in range as well.
-    huge = HUGE[geometry.given] / (2 if geometry.scale_of(plane) == "norm" else 1)
+    huge = HUGE[geometry.given]
+    if geometry.scale_of(plane) in LENGTHS:
+        # The length of a row is kept in the dtype of scales, so it has to be in range as well.
+        huge = min(huge / 2, LONG)
     numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given, huge)]
     return [encode(number, geometry.given) for number in numbers]
 
@@ -84,7 +93,8 @@ def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: floa
         case "negative":
             return [number - 2.5 for number in mixed]
         case "outlier":
-            return [math.copysign(96.0, number) if i == seed % dim else number / 64 for i, number in enumerate(mixed)]
+            at = outlier_at(seed, dim)
+            return [math.copysign(96.0, number) if i == at else number / 64 for i, number in enumerate(mixed)]
         case "tiny":
             return [number * TINY[dtype] for number in mixed]
         case "huge":

@@ -53,28 +53,35 @@ class WriteTraits:
     given: str = trait("float32 float16 bfloat16", "The dtypes that rows may come in, with spaces between.")
     kept: str = trait(
         "same",
-        "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, int8, uint8, uint4, uint3.",
+        "The dtypes of the cache, with spaces between: `same` as given, float8_e4m3fn, float8_e5m2, float4_e2m1fn, "
+        "int8, uint8, uint4, uint3, uint2.",
     )
     nibbles: Literal["halves", "pairs"] = trait(
         "halves",
-        "Which two codes of uint4 share a byte, the first one in its low four bits: neighbours as `pairs`, or one of "
-        "each of the `halves` of a head.",
+        "Which codes of four bits share a byte, the first one in its low four bits: neighbours as `pairs`, or one of "
+        "each of the `halves` of a head. Of uint2 four neighbours do, or one of each quarter.",
     )
-    scale: Literal["none", "tensor", "one", "row", "zero", "low", "norm", "hidden"] = trait(
+    scale: Literal["none", "tensor", "one", "row", "zero", "low", "norm", "residual", "hidden"] = trait(
         "none",
         "What turns a code into a number: a scale for each `tensor`, which the caller sets, or always `one`, or a "
         "scale for each `row` of a head, which the kernel computes. So it does with a `zero` point beside it, or the "
         "least element, its `low` end, or with a zero point from 0 to 15 that is `hidden` in the lowest four bits of "
-        "the scale. With `norm` it is the length of the row, and codes are equal steps from -1 to 1.",
+        "the scale. With `norm` it is the length of the row, and codes are equal steps from -1 to 1. With `residual` "
+        "the fourth bit of a code says whether the element is above its step, and the mean of how far off steps are, "
+        "in units of that length, is kept beside it.",
     )
-    scale_dtype: Literal["float32", "float16", "given"] = trait(
+    scale_dtype: Literal["float32", "float16", "float8_e8m0fnu", "given"] = trait(
         "float32", "The dtype in which scales and zero points are kept, or `given` for that of the rows."
     )
-    power_scales: bool = trait(
-        False, "The scale of a row is a power of two: the first one that is not less than the exact scale."
+    power_scales: Literal["no", "above", "nearest"] = trait(
+        "no",
+        "The scale of a row is a power of two: `above` is the first one that is not less than the exact scale, and "
+        "`nearest` is the nearest one to it, give or take a tenth of it, so that the largest elements may saturate.",
     )
     value_kept: str = trait("", "The dtype that V is kept in, if not as K is: `same` as given, or one of codes.")
-    value_scale: Literal["", "none", "row", "low"] = trait("", "What turns a code of V into a number, if not as for K.")
+    value_scale: Literal["", "none", "row", "low", "norm"] = trait(
+        "", "What turns a code of V into a number, if not as for K."
+    )
     keeps_scales: bool = trait(False, "There is `scales()`. Needed with a scale for each row.", method="scales")
     rounding: Literal["nearest", "down"] = trait("nearest", 'How quotients become codes of int8: "down" is towards 0.')
     quotient: Literal["float32", "given"] = trait("float32", "The dtype in which an element is divided by its scale.")

@@ -11,7 +11,7 @@ from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, in_o
 
 LAYOUTS = ("NHD", "HND", "packed", "joint", "paired")
 # The ways to scale, and how many numbers are kept for a row of one head.
-SCALES = {"none": 0, "tensor": 0, "one": 0, "row": 1, "zero": 2, "low": 2, "norm": 1, "hidden": 1}
+SCALES = {"none": 0, "tensor": 0, "one": 0, "row": 1, "zero": 2, "low": 2, "norm": 1, "residual": 2, "hidden": 1}
 NIBBLES = ("halves", "pairs")
 GUARD = 8  # elements in front of, between and behind the planes, which belong to nobody
 
@@ -23,7 +23,7 @@ class Geometry(NamedTuple):
 
     Rows are `given` in one dtype and `kept` in another or in the same. `layout` is one of LAYOUTS, with element strides
     that leave `key_gap` and `value_gap` elements free behind each token or block; "packed" keeps `pack` elements of K
-    together. `scale` is one of SCALES, kept as `scale_dtype`. Codes of uint4 share bytes by `nibbles`, one of NIBBLES.
+    together. `scale` is one of SCALES, kept as `scale_dtype`. Codes share bytes by `nibbles`, one of NIBBLES.
     V may have a `value_kept` and a `value_scale` of its own; places are then bytes, of which it takes several.
     """
 
@@ -79,7 +79,7 @@ class Geometry(NamedTuple):
         return self._replace(kept=self.kept_of(1), scale=self.scale_of(1), value_kept="", value_scale="")
 
     def stored(self, plane: int) -> int:
-        """Places that a head takes: of uint4 and uint3 bytes, in which several codes lie; bytes of wider elements."""
+        """Places that a head takes: where codes share bytes, bytes; of elements wider than a place, bytes too."""
         kept = self.kept_of(plane)
         if kept in CODE_BITS:
             return self.dim(plane) * CODE_BITS[kept] // 8

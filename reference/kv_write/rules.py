@@ -14,8 +14,9 @@ RULES = {
     ),
     4: (
         "A scale depends on its own row of one head alone. Kernels may keep scales of nearly 0 at a floor of at most "
-        "1e-5, so that nothing is divided by 0. A scale that hides a zero point may be that of a range with 0 in it. "
-        "One that has to be a power of two is the first that is not less than the exact scale."
+        "1e-5, so that nothing is divided by 0, and add up to 1e-4 to the length of a row. A scale that hides a zero "
+        "point may be that of a range with 0 in it. One that has to be a power of two is the first that is not less "
+        "than the exact scale, or the nearest one, as `power_scales` says."
     ),
     5: (
         "A code is the quotient by the scale as it is stored, rounded to the nearest one, or towards 0 with `rounding` "

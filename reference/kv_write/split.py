@@ -25,10 +25,23 @@ class PowerScaleWriter(QuantisedWriter):
     """Keeps scales that are powers of two, so that a reader can multiply by adding exponents."""
 
     kept = "float8_e4m3fn"
-    power_scales = True
+    power_scales = "above"
 
     def _scale(self, numbers: Sequence[float]) -> float:
         return next_power(super()._scale(numbers))
+
+
+class NearestPowerWriter(QuantisedWriter):
+    """Keeps floats of four bits, and of the nearest power of two its exponent alone: the largest elements saturate."""
+
+    kept = "float4_e2m1fn"
+    scale_dtype = "float8_e8m0fnu"
+    nibbles = "pairs"
+    power_scales = "nearest"
+
+    def _scale(self, numbers: Sequence[float]) -> float:
+        exact = super()._scale(numbers)
+        return math.ldexp(1.0, round(math.log2(exact))) if exact else 0.0
 
 
 class LowEndWriter(QuantisedWriter):

@@ -22,7 +22,7 @@ from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of
 from kvlockstep.properties.kv_write import laws, rows
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.errors import InvalidArgument
-from kvlockstep.reference.kv_write import split
+from kvlockstep.reference.kv_write import residual, split
 from kvlockstep.reference.kv_write import writer as reference
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, KVWriteTarget, WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, LAYOUTS, Geometry, layout_of, places_of
@@ -34,11 +34,13 @@ REFERENCES = [
     reference.ZeroPointWriter,
     reference.TensorScaleWriter,
     split.PowerScaleWriter,
+    split.NearestPowerWriter,
     split.UnitScaleWriter,
     split.LowEndWriter,
     split.NormWriter,
     split.SplitWriter,
     split.NormAndLowWriter,
+    residual.ResidualAndNormWriter,
 ]
 OURS = [Writer, QuantisedWriter]
 PLAIN = Geometry(2, 2, 1, 2, 3, 3, "float32", "float32")
@@ -258,7 +260,9 @@ def test_a_geometry_that_cannot_be_is_refused(change):
         layout_of(PLAIN._replace(**change))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint8"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int8", "uint8"]
+)
 def test_every_pattern_is_the_number_that_torch_says(dtype):
     width = ELEMENT_BYTES[dtype]
     data = b"".join(bits.to_bytes(width, "little") for bits in range(256**width))
@@ -268,7 +272,7 @@ def test_every_pattern_is_the_number_that_torch_says(dtype):
         assert found == number or (math.isnan(found) and math.isnan(number)), bits
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_numbers_are_rounded_as_torch_rounds_them(dtype):
     numbers = [
         s * m * 2.0**e for e in range(-26, 10) for m in (1, 1.0625, 1.1875, 1.3, 1.96875, 1.999) for s in (1, -1)
@@ -283,6 +287,9 @@ def test_numbers_are_rounded_as_torch_rounds_them(dtype):
 def test_codes_saturate():
     assert [encode(number, "int8") for number in (127.4, 300.0, -128.4, -1e9, math.nan)] == [127, 127, 0x80, 0x80, 0]
     assert [encode(number, "float8_e4m3fn") for number in (1e9, -1e9, math.nan)] == [0x7E, 0xFE, 0x7F]
+    assert [encode(number, "float8_e5m2") for number in (1e9, -1e9, math.nan)] == [0x7B, 0xFB, 0x7F]
+    assert [encode(number, "float4_e2m1fn") for number in (1e9, -1e9, 5.0, 3.4, 0.2)] == [0x7, 0xF, 6, 5, 0]
+    assert [encode(n, "float8_e8m0fnu") for n in (0.0, 0.25, 1.0, 3.1, 1e40)] == [0, 125, 127, 129, 254]
     assert encode(1e9, "float16") == 0x7C00
     assert decode(encode(math.nan, "bfloat16"), "bfloat16") != decode(0, "bfloat16")
 
@@ -318,10 +325,10 @@ def test_a_target_without_narrow_rows_gets_no_rows_of_one_element(narrow, dim):
     assert geometry.key_dim == geometry.value_dim == dim
 
 
-@pytest.mark.parametrize("kept", ["uint4", "uint3", "float16", "float32"])
+@pytest.mark.parametrize("kept", ["uint4", "uint3", "uint2", "float16", "float32"])
 @pytest.mark.parametrize("nibbles", ["halves", "pairs"])
 def test_bytes_of_a_row_are_the_row_again(kept, nibbles):
-    row = [5, 0, 7, 1, 2, 6, 3, 4] * 2
+    row = [code & (1 << CODE_BITS.get(kept, 8)) - 1 for code in [5, 0, 7, 1, 2, 6, 3, 4] * 2]
     found = in_bytes(row, kept, nibbles)
     assert len(found) == 16 * CODE_BITS.get(kept, 8 * ELEMENT_BYTES[kept]) // 8
     assert of_bytes(found, kept, nibbles) == row
@@ -329,6 +336,12 @@ def test_bytes_of_a_row_are_the_row_again(kept, nibbles):
 
 def test_eight_codes_of_three_bits_lie_in_three_bytes_the_first_one_lowest():
     assert in_bytes([1, 2, 3, 4, 5, 6, 7, 0], "uint3", "pairs") == [0b11010001, 0b01011000, 0b00011111]
+
+
+@pytest.mark.parametrize(("nibbles", "first"), [("pairs", 0b11_10_01_00), ("halves", 0b00_00_00_00)])
+def test_four_codes_of_two_bits_lie_in_a_byte_neighbours_or_one_of_each_quarter(nibbles, first):
+    assert in_bytes([0, 1, 2, 3] * 4, "uint2", nibbles)[0] == first
+    assert in_bytes([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4, "uint2", "halves") == [0b11_10_01_00] * 4
 
 
 def test_the_next_power_of_two():
@@ -379,3 +392,24 @@ def test_a_scale_that_has_to_be_a_power_of_two_may_be_either_where_the_exact_one
         scales = [0.5, 1.0, 1.5, 2.0, 4.0]
         legal[largest] = [s for s in scales if laws.scale_error(geometry, traits, row, [encode(s, "float32")]) is None]
     assert legal == {448.0: [1.0, 2.0], 449.0: [2.0]}
+
+
+def test_the_nearest_power_of_two_is_a_power_and_near():
+    traits = KVWriteModel(KVWriteModel.scopes[0], split.NearestPowerWriter).judge.traits
+    geometry = Geometry(1, 1, 1, 1, 2, 2, "float32", "float4_e2m1fn", scale="row")
+    legal = {}
+    for largest in (6.0, 8.5):
+        row, scales = [encode(largest, "float32"), 0], [0.5, 1.0, 1.25, 2.0]
+        legal[largest] = [s for s in scales if laws.scale_error(geometry, traits, row, [encode(s, "float32")]) is None]
+    assert legal == {6.0: [1.0], 8.5: [1.0, 2.0]}
+
+
+def test_a_residual_code_says_on_which_side_of_its_step_an_element_is():
+    traits = KVWriteModel(KVWriteModel.scopes[0], residual.ResidualWriter).judge.traits
+    geometry = Geometry(1, 1, 1, 1, 2, 2, "float32", "uint4", scale="residual")
+    row, stored = [encode(number, "float32") for number in (0.6, 0.8)], [encode(n, "float32") for n in (1.0, 0.057)]
+    assert laws.scale_error(geometry, traits, row, stored) is None
+    assert laws.scale_error(geometry, traits, row, [stored[0], encode(0.08, "float32")])
+    # Steps are an eighth off the quarters: 0.6 is below 0.625, and 0.8 is below 0.875.
+    legal = [code for code in range(16) if laws.code_error(geometry, traits, row, [6, code], stored) is None]
+    assert legal == [7]

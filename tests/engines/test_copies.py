@@ -9,6 +9,7 @@ from watched import watched
 
 from kvlockstep.impl.engines.cut import cut
 from kvlockstep.impl.engines.loading import Engine, EngineMissing
+from kvlockstep.impl.engines.prefilled_states import PrefilledStates
 from kvlockstep.impl.engines.row_store import GUARD_BYTES, BlockCopies, RowCopies
 from kvlockstep.impl.engines.shifted_states import NULL, ShiftedStates
 from kvlockstep.models.kv_store import KVStoreModel
@@ -85,7 +86,37 @@ class AcceptsOne(Convolving):
         super().update(update._replace(accepted=None if accepted is None else torch.ones_like(accepted)))
 
 
-@pytest.mark.parametrize("make", [Rows, Blocks, Convolving])
+class Filling(PrefilledStates):
+    """The state that a request leaves, in plain torch: the last of what was there, if it counts, and of its tokens."""
+
+    def prefill(self, prefill):
+        starts, size = prefill.starts().tolist(), prefill.weight.shape[1] - 1
+        for i, line in enumerate(prefill.lines.tolist()):
+            if line != NULL:
+                before = prefill.state[line, :, :size].T
+                before = before if self.counts(prefill, i) else torch.zeros_like(before)
+                tokens = torch.cat([before, prefill.tokens[starts[i] : starts[i + 1]]])
+                prefill.state[line, :, :size] = tokens[-size:].T
+
+    def counts(self, prefill, i):
+        return bool(prefill.counts[i])
+
+
+class NeverCounts(Filling):
+    """A prefill takes the state before it for zeros."""
+
+    def counts(self, prefill, i):
+        return False
+
+
+class AlwaysCounts(Filling):
+    """A prefill begins with what another request has left."""
+
+    def counts(self, prefill, i):
+        return True
+
+
+@pytest.mark.parametrize("make", [Rows, Blocks, Convolving, Filling])
 def test_a_right_copy_holds_and_reaches_everything(make):
     outcome = watched(random_walk, KVStoreModel, make, seed=1, steps=1_500)
     assert outcome.failure is None, outcome.failure
@@ -101,6 +132,8 @@ def test_a_right_copy_holds_and_reaches_everything(make):
         (AnotherPlane, "content_equality"),
         (WritesNull, "write_isolation"),
         (AcceptsOne, "content_equality"),
+        (NeverCounts, "content_equality"),
+        (AlwaysCounts, "content_equality"),
     ],
 )
 def test_a_wrong_copy_is_blamed(make, law):

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kvlockstep.impl.engines.row_bytes import APART, RowBytes  # noqa: E402
+from kvlockstep.impl.engines.row_bytes import APART, BlockBytes, RowBytes  # noqa: E402
 from kvlockstep.reference.kv_write.layout import Geometry, layout_of  # noqa: E402
 from kvlockstep.reference.kv_write.split import NormAndLowWriter, SplitWriter  # noqa: E402
 
@@ -25,18 +25,21 @@ def buffers(geometry):
     return [bytes(i * 7 % 256 for i in range(size)) for size in sizes]
 
 
-@pytest.mark.parametrize(("geometry", "by_head", "_writer"), CASES)
-def test_the_judges_bytes_are_there_again(geometry, by_head, _writer):
+KINDS = [(LATENT, False, RowBytes), (HEADS, True, RowBytes), (HEADS, True, BlockBytes)]
+
+
+@pytest.mark.parametrize(("geometry", "by_head", "kind"), KINDS)
+def test_the_judges_bytes_are_there_again(geometry, by_head, kind):
     memory, scales = buffers(geometry)
-    cache = RowBytes(geometry, memory, scales, "cpu", by_head)
+    cache = kind(geometry, memory, scales, "cpu", by_head)
     assert (cache.memory(), cache.scales()) == (memory, scales)
     assert len(cache._bytes) == len(memory) + len(scales)
 
 
-@pytest.mark.parametrize(("geometry", "by_head", "_writer"), CASES)
-def test_a_byte_that_changes_is_one_of_the_judges(geometry, by_head, _writer):
+@pytest.mark.parametrize(("geometry", "by_head", "kind"), KINDS)
+def test_a_byte_that_changes_is_one_of_the_judges(geometry, by_head, kind):
     memory, scales = buffers(geometry)
-    cache = RowBytes(geometry, memory, scales, "cpu", by_head)
+    cache = kind(geometry, memory, scales, "cpu", by_head)
     for place in range(len(cache._bytes)):
         cache._bytes[place] ^= 1
         found = cache.memory() + cache.scales()
@@ -58,6 +61,19 @@ def test_a_row_has_what_the_judge_has_of_its_slot(geometry, by_head, writer):
     assert not (cache.rows(0) != after.rows(0)).any()
     for part in cache.parts:
         assert part.start == part.stop or changed[2, :, part].any(1).all()
+
+
+def test_numbers_of_a_block_lie_behind_the_codes_of_all_its_tokens():
+    memory, scales = buffers(HEADS)
+    cache, apart = (kind(HEADS, memory, scales, "cpu", True) for kind in (RowBytes, BlockBytes))
+    (k, norm, v, low), tokens = cache.parts, HEADS.block_size
+    rows = cache.rows(1).view(-1, tokens, *cache.rows(1).shape[1:])
+    blocks = apart.rows(1).view(len(rows), -1)
+    for row, block in zip(rows, blocks, strict=True):
+        codes = torch.cat([row[..., k], row[..., v]], -1)
+        numbers = torch.cat([row[..., norm], row[..., low]], -1).unflatten(-1, (-1, 2))
+        assert block[: codes.numel()].equal(codes.flatten())
+        assert block[codes.numel() :].equal(numbers.permute(1, 2, 0, 3).flatten())
 
 
 def test_layers_lie_apart_and_words_stay_aligned():

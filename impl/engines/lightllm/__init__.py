@@ -19,6 +19,7 @@ TARGETS = {
     "kv_store": {
         "lightllm-trans": "kvlockstep.impl.engines.lightllm.kv_store:TransferredRows",
         "lightllm-trans-prefill": "kvlockstep.impl.engines.lightllm.kv_store:PrefillRows",
+        "lightllm-trans-decode": "kvlockstep.impl.engines.lightllm.kv_store:DecodeRows",
     },
     "kv_manager": {
         "lightllm": "kvlockstep.impl.engines.lightllm.manager:make",

@@ -39,3 +39,14 @@ class PrefillRows(TransferredRows):
             pools = torch.tensor([rows.data_ptr()] * 2, dtype=torch.uint64, device=self.device)
             workers = torch.arange(len(sources), device=self.device, dtype=torch.int32) % 2
             second.kv_trans_v2_for_p_node(pools, sources, workers, rows, targets, 2)
+
+
+class DecodeRows(TransferredRows):
+    """The kernel of a decode node, which gives a row to each card of the replica that its request is on."""
+
+    def launch(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        for rows in self.rows():
+            # The same pool stands for all cards: two replicas of two.
+            pools = torch.tensor([rows.data_ptr()] * 4, dtype=torch.uint64, device=self.device)
+            replicas = torch.arange(len(sources), device=self.device, dtype=torch.int32) % 2
+            second.kv_trans_v2_for_d_node(pools, targets, replicas, rows, sources, 2)

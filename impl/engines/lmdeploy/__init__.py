@@ -4,9 +4,11 @@ TARGETS = {
     "kv_write": {
         "lmdeploy-fill": "kvlockstep.impl.engines.lmdeploy.kv_write:FillWriter",
         "lmdeploy-fp8": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:Float8Writer",
+        "lmdeploy-fp8-e5m2": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:WideFloat8Writer",
         "lmdeploy-fp8-tiles": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:TileWriter",
         "lmdeploy-fp8-power-tiles": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:PowerTileWriter",
         "lmdeploy-mla-tiles": "kvlockstep.impl.engines.lmdeploy.kv_write_fp8:LatentWriter",
+        "lmdeploy-turbo": "kvlockstep.impl.engines.lmdeploy.kv_write_turbo:TurboWriter",
         "lmdeploy-int8": "kvlockstep.impl.engines.lmdeploy.kv_write:Int8Writer",
         "lmdeploy-int8-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt8Writer",
         "lmdeploy-int4-varied": "kvlockstep.impl.engines.lmdeploy.kv_write:VariedInt4Writer",
@@ -16,6 +18,7 @@ TARGETS = {
     },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",
+        "lmdeploy-migration": "kvlockstep.impl.engines.lmdeploy.migration:MigratedBlocks",
     },
     "kv_manager": {
         "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",

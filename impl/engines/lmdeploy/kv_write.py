@@ -62,6 +62,7 @@ class FillWriter(ArenaWriter):
     own_strides = own_dims = power_of_two = True
     pads = False
     policy = QuantPolicy.NONE
+    filling: Any = filling
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
         super().open(geometry, memory, scales)
@@ -76,7 +77,7 @@ class FillWriter(ArenaWriter):
 
     def fill(self, layer: int, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Writes the rows of a batch."""
-        filling.fill_kv_cache(
+        self.filling.fill_kv_cache(
             *(keys, values, *self._caches(layer)),
             *(batch.starts, batch.lengths, batch.whole, batch.longest, batch.tables),
             *self._scales(layer),

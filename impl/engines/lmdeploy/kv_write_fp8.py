@@ -31,6 +31,13 @@ class Float8Writer(FillWriter):
         return self.arena.tensor_scale(layer, 0), self.arena.tensor_scale(layer, 1)
 
 
+class WideFloat8Writer(Float8Writer):
+    """`--quant-policy fp8_e5m2`: the same with more range and one bit less of fraction."""
+
+    kept = "float8_e5m2"
+    policy = QuantPolicy.FP8_E5M2
+
+
 class TileWriter(FillWriter):
     """A float32 scale for each tile. The judge's heads are the tiles of one head where they are neighbours."""
 
@@ -62,7 +69,7 @@ class TileWriter(FillWriter):
 class PowerTileWriter(TileWriter):
     """The same with scales that are powers of two."""
 
-    power_scales = True
+    power_scales = "above"
     scale_format = "ue8m0"
 
 
@@ -75,7 +82,8 @@ class LatentWriter(RowBytesWriter, FillWriter):
     scale = "row"
     value_kept = "same"
     value_scale = "none"
-    keeps_scales = power_scales = True
+    keeps_scales = True
+    power_scales = "above"
     least_dim = 4  # the engine reads the scales of a row through a view of float32
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:

@@ -17,6 +17,7 @@ TARGETS = {
         "sglang-mla": "kvlockstep.impl.engines.sglang.kernels.kv_write:LatentWriter",
         "sglang-mla-cast": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp8:CastWriter",
         "sglang-mla-tiles": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp8:TileWriter",
+        "sglang-fp4": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp4:Float4Writer",
         "sglang-prefix": "kvlockstep.impl.engines.sglang.kernels.kv_write_prefix:PrefixWriter",
         "sglang-prefix-fp8": "kvlockstep.impl.engines.sglang.kernels.kv_write_fp8:PrefixCastWriter",
     },
@@ -25,10 +26,13 @@ TARGETS = {
         "sglang-rows-native": "kvlockstep.impl.engines.sglang.kernels.kv_store:NativeRows",
         "sglang-pages": "kvlockstep.impl.engines.sglang.kernels.kv_store:Pages",
         "sglang-conv-states": "kvlockstep.impl.engines.sglang.kernels.conv_states:UpdatedStates",
+        "sglang-conv-prefill": "kvlockstep.impl.engines.sglang.kernels.conv_states:FilledStates",
+        "sglang-conv-trees": "kvlockstep.impl.engines.sglang.kernels.conv_trees:AcceptedStates",
         "sglang-states": "kvlockstep.impl.engines.sglang.kernels.kv_store:ConvStates",
     },
     "slot_mapping": {
         "sglang-drafts": "kvlockstep.impl.engines.sglang.kernels.slot_mapping:RequestTable",
+        "sglang-reads": "kvlockstep.impl.engines.sglang.kernels.draft_reads:ReadTable",
     },
     "paged_alloc": {
         "sglang-paged": "kvlockstep.impl.engines.sglang.kernels.paged_alloc:PagedAllocator",

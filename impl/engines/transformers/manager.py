@@ -253,7 +253,7 @@ def _cache(blocks: int, block_size: int, tensors: bool) -> Any:
     head_dim = SECTOR_ALIGNMENT // gcd(2 * layers * heads * dtype.itemsize * block_size, SECTOR_ALIGNMENT)
     sizes = ContinuousBatchingConfig(page_size=block_size, num_blocks=blocks, max_batch_tokens=1)
     one_process: Any = SimpleNamespace(tp_size=1)
-    with _sized_by_caller():
+    with sized_by_caller():
         return PagedAttentionCache(_config(layers, heads, head_dim), sizes, "cpu", one_process, dtype)
 
 
@@ -271,7 +271,7 @@ def _config(layers: int, heads: int, head_dim: int) -> Any:
 
 
 @contextmanager
-def _sized_by_caller() -> Iterator[None]:
+def sized_by_caller() -> Iterator[None]:
     """The number of blocks is given, so nobody needs to ask the machine how much memory it has, and report on it."""
     with (
         patch.object(PagedAttentionMemoryHandler, "get_available_memory", lambda _: 2**62),

@@ -74,10 +74,15 @@ class RequestTable:
         self._wanted: list[list[int]] = [[] for _ in range(rows)]
         self._lengths, self._new = [0] * rows, set[int]()
         # Windows of drafts may reach beyond a row, as those of the engine do beyond what is accepted.
-        self._table = torch.full((rows, width * block_size + tokens), UNUSED, dtype=torch.int32, device=DEVICE)
+        columns = width * block_size + self._room(tokens)
+        self._table = torch.full((rows, columns), UNUSED, dtype=torch.int32, device=DEVICE)
         self._twin = self._table.cpu()
         self._pool = SimpleNamespace(req_to_token=self._table, device=DEVICE)
         self._calls = 0
+
+    def _room(self, tokens: int) -> int:
+        """How far behind a row what is read may reach, for a buffer of so many tokens."""
+        return tokens
 
     def add(self, row: int, blocks: Sequence[int]) -> None:
         self._wanted[row] = self._slots_of(blocks)

@@ -1,7 +1,8 @@
-"""kv_store on vLLM's `causal_conv1d_update` (0.33.0): what the update of a conv state does to it.
+"""kv_store on vLLM's `causal_conv1d_update` and `causal_conv1d_fn` (0.33.0): what becomes of a conv state.
 
 Drafts come in one row after the other, with a start for each request, and not all requests have as many of them. What
-is computed is not judged. Source: vllm/model_executor/layers/mamba/ops/causal_conv1d.py.
+is computed is not judged. Source: vllm/model_executor/layers/mamba/ops/causal_conv1d.py, and for the programs of a
+prefill vllm/v1/attention/backends/utils.py.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
+from kvlockstep.impl.engines.cut import cut
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.loading import find
+from kvlockstep.impl.engines.prefilled_states import Prefill, PrefilledStates
 from kvlockstep.impl.engines.shifted_states import NULL, ShiftedStates, Update
 from kvlockstep.impl.engines.vllm.get import GET
-from kvlockstep.impl.interpreted import INTERPRETED, tl, triton
+from kvlockstep.impl.interpreted import INTERPRETED, as_argument, tl, triton
 
 NAME = "vllm.model_executor.layers.mamba.ops.causal_conv1d"
 ENGINE = find("vllm", "model_executor/layers/mamba/ops/causal_conv1d.py", GET)
@@ -27,6 +31,12 @@ GIVEN: dict[str, dict[str, Any]] = {
     "vllm.v1.attention.backends.utils": {"NULL_BLOCK_ID": 0, "PAD_SLOT_ID": -1},
 }
 (convolving,) = Apart(ENGINE, [NAME], GIVEN).load(NAME)
+metadata = cut(
+    ENGINE,
+    "vllm.v1.attention.backends.utils",
+    ("compute_causal_conv1d_metadata",),
+    {"np": np, "torch": torch, "np_to_pinned_tensor": torch.from_numpy, "PIN_MEMORY": False, "PAD_SLOT_ID": -1},
+)
 
 
 class UpdatedStates(ShiftedStates):
@@ -52,4 +62,24 @@ class UpdatedStates(ShiftedStates):
             query_start_loc=starts,
             max_query_len=most,
             null_block_id=NULL,
+        )
+
+
+class FilledStates(PrefilledStates):
+    """The state that the prefill of a request leaves."""
+
+    engine = "vllm"
+    version = ENGINE.version
+
+    def prefill(self, prefill: Prefill) -> None:
+        programs = metadata.compute_causal_conv1d_metadata(prefill.starts().cpu(), device=self.device)
+        for one in programs[0].values():
+            one |= {name: as_argument(one[name]) for name in ("batch_ptr", "token_chunk_offset_ptr")}
+        convolving.causal_conv1d_fn(
+            *(prefill.tokens.T, prefill.weight, None, prefill.state, prefill.starts()),
+            cache_indices=prefill.lines,
+            has_initial_state=prefill.counts,
+            activation=None,
+            null_block_id=NULL,
+            metadata=SimpleNamespace(nums_dict=programs[0], batch_ptr=programs[1], token_chunk_offset_ptr=programs[2]),
         )

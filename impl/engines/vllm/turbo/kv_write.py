@@ -43,6 +43,7 @@ class TurboWriter(RowBytesWriter):
     scale_dtype = "float16"
     nibbles = "pairs"
     keeps_scales = True
+    storing: Any = storing
     _by_head = True
 
     def open(self, geometry: Geometry, memory: bytes, scales: bytes) -> None:
@@ -57,7 +58,7 @@ class TurboWriter(RowBytesWriter):
         if not slots:
             return
         geometry, rows = self.arena.geometry, self._rows.rows(layer)
-        storing.triton_turboquant_store(
+        self.storing.triton_turboquant_store(
             *(self.arena.rows(keys, 0), self.arena.rows(values, 1)),
             rows.view(-1, geometry.block_size, *rows.shape[1:]),
             *(self.arena.slots(slots, torch.int32), self._rotation, self._borders),

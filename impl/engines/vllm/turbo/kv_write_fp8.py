@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvlockstep.impl.engines.loading import EngineMissing
-from kvlockstep.impl.engines.vllm.kv_write_turbo import TurboWriter
+from kvlockstep.impl.engines.vllm.turbo.kv_write import TurboWriter
+from kvlockstep.impl.engines.vllm.turbo.kv_write_soa import ApartWriter
 from kvlockstep.impl.interpreted import numbers_are_right
 
 if not numbers_are_right:
@@ -15,3 +16,7 @@ class Float8KeysWriter(TurboWriter):
 
     kept = "float8_e4m3fn"
     scale = "one"
+
+
+class Float8KeysApartWriter(Float8KeysWriter, ApartWriter):
+    """The same with numbers apart from codes."""

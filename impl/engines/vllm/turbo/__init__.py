@@ -1,0 +1,1 @@
+"""vLLM's caches whose rows are rotated: TurboQuant and UltraQuant."""
