@@ -393,7 +393,7 @@ class RestWithoutSide(ResidualWriter):
 
 @fault("write-rest-summed", law="scale_exact", seen=("mutant",))
 class RestSummed(ResidualWriter):
-    """What is left over of a row is kept as its length, where a reader takes it for the mean."""
+    """The rest of a row is kept as its length, where a reader takes it for the mean."""
 
     def _rest(self, units: Sequence[float]) -> float:
         return super()._rest(units) * math.sqrt(len(units))
