@@ -32,7 +32,7 @@ from kvlockstep.targets.registry import FAULT_PREFIX, Target, faults, known_faul
 
 STEP_SECONDS = 0.25
 # Of a thorough score, and of any other: what a tenth of the faults needs more is half of all that shrinking takes.
-SHRINK_STEPS, FEW_SHRINK_STEPS = 30_000, 2_000
+SHRINK_STEPS, FEW_SHRINK_STEPS = 30_000, 500
 EXPLORE_SHARE = 0.02
 MEDIAN_LENGTH = 6
 LONGEST = 12
