@@ -149,7 +149,7 @@ class Shrinker:
         self.budget = budget
         self.best = trace
         # Passes and turns propose much of what others have proposed: one candidate in five.
-        self._failed: set[tuple[Scope, tuple[str, ...]]] = set()
+        self._failed: set[tuple[Scope, tuple[Op, ...]]] = set()
         self._run = run
         self._hangs = trace.law == TERMINATION.id
 
@@ -186,7 +186,7 @@ class Shrinker:
 
         Returns its trace if it fails as the original does.
         """
-        if self.budget.cut() or (candidate := (scope, tuple(map(str, ops)))) in self._failed:
+        if self.budget.cut() or (candidate := (scope, tuple(ops))) in self._failed:
             return None
         again = self._play(scope, ops)
         cut_off = again is not None and again.law == TERMINATION.id

@@ -71,7 +71,7 @@ def notice_write(met: Counter[str], write: Write, stamps: Sequence[int], written
         return
     met.update(f"row_{kind}" for kind in kinds)
     seeds = [stamp // len(KINDS) for stamp in stamps if kind_of(stamp) == "outlier"]
-    outliers = {outlier_at(seed, geometry.key_dim) for seed in seeds}
+    outliers = {outlier_at(seed, 0, 0, geometry.key_dim) for seed in seeds}
     met["outlier_first"] += 0 in outliers
     met["outlier_last"] += geometry.key_dim - 1 in outliers
     met["outlier_everywhere"] = met["outlier_first"] and met["outlier_last"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from typing import Any
 
@@ -20,7 +19,7 @@ from kvlockstep.properties.kv_write.rows import Row, both_signs, row_of
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
 from kvlockstep.reference.kv_write.layout import GUARD, SCALES, Geometry, layout_of
-from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, FLOATS
+from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, encode
 from kvlockstep.reference.kv_write.residual import ResidualWriter
 from kvlockstep.reference.kv_write.split import (
     LowEndWriter,
@@ -178,7 +177,8 @@ class WriteJudge:
         geometry = self.geometry
         if geometry.scale == "tensor":
             numbers = [TENSOR_SCALES[place % 2] for place in range(geometry.scale_places)]
-            return b"".join(struct.pack(FLOATS[geometry.scale_dtype], number) for number in numbers)
+            width = ELEMENT_BYTES[geometry.scale_dtype]
+            return b"".join(encode(number, geometry.scale_dtype).to_bytes(width, "little") for number in numbers)
         if geometry.scale_places == 2 * GUARD:
             return b""
         return _unwritten(geometry.scale_places * ELEMENT_BYTES[geometry.scale_dtype])

@@ -101,8 +101,14 @@ def unfit(geometry: Geometry, traits: WriteTraits) -> str | None:
         return f"the target declares value_scale = {values!r} with scale = 'none': V is quantised only where K is"
     if keys == "tensor" and values not in ("tensor", "none"):
         return f"the target declares value_scale = {values!r} with scale = 'tensor', which goes with 'none' alone"
+    if traits.power_scales != "no" and (keys != "row" or values not in ("row", "none")):
+        return f"the target declares power_scales = {traits.power_scales!r} without a scale of each row"
+    if geometry.scale_dtype == "float8_e8m0fnu" and traits.power_scales == "no":
+        return "the target declares scale_dtype = 'float8_e8m0fnu', which has powers of two alone, without power_scales"
     for plane, (name, scale) in enumerate(both):
         kept = geometry.kept_of(plane)
+        if scale == "residual" and kept != "uint4":
+            return f"the target declares {name} = 'residual' for {'KV'[plane]} in {kept}, not in uint4"
         if scale != "none" and kept not in MOST:
             return f"the target declares {name} = {scale!r} for {'KV'[plane]} in {kept}, which is no dtype of codes"
         if scale == "none" and kept != geometry.given:

@@ -98,7 +98,7 @@ def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
         try:  # `suppress` would take longer than the sum
             if type(sum(answer)) is int:
                 return answer
-        except TypeError:
+        except Exception:
             pass
     return taken(lambda: [whole(n) for n in answer], answer, method, "numbers")
 

@@ -70,7 +70,9 @@ def scale_error(geometry: Geometry, traits: WriteTraits, row: Sequence[int], sto
         inside = wanted * (1 - relative) - smallest <= found <= most * (1 + relative) + smallest + added
     if inside and geometry.scale == "residual" and found > 0:
         rest, wanted_rest = decode(stored[1], geometry.scale_dtype), mean_rest([number / found for number in numbers])
-        if not abs(rest - wanted_rest) <= max(REST, 2 * UNIT[geometry.scale_dtype]):
+        # A length that is a unit off is that share of each number of the row, whose mean is one of them in units of it.
+        off = UNIT[geometry.scale_dtype] * (wanted_rest + 1 / math.sqrt(len(numbers)))
+        if not abs(rest - wanted_rest) <= REST + off:
             return f"is {found:g}, and the mean of rests {rest:g}, not {wanted_rest:g}"
     if inside or _takes_any_scale(geometry, numbers) or wanted <= found <= FLOOR:
         return None

@@ -10,7 +10,7 @@ from kvlockstep.reference.kv_write.layout import Geometry
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, encode
 
 Row = list[int]
-SEEDS = 8
+SEEDS = 16
 # Of one row of a head; KINDS[stamp % len(KINDS)] is the kind of a stamp, stamp // len(KINDS) its seed.
 KINDS = ("mixed", "zeros", "equal", "positive", "negative", "outlier", "tiny", "huge", "alternating")
 NARROW = ("zeros", "equal", "tiny")
@@ -38,9 +38,10 @@ def kind_of(stamp: int) -> str:
     return KINDS[stamp % len(KINDS)]
 
 
-def outlier_at(seed: int, dim: int) -> int:
-    """Where a row of so many elements has its outlier: the seeds of stamps reach the first and the last one."""
-    return seed % dim if dim <= SEEDS else seed % SEEDS * (dim - 1) // (SEEDS - 1)
+def outlier_at(seed: int, plane: int, head: int, dim: int) -> int:
+    """Where a row has its outlier: at each of up to SEEDS elements, else spread from the first to the last."""
+    spread = seed if dim <= SEEDS else seed * (dim - 1) // (SEEDS - 1)
+    return (spread + 3 * plane + 5 * head) % dim
 
 
 def row_of(stamp: int, plane: int, geometry: Geometry) -> Row:
@@ -64,7 +65,7 @@ def _row(stamp: int, plane: int, geometry: Geometry) -> Sequence[int]:
     huge = HUGE[geometry.given]
     if geometry.scale_of(plane) in LENGTHS:
         # The length of a row is kept in the dtype of scales, so it has to be in range as well.
-        huge = min(huge / 2, LONG)
+        huge = min(huge / 2, HUGE[geometry.scale_dtype] / 2, LONG)
     numbers = [number for head in range(heads) for number in _numbers(stamp, plane, head, dim, geometry.given, huge)]
     return [encode(number, geometry.given) for number in numbers]
 
@@ -80,6 +81,7 @@ def _bits(stamp: int, plane: int, geometry: Geometry, count: int) -> Row:
 
 
 def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: float) -> Sequence[float]:
+    at = outlier_at(stamp // len(KINDS), plane, head, dim)
     seed = stamp // len(KINDS) + 3 * plane + 5 * head
     # Seven steps in each sign, no two neighbours alike; what is given has to hold them exactly.
     mixed = [((7 * seed + 4 * i + i * i) % 15 - 7) / 4 + 0.125 for i in range(dim)]
@@ -93,7 +95,6 @@ def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: floa
         case "negative":
             return [number - 2.5 for number in mixed]
         case "outlier":
-            at = outlier_at(seed, dim)
             return [math.copysign(96.0, number) if i == at else number / 64 for i, number in enumerate(mixed)]
         case "tiny":
             return [number * TINY[dtype] for number in mixed]

@@ -67,8 +67,8 @@ class WriteTraits:
         "scale for each `row` of a head, which the kernel computes. So it does with a `zero` point beside it, or the "
         "least element, its `low` end, or with a zero point from 0 to 15 that is `hidden` in the lowest four bits of "
         "the scale. With `norm` it is the length of the row, and codes are equal steps from -1 to 1. With `residual` "
-        "the fourth bit of a code says whether the element is above its step, and the mean of how far off steps are, "
-        "in units of that length, is kept beside it.",
+        "the fourth bit of a code says whether the element is above its step, and the root of the mean square of how "
+        "far off steps are, in units of that length, is kept beside it.",
     )
     scale_dtype: Literal["float32", "float16", "float8_e8m0fnu", "given"] = trait(
         "float32", "The dtype in which scales and zero points are kept, or `given` for that of the rows."

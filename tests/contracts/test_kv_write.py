@@ -167,12 +167,29 @@ def test_scales_of_rows_have_to_be_shown():
         (split.SplitWriter, {"value_kept": "", "layouts": "NHD"}, "keeps V in float8_e4m3fn, not as given"),
         (reference.KVWriter, {"kept": "int8"}, "keeps K in int8, not as given, with scale = 'none'"),
         (split.SplitWriter, {"layouts": "HND"}, "the traits ask for what cannot be: no such geometry"),
+        (
+            reference.TensorScaleWriter,
+            {"power_scales": "nearest"},
+            "power_scales = 'nearest' without a scale of each row",
+        ),
+        (
+            reference.QuantisedWriter,
+            {"scale_dtype": "float8_e8m0fnu"},
+            "scale_dtype = 'float8_e8m0fnu', which has powers of two alone, without power_scales",
+        ),
     ],
 )
 def test_traits_that_do_not_go_together_are_told(base, traits, wrong):
     with pytest.raises(Divergence, match=wrong) as caught:
         KVWriteModel(KVWriteModel.scopes[0], type("Odd", (base,), traits))
     assert caught.value.law == ERROR_CONTRACT.id
+
+
+@pytest.mark.parametrize("dim", [1, 2, 8, 15, 16])
+def test_an_outlier_comes_to_each_element(dim):
+    """Also in rows of more than eight: a kernel may pass over one of them."""
+    assert {rows.outlier_at(seed, 0, 0, dim) for seed in range(rows.SEEDS)} == set(range(dim))
+    assert {rows.outlier_at(seed, 0, 0, 64) for seed in range(rows.SEEDS)} >= {0, 63}
 
 
 class TensorAndBits(split.SplitWriter):

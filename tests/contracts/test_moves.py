@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from driving import explore, random_walk
+from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
@@ -273,3 +274,33 @@ def test_the_same_said_in_another_way() -> None:
         assert judge(type("Made", (FetchingScheduler,), {"loses": value})).traits.loses == ("disk",)
     assert judge(type("Made", (FetchingScheduler,), {"loses": []})).traits.loses is False
     assert judge(type("Made", (FetchingScheduler,), {"fails": {}, "loses": False})).traits.fails is None
+
+
+class SameLists(FetchingScheduler):
+    """Its answers about tiers are made in the same lists each time."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self._said = TierUnits([], [], [], [])
+
+    def tier(self, name: str) -> TierUnits:
+        for said, units in zip(self._said, super().tier(name), strict=True):
+            said[:] = units
+        return self._said
+
+
+def test_answers_about_tiers_may_be_the_same_lists() -> None:
+    outcome = watched(random_walk, KVSchedulerModel, SameLists, seed=0, steps=300)
+    assert outcome.failure is None, failure_page(outcome.failure)
+
+
+class AddsBadly:
+    def __radd__(self, other: Any) -> Any:
+        raise RuntimeError("cannot be added")
+
+
+def test_units_that_cannot_be_added_have_a_verdict() -> None:
+    bad = type("Made", (FetchingScheduler,), {"tier": lambda self, name: TierUnits([AddsBadly()], [], [], [])})
+    failure = watched(random_walk, KVSchedulerModel, bad, seed=0, steps=20).failure
+    assert failure is not None
+    assert failure.law == "error_contract"

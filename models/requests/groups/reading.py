@@ -117,11 +117,11 @@ def keep(session: GroupSession, request: Request, g: int, step: Step) -> None:
     """Makes the last checkpoint that the request has come to, and commits the state that it has come to."""
     session.checks.subject = request.name
     saved = dict(step.saves)
-    reached = [position for position, _ in step.checkpoints if position <= request.computed]
+    last = max((position for position, _ in step.checkpoints if position <= request.computed), default=None)
     for position, block in step.checkpoints:
-        if position == max(reached, default=None) and position in saved:
+        if position == last and position in saved:
             session.kv.copy([(session.groups.groups[g].pool, saved[position], block)])
-        elif position == max(reached, default=None):
+        elif position == last:
             _save(session, request, g, position, block)
     for position, block in step.commits:
         if position == request.computed:
