@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from driving import random_walk
 from engine_targets import target_or_skip
 
+from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome
+from kvlockstep.drivers.episode import Outcome, play_ops
 from kvlockstep.models.core.model import Model
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -70,6 +72,15 @@ def end_all(manager: Any) -> list[str]:
             manager.complete(transfer.id, True)
         manager.poll()
     return kinds
+
+
+def test_who_waits_for_what_is_given_up_may_be_overtaken() -> None:
+    """The fetch of r4 is given up to make room for r5, which starts in the same pass."""
+    trace = load_trace(Path(__file__).parents[1] / "data" / "engines" / "sglang-storage-back-given-up.jsonl")
+    factory = target_or_skip("kv_scheduler", trace.target).factory
+    replayed = play_ops(KVSchedulerModel, factory, trace.scope, trace.ops, Watchdog(20.0))
+    assert replayed.failure is None
+    assert replayed.answers[-1] == "r5[32:33]"
 
 
 @pytest.mark.parametrize("end", ["", "-python"])

@@ -290,6 +290,8 @@ class StoredTier(hicache.HostTier):
         batch: int,
     ) -> None:
         self.storage, self._batch = storage, batch
+        # Whose fetch was given up for room; only a repaired tier does that.
+        self.given_up: set[str] = set()
         super().__init__(tree, allocator, pages, page, write_policy)
         tree.enable_storage = True
         tree.prefetch_stop_policy, tree.prefetch_threshold = policy, page
@@ -333,6 +335,7 @@ class WaitingTier(StoredTier):
             return True
         # A fetch locks on the host what is in front of it.
         for request in list(self.tree.ongoing_prefetch):
+            self.given_up.add(request.rid)
             self.tree.release_aborted_request(request)
         return bool(self._drop(node_id, tracker))
 

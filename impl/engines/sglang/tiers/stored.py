@@ -75,6 +75,7 @@ class StoringScheduler(HierarchicalScheduler):
         while True:
             CLOCK.now += 1
             self._scheduler.left_out.clear()
+            self._host.given_up.clear()
             batch, last = super()._decide()
             preempted += batch.preempted
             controller.run_threads()
@@ -83,8 +84,11 @@ class StoringScheduler(HierarchicalScheduler):
             self._launched.pop()
 
     def looking_up(self) -> set[str]:
-        """Those left out, and those who wait for what the storage has, be it an answer that the next pass hears."""
-        asked = {handle.rid for handle in self._tree.ongoing_prefetch}
+        """Those left out, and those who wait for what the storage has, be it an answer that the next pass hears.
+
+        Those whose fetch was given up in the pass were waiting when their turn came.
+        """
+        asked = {handle.rid for handle in self._tree.ongoing_prefetch} | self._host.given_up
         return {rid.removesuffix(";") for rid in asked | self._scheduler.left_out}
 
     def poll(self) -> None:
