@@ -25,7 +25,6 @@ groups = pytest.importorskip("kvlockstep.impl.engines.sglang.drafting_groups", r
         groups.make_overlap_window,
         groups.make_state,
         groups.make_overlap_extra,
-        groups.make_mixed_eagle_window,
         pytest.param(groups.make_overlap_lazy, marks=pytest.mark.slow),
     ],
 )

@@ -91,7 +91,6 @@ TARGETS = {
         "sglang-eagle-window": "kvlockstep.impl.engines.sglang.drafting_groups:make_overlap_eagle_window",
         "sglang-eagle-state-extra": "kvlockstep.impl.engines.sglang.drafting_groups:make_overlap_eagle_extra",
         "sglang-eagle-mixed-repaired": "kvlockstep.impl.engines.sglang.drafting:make_mixed_eagle",
-        "sglang-eagle-window-mixed": "kvlockstep.impl.engines.sglang.drafting_groups:make_mixed_eagle_window",
         "sglang-eagle-state-extra-mixed": "kvlockstep.impl.engines.sglang.drafting_groups:make_mixed_eagle_extra",
         "sglang-eagle-state-lazy-mixed": "kvlockstep.impl.engines.sglang.drafting_groups:make_mixed_eagle_lazy",
         "sglang-ngram-window": "kvlockstep.impl.engines.sglang.drafting_groups:make_overlap_window",

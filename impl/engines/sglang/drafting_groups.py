@@ -22,7 +22,6 @@ import torch
 from kvlockstep.impl.engines.sglang.drafting import (
     DraftScheduler,
     DraftWorker,
-    RepairedDraftScheduler,
     SGLangDraftScheduler,
     spec,
 )
@@ -106,7 +105,6 @@ make_overlap_extra = partial(make_extra, overlap=True)
 make_overlap_extra_python = partial(make_overlap_extra, core="python")
 make_overlap_eagle_extra = partial(make_overlap_extra, eagle=True)
 make_overlap_lazy = partial(make_overlap_extra, lazy=True)
-make_mixed_eagle_window = partial(make_overlap_eagle_window, mixed=True, kind=RepairedDraftScheduler)
 make_mixed_eagle_extra = partial(make_overlap_eagle_extra, mixed=True, kind=MixedDraftStateScheduler)
 make_mixed_eagle_lazy = partial(make_mixed_eagle_extra, lazy=True)
 make_overlap_extra_window = partial(SGLangDraftStateWindowScheduler, chunk=2, interval=8, overlap=True)
