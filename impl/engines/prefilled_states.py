@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from kvlockstep.impl.engines.shifted_states import NULL, STATE, ShiftedStates, Update
+from kvlockstep.impl.engines.shifted_states import NULL, ConvStates
 from kvlockstep.reference.kv_store.shifts import Shifts
 
 WIDEST = 4  # the tokens of a state, for the widest convolution of the engines
@@ -37,7 +37,7 @@ class Prefill(NamedTuple):
         return torch.tensor(ends, dtype=torch.int32, device=self.state.device)
 
 
-class PrefilledStates(ShiftedStates):
+class PrefilledStates(ConvStates):
     """A store whose blocks are conv states. A request shifts its state, replaces all of it, or has zeros in front."""
 
     shifts = 3
@@ -46,18 +46,11 @@ class PrefilledStates(ShiftedStates):
     def prefill(self, prefill: Prefill) -> None:
         """Launches the kernel."""
 
-    def update(self, update: Update) -> None:
-        raise AssertionError("prefills have no update")
-
-    def launch(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        found = self._shifts(sources, targets)
-        for rows in self.rows():
-            state = rows.view(STATE).view(self._blocks, self.block_size, -1).transpose(1, 2)
-            self.prefill(self._prefill(state, found))
+    def shift(self, state: torch.Tensor, shifts: Shifts) -> None:
+        self.prefill(self._prefill(state, shifts))
 
     def _prefill(self, state: torch.Tensor, shifts: Shifts) -> Prefill:
-        fitting = sorted({shifts.rows + by for by in shifts.by.values() if shifts.rows + by <= WIDEST})
-        length = fitting[self._calls % len(fitting)] if fitting else max(shifts.rows, 1)
+        length = self._length(shifts, WIDEST)
         dim = state.shape[1]
         pads = [torch.ones(n, dim, dtype=state.dtype, device=state.device) for n in (1, 1 + self._calls % CHUNK)]
         requests, counts = [pads[0]], [True]

@@ -35,26 +35,24 @@ class Update(NamedTuple):
     weight: torch.Tensor
 
 
-class ShiftedStates(RowCopies):
+class ConvStates(RowCopies):
     """A store whose blocks are conv states, one for each layer and plane, with a token in each slot."""
 
     copies = ""
     word = 2
-    shifts = 4
 
     def __init__(self, blocks: int, block_size: int, host_blocks: int, shape: KVShape, layout: str) -> None:
         super().__init__(blocks, block_size, host_blocks, shape, layout)
         self._calls = 0
 
     @abstractmethod
-    def update(self, update: Update) -> None:
-        """Launches the kernel."""
+    def shift(self, state: torch.Tensor, shifts: Shifts) -> None:
+        """Makes the shifts in one state tensor [line, dim, token]."""
 
     def launch(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         found = self._shifts(sources, targets)
         for rows in self.rows():
-            state = rows.view(STATE).view(self._blocks, self.block_size, -1).transpose(1, 2)
-            self.update(self._update(state, found))
+            self.shift(rows.view(STATE).view(self._blocks, self.block_size, -1).transpose(1, 2), found)
 
     def _shifts(self, sources: torch.Tensor, targets: torch.Tensor) -> Shifts:
         """What these pairs of slots are, of one more call."""
@@ -62,6 +60,24 @@ class ShiftedStates(RowCopies):
         assert found is not None, "the judge moves rows to the front of their blocks alone"
         self._calls += 1
         return found
+
+    def _length(self, shifts: Shifts, widest: int) -> int:
+        """The tokens of a state, up to `widest`, out of which some of these shifts move all that they keep."""
+        fitting = sorted({shifts.rows + by for by in shifts.by.values() if shifts.rows + by <= widest})
+        return fitting[self._calls % len(fitting)] if fitting else max(shifts.rows, 1)
+
+
+class ShiftedStates(ConvStates):
+    """Conv states that are shifted by updates."""
+
+    shifts = 4
+
+    @abstractmethod
+    def update(self, update: Update) -> None:
+        """Launches the kernel."""
+
+    def shift(self, state: torch.Tensor, shifts: Shifts) -> None:
+        self.update(self._update(state, shifts))
 
     def _update(self, state: torch.Tensor, shifts: Shifts) -> Update:
         """Tokens that are drafted fill a block. Without drafts lines go on by one distance, where the kernel can."""

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 
 from kvlockstep.impl.engines.sglang.kernels.conv_states import ENGINE, convolving
-from kvlockstep.impl.engines.shifted_states import NULL, STATE, ShiftedStates, Update
+from kvlockstep.impl.engines.shifted_states import NULL, STATE, ConvStates
+from kvlockstep.reference.kv_store.shifts import Shifts
 
 WIDEST = 3  # the tokens of a state, for the widest convolution that the kernel computes over trees
 NONE, OTHER = -1, 1
@@ -45,29 +46,21 @@ def tree_of(depth: int, most: int, odd: int) -> Tree:
     return Tree(children[: 2 * most - 1], siblings[: 2 * most - 1], path)
 
 
-class AcceptedStates(ShiftedStates):
+class AcceptedStates(ConvStates):
     """A store whose blocks are conv states, each of which becomes the window of a draft."""
 
     engine = "sglang"
     version = ENGINE.version
     shifts = 2
 
-    def update(self, update: Update) -> None:
-        raise AssertionError("a tree is no update of a state by what was accepted")
-
-    def launch(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        found = self._shifts(sources, targets)
-        fitting = sorted({found.rows + by for by in found.by.values() if found.rows + by <= WIDEST})
-        size = fitting[self._calls % len(fitting)] if fitting else max(found.rows, 1)
-        lines = [NULL, *found.by, NULL]
-        for rows in self.rows():
-            state = rows.view(STATE).view(self._blocks, self.block_size, -1).transpose(1, 2)
-            wanted = {line: state[line, :, :size].clone() for line in found.by}
-            for line, by in found.by.items():
-                wanted[line][:, : found.rows] = state[line, :, by : by + found.rows]
-            # A longer path than a state leaves nothing of what was there.
-            depths = [by if found.rows + by == size else size + (self._calls + by) % 2 for by in found.by.values()]
-            self._verify(state, lines, size, wanted, [1, *depths, 1])
+    def shift(self, state: torch.Tensor, shifts: Shifts) -> None:
+        size = self._length(shifts, WIDEST)
+        wanted = {line: state[line, :, :size].clone() for line in shifts.by}
+        for line, by in shifts.by.items():
+            wanted[line][:, : shifts.rows] = state[line, :, by : by + shifts.rows]
+        # A longer path than a state leaves nothing of what was there.
+        depths = [by if shifts.rows + by == size else size + (self._calls + by) % 2 for by in shifts.by.values()]
+        self._verify(state, [NULL, *shifts.by, NULL], size, wanted, [1, *depths, 1])
 
     def _verify(
         self, state: torch.Tensor, lines: list[int], size: int, wanted: dict[int, torch.Tensor], depths: list[int]
