@@ -146,8 +146,8 @@ def _kv_index() -> list[Speed]:
 
 def _transfers() -> list[Speed]:
     """Our schedulers with one tier, and with one behind it."""
-    bare, *tiered = (resolve("kv_scheduler", name).factory for name in ("reference", "tiered", "fetching"))
-    return bench_transfers(bare, dict(zip(("tiered", "fetching"), tiered, strict=True)))
+    tiered = {name: resolve("kv_scheduler", name).factory for name in ("tiered", "fetching")}
+    return bench_transfers(resolve("kv_scheduler", "reference").factory, tiered)
 
 
 BENCHES: dict[str, Callable[[], list[Speed]]] = {

@@ -81,7 +81,6 @@ def _bits(stamp: int, plane: int, geometry: Geometry, count: int) -> Row:
 
 
 def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: float) -> Sequence[float]:
-    at = outlier_at(stamp // len(KINDS), plane, head, dim)
     seed = stamp // len(KINDS) + 3 * plane + 5 * head
     # Seven steps in each sign, no two neighbours alike; what is given has to hold them exactly.
     mixed = [((7 * seed + 4 * i + i * i) % 15 - 7) / 4 + 0.125 for i in range(dim)]
@@ -95,6 +94,7 @@ def _numbers(stamp: int, plane: int, head: int, dim: int, dtype: str, huge: floa
         case "negative":
             return [number - 2.5 for number in mixed]
         case "outlier":
+            at = outlier_at(stamp // len(KINDS), plane, head, dim)
             return [math.copysign(96.0, number) if i == at else number / 64 for i, number in enumerate(mixed)]
         case "tiny":
             return [number * TINY[dtype] for number in mixed]

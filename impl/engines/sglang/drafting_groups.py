@@ -19,12 +19,7 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.sglang.drafting import (
-    DraftScheduler,
-    DraftWorker,
-    SGLangDraftScheduler,
-    spec,
-)
+from kvlockstep.impl.engines.sglang.drafting import DraftScheduler, DraftWorker, SGLangDraftScheduler, spec
 from kvlockstep.impl.engines.sglang.state_scheduler import (
     MixedScheduler,
     SGLangStateScheduler,

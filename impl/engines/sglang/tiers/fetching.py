@@ -12,14 +12,14 @@ Source: managers/scheduler.py, beside those of tiered.py and storage.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import scheduler as sglang
-from kvlockstep.impl.engines.sglang.tiers.storage import STORAGE, Storage, StoredTier, WaitingTier
+from kvlockstep.impl.engines.sglang.tiers.storage import STORAGE, Storage, StoredTier, WaitingTier, WithStorage
 from kvlockstep.impl.engines.sglang.tiers.tiered import TieredManager
-from kvlockstep.reference.kv.transfers import Fetching, TierUnits, Transfer
+from kvlockstep.reference.kv.transfers import Fetching
 
 
 class Asker(sglang.engine.Scheduler):  # type: ignore[misc]
@@ -46,17 +46,12 @@ class Asker(sglang.engine.Scheduler):  # type: ignore[misc]
         return bool(self._prefetch_after_device_hit_loss(req))
 
 
-class FetchingManager(TieredManager):
+class FetchingManager(WithStorage, TieredManager):
     """A `UnifiedRadixCache` with a host tier half as large as the pool, and a storage twice as large as it.
 
     A request waits for the end of what is fetched for it (`wait_complete`), page by page: of a read that fails
     nobody is told here how much of it has come.
     """
-
-    moves = True
-    loses = (STORAGE,)
-    fails = {STORAGE: "any"}
-    _host: StoredTier
 
     def __init__(
         self,
@@ -105,27 +100,12 @@ class FetchingManager(TieredManager):
         super().reset()
         self._host.storage.clear()
 
-    def poll(self) -> None:
-        """What is heard of may be followed by an answer at once, where a thread has nothing to copy."""
-        while True:
-            super().poll()
-            self._host.controller.run_threads()
-            if not self._host.controller.answers:
-                return
-
-    def transfers(self) -> Sequence[Transfer]:
-        self._host.controller.run_threads()
-        return [*super().transfers(), *self._host.controller.take()]
-
     def complete(self, id: Hashable, ok: bool) -> None:
         move = self._host.controller.moving.get(id)
         if move is not None:
             self._host.controller.end(id, len(move.keys) if ok else 0)
         else:
             super().complete(id, ok)
-
-    def tier(self, name: str) -> TierUnits:
-        return self._host.storage.units() if name == STORAGE else super().tier(name)
 
     def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> StoredTier:
         given = pages, self.block_size, write_policy, Storage(4 * pages), "wait_complete", 1

@@ -313,6 +313,34 @@ class StoredTier(hicache.HostTier):
         return info is not None and info.operation is operation
 
 
+class WithStorage(hicache.WithHostTier):
+    """The methods of a target with both tiers, whose `_host` is a StoredTier."""
+
+    moves = True
+    loses = (STORAGE,)
+    fails = {STORAGE: "any"}
+    _host: StoredTier
+
+    def hear(self) -> None:
+        """The engine hears of what has ended."""
+        super().poll()
+
+    def poll(self) -> None:
+        """What is heard of may be followed by an answer at once, where a thread has nothing to copy."""
+        while True:
+            self.hear()
+            self._host.controller.run_threads()
+            if not self._host.controller.answers:
+                return
+
+    def transfers(self) -> Sequence[Transfer]:
+        self._host.controller.run_threads()
+        return [*super().transfers(), *self._host.controller.take()]
+
+    def tier(self, name: str) -> TierUnits:
+        return self._host.storage.units() if name == STORAGE else super().tier(name)
+
+
 class WaitingTier(StoredTier):
     """Without sglang-storage-back-out-of-memory: waits for the storage before it gives up making room.
 

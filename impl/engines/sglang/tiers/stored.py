@@ -18,8 +18,8 @@ from typing import Any
 
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
-from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier, WaitingTier
-from kvlockstep.reference.kv.transfers import TierUnits, Transfer
+from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier, WaitingTier, WithStorage
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Batch
 
 # How many batches may stay empty for a request that waits, by the engine's policy: it looks before each of them.
@@ -39,16 +39,13 @@ class AskingScheduler(DrainingScheduler):
         return left_out
 
 
-class StoringScheduler(HierarchicalScheduler):
+class StoringScheduler(WithStorage, HierarchicalScheduler):
     """A Scheduler with a host tier as large as the pool, and a storage that is twice as large.
 
     `policy` is one of the engine's; `batch` are the pages that are read in one go.
     """
 
-    moves = partial_loads = looks_up = True
-    loses = (STORAGE,)
-    fails = {STORAGE: "any"}
-    _host: StoredTier
+    partial_loads = looks_up = True
 
     def __init__(
         self,
@@ -91,30 +88,22 @@ class StoringScheduler(HierarchicalScheduler):
         asked = {handle.rid for handle in self._tree.ongoing_prefetch} | self._host.given_up
         return {rid.removesuffix(";") for rid in asked | self._scheduler.left_out}
 
-    def poll(self) -> None:
-        """A pass without a batch, and the next one where a thread had nothing to copy and has answered at once."""
-        while True:
-            CLOCK.now += 1
-            self._scheduler._process_hicache_events()
-            self._host.controller.run_threads()
-            if not self._host.controller.answers:
-                return
+    def hear(self) -> None:
+        """A pass without a batch."""
+        CLOCK.now += 1
+        self._scheduler._process_hicache_events()
 
     def transfers(self) -> Sequence[Transfer]:
-        self._host.controller.run_threads()
-        moves = [
-            move._replace(rids=[rid.removesuffix(";") for rid in move.rids]) for move in self._host.controller.take()
+        return [
+            one._replace(rids=[rid.removesuffix(";") for rid in one.rids]) if one.kind == "move" else one
+            for one in super().transfers()
         ]
-        return [*super().transfers(), *moves]
 
     def complete(self, id: Hashable, ok: bool, written: int = 0) -> None:
         if id in self._host.controller.moving:
             self._host.controller.end(id, written)
         else:
             super().complete(id, ok)
-
-    def tier(self, name: str) -> TierUnits:
-        return self._host.storage.units() if name == STORAGE else super().tier(name)
 
 
 make = partial(StoringScheduler, overlap=True)
