@@ -29,9 +29,9 @@ outside: $(READY)
 	$(MAKE) wheel
 
 # Every fault is caught, and nothing that is right is blamed. `make score` takes three seeds, and looks longer for blame.
-# Of the first five seeds this one finds the farthest faults soonest.
+# Of the first five seeds this one is among the soonest to find the farthest faults.
 gate: $(READY)
-	$(BIN)/kvlockstep score --seed 3 --clean-times 0.0125
+	$(BIN)/kvlockstep score --seed 1 --clean-times 0.0125
 
 lint: $(READY)
 	$(BIN)/ruff check .
