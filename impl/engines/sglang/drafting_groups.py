@@ -19,14 +19,20 @@ from typing import Any
 
 import torch
 
-from kvlockstep.impl.engines.sglang.drafting import DraftScheduler, DraftWorker, SGLangDraftScheduler, spec
+from kvlockstep.impl.engines.sglang.drafting import (
+    DraftScheduler,
+    DraftWorker,
+    RepairedDraftScheduler,
+    SGLangDraftScheduler,
+    spec,
+)
 from kvlockstep.impl.engines.sglang.state_scheduler import (
     MixedScheduler,
     SGLangStateScheduler,
     SGLangStateWindowScheduler,
     StateWorker,
 )
-from kvlockstep.impl.engines.sglang.window_scheduler import SGLangWindowScheduler
+from kvlockstep.impl.engines.sglang.window_scheduler import RepairedWindowScheduler, SGLangWindowScheduler
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
 
@@ -77,6 +83,10 @@ class MixedDraftStateScheduler(DraftStateScheduler, MixedScheduler):
     """Without the findings in mixed batches, as MixedScheduler."""
 
 
+class RepairedDraftWindowScheduler(RepairedDraftScheduler, RepairedWindowScheduler):
+    """Without the findings in mixed batches over a window, as RepairedWindowScheduler."""
+
+
 class SGLangDraftStateScheduler(SGLangDraftScheduler, SGLangStateScheduler):
     """One Scheduler that verifies drafts over full attention and states."""
 
@@ -94,6 +104,7 @@ make_overlap_window = partial(SGLangDraftWindowScheduler, overlap=True)
 make_overlap_window_python = partial(make_overlap_window, core="python")
 make_overlap_window_wide = partial(make_overlap_window, reach=7, interval=3, releases=True)
 make_overlap_eagle_window = partial(make_overlap_window, eagle=True)
+make_mixed_eagle_window = partial(make_overlap_eagle_window, mixed=True, kind=RepairedDraftWindowScheduler)
 make_state = SGLangDraftStateScheduler
 make_extra = partial(SGLangDraftStateScheduler, chunk=2, interval=8)
 make_overlap_extra = partial(make_extra, overlap=True)

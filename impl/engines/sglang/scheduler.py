@@ -257,11 +257,15 @@ class Scheduler(engine.Scheduler):  # type: ignore[misc]
 class RepairedScheduler(Scheduler):
     """Without sglang-scheduler-starved-chunk: decodes join a batch only where the rest of a prompt still fits."""
 
+    # Pages that the rest of a prompt must find free beside those that it takes.
+    beside = 0
+
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         def leaves_room(batch: Any) -> bool:
             req, allocator = self.chunked_req, self.token_to_kv_pool_allocator
             rest = 0 if req is None else len(req.full_untruncated_fill_ids) - req.extend_end
-            needed = batch.new_tokens_required_next_decode() + -(-rest // self.page_size) * self.page_size
+            pages = -(-rest // self.page_size) + (0 if req is None else self.beside)
+            needed = batch.new_tokens_required_next_decode() + pages * self.page_size
             return bool(allocator.check_decode_capacity(num_tokens=needed, tree_cache=self.tree_cache))
 
         with patch.object(engine.ScheduleBatch, "check_decode_mem", leaves_room):

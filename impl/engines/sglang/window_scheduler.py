@@ -18,7 +18,13 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import windows
-from kvlockstep.impl.engines.sglang.scheduler import Options, SGLangScheduler
+from kvlockstep.impl.engines.sglang.scheduler import (
+    DEFAULT_ESTIMATE,
+    LOWEST_RATIO,
+    Options,
+    RepairedScheduler,
+    SGLangScheduler,
+)
 from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, WindowPools
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
@@ -69,7 +75,16 @@ class SGLangWindowScheduler(WindowPools, SGLangScheduler):
         return item._replace(slots=(), groups=[self._in_group(list(item.slots), g) for g in range(len(self.groups))])
 
 
+class RepairedWindowScheduler(RepairedScheduler):
+    """Without sglang-window-parked-chunk as well: a chunk finds the page that its budget asks for beside its own."""
+
+    beside = 1
+
+
 make = SGLangWindowScheduler
 make_overlap = partial(SGLangWindowScheduler, overlap=True)
 make_overlap_python = partial(make_overlap, core="python")
 make_overlap_wide = partial(make_overlap, reach=7, interval=3, releases=True)
+make_mixed = partial(make_overlap, mixed=True, estimate=DEFAULT_ESTIMATE, conservativeness=LOWEST_RATIO)
+make_mixed_repaired = partial(SGLangWindowScheduler, mixed=True, kind=RepairedWindowScheduler)
+make_overlap_mixed_repaired = partial(make_mixed_repaired, overlap=True)
