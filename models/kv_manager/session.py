@@ -69,12 +69,12 @@ class Session:
         self.occupancy = Occupancy(
             self.tables, self.checks, laws, block_size=size, total=total, max_length=longest, most_blocks=most
         )
+        self.places: Any = self.places_of_kv()
         self.transfers: Transfers | None = None
         if traits.tiers and not per_block:
             # Between two operations no batch is in flight that a load would have to wait for.
             known = TransferTraits.of(traits, ordered=True)
-            places = Places(cast(SlotMemory, self.memory), size)
-            self.transfers = Transfers(adapter, known, places, self.checks, self.goals_met)
+            self.transfers = Transfers(adapter, known, self.places, self.checks, self.goals_met)
         reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
         self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size, reading)
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
@@ -97,6 +97,10 @@ class Session:
         self.saw_evictable = False
         self.saw_growth = False
         self.lengths: dict[str, int] = {}
+
+    def places_of_kv(self) -> Places:
+        """Makes the places that transfers copy between: blocks of the KV memory, and units of tiers."""
+        return Places(cast(SlotMemory, self.memory), self.traits.block_size)
 
     @property
     def subject(self) -> str | None:

@@ -54,8 +54,8 @@ class TieredGroupManager(GroupedManager, Transferring):
         cached, keys = longest_hit(self, self._tier, tokens, extra_key)
         wanted = [key for key in keys if key not in self._pool(key[0]).cached]
         request = self._hit(tokens, extra_key, cached)
-        n = min(n, len(tokens) - cached)
-        if not wanted or not self._fits(request, wanted, n):
+        behind = min(n, len(tokens) - cached)
+        if not wanted or not self._fits(request, wanted, behind):
             return super().admit(rid, tokens, extra_key, n)
         self._hold_all(request)
         self._live[rid] = request
@@ -63,7 +63,7 @@ class TieredGroupManager(GroupedManager, Transferring):
         for g, group in enumerate(self.groups):
             # The next state is saved by the first step behind the load; until then it takes no block.
             if group.kind != "state":
-                self._grow_in(g, request, n)
+                self._grow_in(g, request, behind)
         return Loading(cached)
 
     def ready(self, rid: str) -> int | None:
