@@ -67,6 +67,7 @@ TARGETS = {
         "tiered-window": "kvlockstep.reference.kv_manager.groups.geometries:TieredWindow",
         "tiered-state": "kvlockstep.reference.kv_manager.groups.geometries:TieredState",
         "tiered-groups": "kvlockstep.reference.kv_manager.groups.geometries:TieredStates",
+        "fenced-groups": "kvlockstep.impl.kv_manager.fenced:FencedStates",
         "grouped-window": "kvlockstep.impl.kv_manager.grouped.geometries:make_window",
         "grouped-windows": "kvlockstep.impl.kv_manager.grouped.geometries:make_windows",
         "grouped-chunked": "kvlockstep.impl.kv_manager.grouped.geometries:make_chunked",

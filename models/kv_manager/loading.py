@@ -127,11 +127,13 @@ class LoadingOperations(OneTable, EndsTransfers):
                 self.begins(name)
         self.goals_met["load_beside"] += bool(self.loading)
         self.goals_met["fetch_beside"] += bool(self.fetching)
-        self.copy_apart(due)
+        transfers.check_writes("a copy", self.blocks_copied(due))
+        self.copy(due)
 
-    def copy_apart(self, due: Sequence[Any], when: str = "") -> None:
-        """Makes copies, which write to no block of a transfer that has not landed."""
-        if self.transfers is not None:
+    def copy_apart(self, due: Sequence[Any], when: str) -> None:
+        """Makes copies beside a forward; the worker waits for what it must before."""
+        if self.transfers is not None and due:
+            self.transfers.wait()
             self.transfers.check_writes("a copy", self.blocks_copied(due))
         self.copy(due, when)
 

@@ -10,6 +10,7 @@ from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.variants.group_transfers import LoadsByGroup, LoadsGroupsInside
 from kvlockstep.reference.kv_manager.groups.contract import Step
+from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import to_hit
 from kvlockstep.reference.kv_manager.tier import Store, Tier
@@ -17,7 +18,7 @@ from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 from kvlockstep.reference.kv_scheduler.tiered import Load
-from kvlockstep.reference.kv_scheduler.tiered_groups import Block, TieredPools, TieredStates, TieredWindow
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredPools, TieredStates, TieredWindow
 
 FULL, WINDOW, STATE = range(3)
 

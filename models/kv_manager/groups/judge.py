@@ -45,6 +45,7 @@ class GroupedJudge(ManagerJudge):
 
     def prepare(self) -> None:
         self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
+        self.kv: GroupMemory = self.memory
         self.listening = None
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
@@ -55,11 +56,6 @@ class GroupedJudge(ManagerJudge):
         groups = self.traits.groups
         pools = self.traits.pools or {groups[0].pool}
         return GroupPlaces(self.memory, pools, max(group.block_size for group in groups))
-
-    @property
-    def kv(self) -> GroupMemory:
-        memory: GroupMemory = self.memory
-        return memory
 
     @property
     def sizes(self) -> list[int]:
@@ -204,7 +200,8 @@ class GroupedJudge(ManagerJudge):
         return goals.unreachable(self)
 
     def _blocks_in(self, g: int, numbers: Iterable[int]) -> Iterable[Block]:
-        return self.places.blocks(self.groups.groups[g].pool, numbers)
+        places: GroupPlaces = self.places
+        return places.blocks(self.groups.groups[g].pool, numbers)
 
     def _check_cut(self, what: str, taken: int, n: int) -> None:
         if not self.traits.cuts_chunks or not 1 <= taken <= n:
