@@ -1,7 +1,7 @@
 """kv_managers with a tier, one with groups as well, that free blocks while they are still being stored.
 
-Nothing keeps the source of a store, of no group. Before a step, a copy or a load writes such a block the worker waits for
-the store; the manager hears of its end later, as of any other.
+Nothing keeps the source of a store, of no group. Before a step, a copy or a load writes such a block the worker waits
+for the store; the manager hears of its end later, as of any other.
 """
 
 from __future__ import annotations

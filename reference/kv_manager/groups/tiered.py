@@ -51,7 +51,7 @@ class TieredGroupManager(GroupedManager, Transferring):
     def admit(  # type: ignore[override]
         self, rid: str, tokens: list[int], extra_key: int | None, n: int
     ) -> int | Loading | None:
-        cached, keys = longest_hit(self, self._tier, tokens, extra_key)
+        cached, keys = self._longest(tokens, extra_key)
         wanted = [key for key in keys if key not in self._pool(key[0]).cached]
         request = self._hit(tokens, extra_key, cached)
         behind = min(n, len(tokens) - cached)
@@ -81,6 +81,10 @@ class TieredGroupManager(GroupedManager, Transferring):
         for key, block in filled(self, request.tokens, request.extra_key, first, request.computed):
             if not self._tier.knows(key):
                 self._store(key, block)
+
+    def _longest(self, tokens: list[int], extra_key: int | None) -> tuple[int, list[Key]]:
+        """The longest hit that pool and tier serve together, and the keys of its blocks."""
+        return longest_hit(self, self._tier, tokens, extra_key)
 
     def _fits(self, request: Request, wanted: list[Key], n: int) -> bool:
         """True if each pool has room for what is loaded into it and for `n` tokens behind that, beside the hit."""
