@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvlockstep.impl.variants import tiers
+from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.groups.geometries import (
     StatePool,
     TieredPools,
@@ -43,10 +44,50 @@ class TierOfOneGroup(TieredPools):
             super()._store(key, block)
 
 
+class StoresInside(TieredGroupManager):
+    """Has waited for a store when the commit returns that submits it."""
+
+    fails: str | dict[str, str] | None = "loads"
+
+    def _store(self, key: Key, block: Block) -> None:
+        super()._store(key, block)
+        for store in self._stores.values():
+            self._submitted[-1] = self._submitted[-1]._replace(waited=True)
+            self._end_store(store, True)
+        self._stores.clear()
+
+
+class LoadsInside(TieredGroupManager):
+    """Has waited for a load when the admission returns, which answers with a number."""
+
+    fails: str | dict[str, str] | None = "stores"
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
+        said = super().admit(rid, tokens, extra_key, n)
+        if not isinstance(said, Loading):
+            return said
+        for g, group in enumerate(self.groups):
+            if group.kind == "state":
+                self._grow_in(g, self._live[rid], min(n, len(tokens) - said.cached))
+        return said.cached
+
+    def _begin(self, rid: str, load: Load) -> None:
+        super()._begin(rid, load)
+        self._submitted[-1] = self._submitted[-1]._replace(waited=True)
+        self._end_load(self._loads.pop(self._submitted[-1].id), True)
+
+
+class WaitsForStates(StatePool, StoresInside, LoadsInside):
+    """Full attention, a window and states, stored inside commits and loaded inside admissions."""
+
+    fails = None
+
+
 GROUP_LOADING_VARIANTS: dict[str, Any] = {
     "tiered-windows": TieredWindows,
     "tiered-pools": TieredPools,
     "loads-states-apart": LoadsStatesApart,
     "hears-groups-at-once": HearsGroupsAtOnce,
     "tier-of-one-group": TierOfOneGroup,
+    "waits-for-states": WaitsForStates,
 }

@@ -17,7 +17,7 @@ class Transferring:
     """
 
     tier_type = Tier
-    fails: str | dict[str, str] = "any"
+    fails: str | dict[str, str] | None = "any"
     late_release = True
 
     _tier: Tier

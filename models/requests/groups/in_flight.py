@@ -92,7 +92,8 @@ def note_slid(session: TieredGroupSession, sliding: Mapping[str, set[Place]]) ->
 def unreachable(session: TieredGroupSession, mixed_hits: bool) -> set[str]:
     """Returns the goals of transfers that these groups cannot reach: by their kinds, and by what was stored so far."""
     groups, stored = session.groups, session.places.in_tiers
-    never = set() if any(groups.groups[g].kind in ("window", "chunked") for g in stored) else {"window_slides_in_store"}
+    slides = any(groups.groups[g].kind in ("window", "chunked") for g in stored)
+    never = set() if slides and session.transfers and "store" in session.transfers.apart else {"window_slides_in_store"}
     never |= {"loaded_state"} if stored.isdisjoint(groups.states) or stored.issubset(groups.states) else set()
     never |= set() if len(stored) > 1 else {"loaded_groups"}
     return never if len(groups.groups) > 1 and mixed_hits else never | {"loaded_for_one"}
