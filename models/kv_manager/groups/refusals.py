@@ -24,12 +24,14 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
     if not _waits_for_twin(judge, request):
         admitted = sum(judge.live[name].admitted for name in judge.scheduled)
         tokens = len(request.tokens) + judge.traits.output_reserve * (1 + admitted)
-        # Windows are asked for no less than full attention, though they need less: the engine may compute it all.
+        # Windows are asked for no less than full attention, though they need less: the engine may compute it all. Where
+        # they may be loaded alone it may load them beside that.
         need = Counter[str]()
         for group in judge.groups.groups:
             # A hit that ends within a block is copied before it is written, whose source is a block more.
             of_tokens = blocks_for(tokens, group.block_size) + judge.traits.copies_at_admit
-            need[group.pool] += group.units if group.kind == "state" else of_tokens
+            twice = group.kind in ("window", "chunked") and judge.traits.mixed_hits
+            need[group.pool] += group.units if group.kind == "state" else of_tokens * (1 + twice)
         _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}")
     check_unchanged(judge, before, "an admission")
 
