@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvlockstep.impl.variants import tiers
+from kvlockstep.impl.variants.groups import CopiesCheckpoints
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.groups.geometries import (
     StatePool,
@@ -83,6 +84,10 @@ class WaitsForStates(StatePool, StoresInside, LoadsInside):
     fails = None
 
 
+class StoresCheckpoints(CopiesCheckpoints, TieredGroupManager):
+    """Publishes a copy of a state at the commit and stores that, behind the copy."""
+
+
 GROUP_LOADING_VARIANTS: dict[str, Any] = {
     "tiered-windows": TieredWindows,
     "tiered-pools": TieredPools,
@@ -90,4 +95,5 @@ GROUP_LOADING_VARIANTS: dict[str, Any] = {
     "hears-groups-at-once": HearsGroupsAtOnce,
     "tier-of-one-group": TierOfOneGroup,
     "waits-for-states": WaitsForStates,
+    "stores-checkpoints": StoresCheckpoints,
 }

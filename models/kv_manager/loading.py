@@ -131,11 +131,17 @@ class LoadingOperations(OneTable, EndsTransfers):
         self.copy(due)
 
     def copy_apart(self, due: Sequence[Any], when: str) -> None:
-        """Makes copies beside a forward; the worker waits for what it must before."""
+        """Makes the copies of a call beside a forward; the worker waits for what it must before.
+
+        What the call has waited for ran in front of them, since it made room; what else it submits runs behind.
+        """
+        behind = self.follow_transfers(waited=True)
         if self.transfers is not None and due:
             self.transfers.wait()
             self.transfers.check_writes("a copy", self.blocks_copied(due))
         self.copy(due, when)
+        if self.transfers is not None:
+            self.transfers.start(behind, self.holding())
 
     def gone(self, name: str, goal: str = "abort_loading") -> Request:
         """A request holds nothing any more; `goal` counts those that a load is for."""

@@ -21,6 +21,7 @@ from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager import loading as laws_of_loads
 from kvlockstep.properties.kv_manager.listener import Listener
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.traits import Traits
 
 
@@ -138,12 +139,17 @@ class Session:
         """Spoils the content of free slots, but for those that a transfer still reads."""
         self.memory.poison(free if self.transfers is None else self.transfers.unpoisoned(free))
 
-    def follow_transfers(self) -> None:
-        """Takes in what the manager has submitted since the last time."""
-        if self.transfers is not None:
-            # `before` is for batches that are decided before they are launched.
-            submitted = (transfer._replace(before=False) for transfer in self.transfers.submitted())
-            self.transfers.start(submitted, self.holding())
+    def follow_transfers(self, waited: bool = False) -> list[Transfer]:
+        """Takes in what the manager has submitted since the last time, or only what it has `waited` for.
+
+        Returns what it has not taken in.
+        """
+        if self.transfers is None:
+            return []
+        # `before` is for batches that are decided before they are launched.
+        submitted = [transfer._replace(before=False) for transfer in self.transfers.submitted()]
+        self.transfers.start([one for one in submitted if one.waited or not waited], self.holding())
+        return [one for one in submitted if waited and not one.waited]
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the state of the step allow an operation, whatever its arguments are."""

@@ -10,11 +10,12 @@ from driving import explore
 from watched import watched
 
 from kvlockstep.impl.kv_manager.fenced import FencedStates
-from kvlockstep.impl.variants.group_loading import LoadsStatesApart, WaitsForStates
+from kvlockstep.impl.variants.group_loading import LoadsStatesApart, StoresCheckpoints, WaitsForStates
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
 from kvlockstep.models.kv_manager.model import GROUP_SCOPES, TIER_SCOPES
+from kvlockstep.models.requests.groups.memory import WHOLE
 from kvlockstep.models.requests.transfers.places import OfPool
 from kvlockstep.reference.kv.memory import KVMemory
 from kvlockstep.reference.kv_manager.groups.geometries import (
@@ -22,6 +23,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
     TieredStates,
     TieredWindow,
 )
+from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.targets.validation import misfits
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -184,6 +186,39 @@ def test_what_is_read_before_its_load_has_landed_is_named(landed: int, said: str
     with pytest.raises(Divergence) as found:
         goes_on()
     assert f"{found.value.law}: {found.value.message}".startswith(said)
+
+
+def test_a_store_reads_the_copy_that_its_commit_has_made() -> None:
+    run = judge(StoresCheckpoints)
+    run.admit("a", PROMPT, None, 4)
+    run.forward(None, [], None)
+    states = [m.contents[0] for m in run.transfers.unended if WHOLE in m.contents[0].cells]
+    assert [run.places.in_words(content) for content in states] == ["the state behind [1, 2, 3, 4] in group 1"]
+
+
+def test_what_a_commit_has_waited_for_was_read_before_its_copies_were_made() -> None:
+    class WritesBack(StoresCheckpoints):
+        """Stores the checkpoint that a new one takes the block of, and waits for that."""
+
+        def commit(self, rid: str, n: int) -> None:
+            GroupedManager.commit(self, rid, n)
+
+        def _publish(self, g: int, request: Any, place: int, block: int) -> None:
+            pool = self._pool(g)
+            if self.groups[g].kind == "state" and not pool.free and pool.idle:
+                victim = next(iter(pool.idle))
+                self._store(pool.key_of[victim], (self.groups[g].pool, victim))
+                self._submitted[-1] = self._submitted[-1]._replace(waited=True)
+                self._end_store(self._stores.popitem()[1], True)
+            super()._publish(g, request, place, block)
+
+    run = GroupedJudge(WritesBack(2, 1), "avail")
+    run.admit("a", [1], None, 1)
+    run.forward(None, [], None)
+    run.decode("a", 2, [])
+    run.forward(None, [], None)
+    (stored,) = run.places.stored.values()
+    assert run.places.in_words(stored) == "the state behind [1] in group 1"
 
 
 def test_a_target_of_a_load_is_not_available_in_its_pool() -> None:
