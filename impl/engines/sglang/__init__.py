@@ -51,7 +51,6 @@ TARGETS = {
         "sglang-hicache-window": "kvlockstep.impl.engines.sglang.tiers.windows:make_through_rust",
         "sglang-hicache-window-python": "kvlockstep.impl.engines.sglang.tiers.windows:make_through",
         "sglang-hicache-window-back": "kvlockstep.impl.engines.sglang.tiers.windows:make_back_rust",
-        "sglang-hicache-window-back-python": "kvlockstep.impl.engines.sglang.tiers.windows:make_back",
         "sglang-linker": "kvlockstep.impl.engines.sglang.tiers.linked:make_linked",
         "sglang-linker-python": "kvlockstep.impl.engines.sglang.tiers.linked:make_linked_python",
         "sglang-restore": "kvlockstep.impl.engines.sglang.tiers.restoring:make_through_rust",

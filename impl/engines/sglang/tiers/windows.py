@@ -94,5 +94,4 @@ def _make(core: str, write_policy: str, blocks: int, block_size: int) -> TieredW
 
 make_through = partial(_make, "python", "write_through")
 make_through_rust = partial(_make, "rust", "write_through")
-make_back = partial(_make, "python", "write_back")
 make_back_rust = partial(_make, "rust", "write_back")
