@@ -21,7 +21,7 @@ from kvlockstep.drivers.candidates import (
     smaller_scope,
     without_pairs,
 )
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import SAMPLED_STEPS, Outcome, run_ops
 from kvlockstep.drivers.random_walk import picker, walk
 from kvlockstep.models.core.model import Factory, Model, Scope
 from kvlockstep.models.core.op import Op, Pick
@@ -38,7 +38,7 @@ SHORT_ENOUGH = 4
 STARTS = 4
 # Random episodes: short ones first, whose number is bounded since most traces have no shorter relative, then ones as
 # long as LONG. The first scopes of a model are its smallest.
-SEARCH_EPISODES, LONG_EPISODES = 3_000, 600
+SEARCH_EPISODES, LONG_EPISODES = 1_000, 600
 SEARCH_SCOPES = 6
 SEARCH_LENGTH = 24
 # Steps that could be played while a child process is made, and while a call is cut off after HANG_SECONDS.
@@ -322,7 +322,7 @@ class Shrinker:
         return best
 
     def _better_episode(self, best: Trace, pick: Pick, scopes: Sequence[Scope], length: int) -> Trace:
-        outcome = Outcome("shrink")
+        outcome = Outcome("shrink", sampled=SAMPLED_STEPS)
         found = walk(self.model_type, self.factory, pick(scopes), length, pick, self.watchdog, outcome)
         self.budget.played += outcome.steps + 1
         if found is not None and same_kind(found.law, best.law):

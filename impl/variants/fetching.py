@@ -23,7 +23,11 @@ class AsksTwice(FetchingManager):
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | Loading | Fetching | None:  # type: ignore[override]
         admit = partial(TieredManager.admit, self) if self._told[rid] >= self.patience else super().admit
         answer = admit(rid, tokens, extra_key, n)
-        self._told[rid] = self._told[rid] + 1 if isinstance(answer, Fetching) else 0
+        if isinstance(answer, Fetching):
+            self._told[rid] += 1
+        elif answer is not None:
+            # One that is refused keeps what it has waited: it counts until the request is admitted.
+            del self._told[rid]
         return answer
 
 

@@ -34,7 +34,7 @@ def fetch_ends(rid: str, moves: Sequence[str], told: int, patience: int | None) 
         return f"{rid} is told to wait for a fetch, and no move is in flight"
     if patience is None or told <= patience:
         return None
-    return f"{rid} is told to wait for a fetch for the {told}. time, and may wait {counted(patience, 'time')}"
+    return f"{rid} is told {counted(told, 'time')} to wait for a fetch, and may be told {counted(patience, 'time')}"
 
 
 @law(CONTRACT, needs=("tiers",), answers=("LMCache#5151",))

@@ -111,12 +111,13 @@ def decoded_error(
     scale, zero, low, rest = _decoding(geometry, stored)
     numbers = [decode(bits, geometry.given) for bits in row]
     least, most = LEAST[geometry.kept] * scale, MOST[geometry.kept] * scale
+    wide, rounded = _widths(geometry, numbers, scale, zero)
     for element, (number, code) in enumerate(zip(numbers, kept, strict=True)):
         found = (_code(geometry, code) - zero) * scale + low + (rest if code & ABOVE else -rest)
         if geometry.scale in ("tensor", "one") or traits.power_scales == "nearest":
             # What a scale cannot express saturates, where it is the caller's or may be too small.
             number = min(max(number, least), most)
-        if not math.isfinite(found) or abs(found - number) > _bound(geometry, traits, number, numbers, scale, zero):
+        if not math.isfinite(found) or abs(found - number) > _bound(geometry, traits, number, wide, zero) + rounded:
             return f"is decoded as {found:g} at element {element}, where {number:g} was written"
     return None
 
@@ -184,22 +185,24 @@ def _legal(found: float, quotient: float, slack: float, kept: str, rounding: str
     return low - below <= found <= high + above
 
 
-def _bound(
-    geometry: Geometry, traits: WriteTraits, number: float, numbers: Sequence[float], scale: float, zero: float
-) -> float:
-    """Half a step, or a whole one if codes or zero points are rounded by more, and what the rounding of both adds."""
-    wanted = scale
+def _widths(geometry: Geometry, numbers: Sequence[float], scale: float, zero: float) -> tuple[float, float]:
+    """How wide a code of a row may be, and what the rounding of its scale and of its zero point adds to an element."""
+    wide = scale
     if geometry.scale not in ("tensor", "one"):
         steps = steps_to_one(_steps(geometry)) if geometry.scale in LENGTHS else 1.0
-        wanted = max(wanted_scale(geometry, numbers) / steps, scale)
+        wide = max(wanted_scale(geometry, numbers) / steps, scale)
         if _takes_any_scale(geometry, numbers):
             # None excuses what is further off than the elements' own size allows.
-            wanted = min(wanted, max(FLOOR, max(map(abs, numbers)) / MOST[geometry.kept]))
-    rounded = (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wanted + _smallest(geometry))
+            wide = min(wide, max(FLOOR, max(map(abs, numbers)) / MOST[geometry.kept]))
+    return wide, (MOST[geometry.kept] + abs(zero)) * (_relative(geometry) * wide + _smallest(geometry))
+
+
+def _bound(geometry: Geometry, traits: WriteTraits, number: float, wide: float, zero: float) -> float:
+    """Half a step, or a whole one if codes or zero points are rounded by more."""
     if of := SMALL_FLOATS.get(geometry.kept):
         # Half of the last bit of its fraction, or half of the smallest number.
-        return max(abs(number) * 2.0 ** -(of.fraction + 1), wanted * of.least / 2) * (1 + 1e-3) + rounded
-    given = QUOTIENT[geometry.given] * (abs(number) + abs(zero) * wanted)
+        return max(abs(number) * 2.0 ** -(of.fraction + 1), wide * of.least / 2) * (1 + 1e-3)
+    given = QUOTIENT[geometry.given] * (abs(number) + abs(zero) * wide)
     # A zero point that is a whole number moves every code by up to half a step.
     step = 1.0 if traits.rounding == "down" or geometry.scale == "hidden" else 0.5
-    return step * wanted * (1 + 1e-3) + rounded + given
+    return step * wide * (1 + 1e-3) + given

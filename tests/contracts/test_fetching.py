@@ -109,7 +109,7 @@ def test_an_answer_without_a_move_is_named() -> None:
 
 def test_nobody_is_told_to_wait_more_often_than_it_may() -> None:
     run = fetching(type("Made", (CachesOnDisk,), {"patience": 1}))
-    with pytest.raises(Divergence, match=r"b is told to wait for a fetch for the 2\. time, and may wait 1 time"):
+    with pytest.raises(Divergence, match=r"b is told 2 times to wait for a fetch, and may be told 1 time"):
         run.resume("b", 3)
     assert laws.fetch_ends("a", ["move 1"], 9, None) is None
 

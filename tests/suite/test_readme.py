@@ -31,34 +31,34 @@ def my_manager(tmp_path, monkeypatch):
     return example
 
 
-def test_the_example_passes(run_cli, my_manager):
-    code, out, _ = run_cli("check", "kv_manager", "--target", "my_manager:MyManager")
-    assert code == 0, out
-
-
 # What is installed, and what runs everything, is for the tests of the wheel and for CI.
 ELSEWHERE = ("pip ", "make ")
 COMMANDS = [line for block in blocks("") for line in block.splitlines() if not line.startswith(ELSEWHERE)]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_runs(my_manager, tmp_path, command):
-    words = shlex.split(command)
-    assert words[0] in ("kvlockstep", "pytest", "python")
-    words[:1] = [sys.executable] if words[0] == "python" else [sys.executable, "-m", words[0]]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == ("fault:" in command), done.stdout + done.stderr
+def test_every_command_runs(run_cli, my_manager, tmp_path, command):
+    name, *arguments = shlex.split(command)
+    if name == "kvlockstep":
+        code, out, err = run_cli(*arguments)
+        assert code == ("fault:" in command), out + err
+    elif name == "pytest":
+        pytest_here = [sys.executable, "-m", name, *arguments]
+        done = subprocess.run(pytest_here, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert "1 passed" in done.stdout, done.stdout + done.stderr
+    else:
+        assert (name, arguments[0]) == ("python", "-c")
+        exec(compile(arguments[1], command, "exec"), {})
 
 
-def test_the_steps_for_ci_are_valid_and_check_the_example(run_cli, my_manager, tmp_path):
+def test_the_steps_for_ci_are_valid_and_run_a_command_that_runs(tmp_path):
     (steps,) = blocks("yaml")
     workflow = "name: ci\non: push\njobs:\n  check:\n    runs-on: ubuntu-latest\n    steps:\n"
     (tmp_path / "ci.yml").write_text(workflow + "".join(f"      {line}\n" for line in steps.splitlines()))
     schema = ["--builtin-schema", "vendor.github-workflows", str(tmp_path / "ci.yml")]
     subprocess.run([sys.executable, "-m", "check_jsonschema", *schema], check=True, capture_output=True)
-    (command,) = re.findall(r"^- run: kvlockstep (check .*) --profile ci$", steps, re.MULTILINE)
-    code, out, _ = run_cli(*shlex.split(command))
-    assert code == 0, out
+    (command,) = re.findall(r"^- run: (kvlockstep check .*) --profile ci$", steps, re.MULTILINE)
+    assert command in COMMANDS
 
 
 def test_the_machine_example_passes(my_manager, tmp_path):

@@ -58,7 +58,7 @@ def test_neither_is_there(run: Run) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "blocks", "slots", "paged"])
 def test_managers_that_need_no_torch_run(run: Run, target: str) -> None:
-    few = ("--shards", "1", "--shard-episodes", "8", "--jobs", "1")
+    few = ("--shards", "1", "--shard-episodes", "4", "--jobs", "1")
     # So few episodes may miss a goal, which is exit code 3.
     assert "0 findings" in run("kvlockstep", "fuzz", "kv_manager", "--target", target, *few, code=None).stdout
 
