@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.groups import CopiesCheckpoints
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.groups.geometries import (
     StatePool,
     TieredPools,
-    TieredWindow,
     TieredWindows,
 )
 from kvlockstep.reference.kv_manager.groups.in_tier import Block
@@ -31,10 +29,6 @@ class LoadsByGroup(TieredGroupManager):
 
 class LoadsStatesApart(StatePool, LoadsByGroup):
     """Full attention, a window and states, each loaded apart."""
-
-
-class HearsGroupsAtOnce(tiers.HearsAtOnce, TieredWindow):
-    """Takes in the end of a transfer when it is told, and waits for no poll."""
 
 
 class TierOfOneGroup(TieredPools):
@@ -90,9 +84,7 @@ class StoresCheckpoints(CopiesCheckpoints, TieredGroupManager):
 
 GROUP_LOADING_VARIANTS: dict[str, Any] = {
     "tiered-windows": TieredWindows,
-    "tiered-pools": TieredPools,
     "loads-states-apart": LoadsStatesApart,
-    "hears-groups-at-once": HearsGroupsAtOnce,
     "tier-of-one-group": TierOfOneGroup,
     "waits-for-states": WaitsForStates,
     "stores-checkpoints": StoresCheckpoints,
