@@ -12,8 +12,10 @@ from watched import watched
 from kvlockstep.impl.kv_manager.fenced import FencedStates
 from kvlockstep.impl.variants.group_loading import LoadsStatesApart, StoresCheckpoints, WaitsForStates
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.picture import HELD
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
+from kvlockstep.models.kv_manager.groups.picture import picture_of_groups
 from kvlockstep.models.kv_manager.model import GROUP_SCOPES, TIER_SCOPES
 from kvlockstep.models.requests.groups.memory import WHOLE
 from kvlockstep.models.requests.transfers.places import OfPool
@@ -22,6 +24,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
     TieredPools,
     TieredStates,
     TieredWindow,
+    TwoPools,
 )
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.targets.validation import misfits
@@ -259,6 +262,33 @@ def test_a_memory_of_the_target_gets_what_transfers_write() -> None:
     run.chunk("a", 1)
     run.forward(None, [], None)
     assert run.live["a"].computed == 5
+
+
+def test_a_picture_shows_what_a_request_holds_that_waits_for_its_load() -> None:
+    picture = picture_of_groups(loading())
+    requests, *lanes = picture.tables
+    assert [row[:3] for row in requests.rows] == [("a", "1 2 3 4 5", "loading")]
+    assert [[row[0] for row in lane.rows] for lane in lanes[:3]] == [["a"]] * 3
+    assert sum(cell.state == HELD for cell in picture.cells.values()) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "tokens", "fits"), [(TwoPools, 5, True), (TieredPools, 5, False), (TieredPools, 4, True)]
+)
+def test_a_window_that_may_be_loaded_alone_may_be_asked_for_twice(make: type, tokens: int, fits: bool) -> None:
+    class Refuses(make):  # type: ignore[misc]
+        """The pool of the window has 4 blocks of 2 tokens."""
+
+        def admit(self, *_: Any) -> None:
+            return None
+
+    run = judge(Refuses)
+    if not fits:
+        assert run.admit("a", PROMPT[:tokens], None, tokens).refused
+        return
+    with pytest.raises(Divergence) as found:
+        run.admit("a", PROMPT[:tokens], None, tokens)
+    assert found.value.law == "admission_honesty"
 
 
 @pytest.mark.parametrize("scope", [*GROUP_SCOPES[:1], *TIER_SCOPES], ids=str)
