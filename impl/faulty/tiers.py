@@ -32,3 +32,25 @@ class KeepsReaders(Tier):
     def end_load(self, key: Key, unit: int, ok: bool) -> None:
         if ok:
             super().end_load(key, unit, ok)
+
+
+class KeyLacksGroup(Tier):
+    """Finds blocks by their tokens, whichever group they are of."""
+
+    def knows(self, key: Key) -> bool:
+        return super().knows(key[1:])
+
+    def find(self, key: Key) -> int | None:
+        return super().find(key[1:])
+
+    def begin_store(self, key: Key) -> int | None:
+        return super().begin_store(key[1:])
+
+    def end_store(self, key: Key, ok: bool) -> None:
+        super().end_store(key[1:], ok)
+
+    def begin_load(self, key: Key) -> None:
+        super().begin_load(key[1:])
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        super().end_load(key[1:], unit, ok)

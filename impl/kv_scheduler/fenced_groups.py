@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.reference.kv_manager.groups.contract import Step
+from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, StatePool
-from kvlockstep.reference.kv_scheduler.tiered_groups import Block, TieredGroups
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups
 
 
 class FencedGroups(TieredGroups, FencedScheduler):

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from kvlockstep.impl.variants.fetching import FETCHING_VARIANTS
+from kvlockstep.impl.variants.group_loading import GROUP_LOADING_VARIANTS
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
 from kvlockstep.impl.variants.loading import LOADING_VARIANTS
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -370,6 +371,7 @@ VARIANTS: dict[str, Any] = (
         if isinstance(manager, type) and issubclass(manager, KVManager) and manager is not KVManager
     }
     | GROUP_VARIANTS
+    | GROUP_LOADING_VARIANTS
     | LOADING_VARIANTS
     | FETCHING_VARIANTS
 )

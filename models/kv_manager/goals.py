@@ -82,6 +82,7 @@ def unreachable(session: OneTable) -> set[str]:
     has = {
         **vars(traits),
         "groups": session.grouped,
+        "groups_and_tiers": session.grouped and session.transfers is not None,
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
         **reachable(traits, session.transfers),

@@ -301,10 +301,11 @@ class ManagerJudge(LoadingOperations):
         request.admitted = False
         self.checks.subject = request.name
         self._call(self.adapter.commit, request.name, n)
-        self.follow_transfers()
         request.computed += n
         if self.traits.copies_at_commit:
             self.copy_apart(self._due_copies(), f"when {request.name} was committed")
+        else:
+            self.follow_transfers()
 
     def _due_copies(self) -> list[Any]:
         due = self.copies_of(self.adapter.copies)

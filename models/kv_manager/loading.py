@@ -50,10 +50,10 @@ class LoadingOperations(OneTable, EndsTransfers):
         cached = self.hit_of(request, answer, "ready")
         self.checks.check(loading.promise_kept, name, cached, request.hit, name in self.doubtful)
         self.goals_met["ready_less"] += cached < request.hit
-        transfers.started(name, cached)
         self.live[name] = self.loading.pop(name)
         request.computed = request.hit = cached
         request.loaded = True
+        self.begins(name)
         notice_hit(self.goals_met, request, self.traits.block_size)
         self.settle()
         return Answer(cached=cached)
@@ -120,20 +120,28 @@ class LoadingOperations(OneTable, EndsTransfers):
             self.listening.launched(self.scheduled, loaded)
         transfers.wait()
         for name in self.scheduled:
-            request = self.live[name]
-            table = self.tables.entries(name)
-            transfers.check_writes(name, self._blocks(table[request.computed : request.computed + request.pending]))
-        starts = [(name, self.live[name].hit) for name in self.scheduled if self.live[name].admitted]
-        transfers.launched(list(self.scheduled), set(), starts)
+            transfers.check_writes(name, self.blocks_to_write(name))
+        transfers.launched(list(self.scheduled), set())
+        for name in self.scheduled:
+            if self.live[name].admitted:
+                self.begins(name)
         self.goals_met["load_beside"] += bool(self.loading)
         self.goals_met["fetch_beside"] += bool(self.fetching)
-        self.copy_apart(due)
+        transfers.check_writes("a copy", self.blocks_copied(due))
+        self.copy(due)
 
-    def copy_apart(self, due: Sequence[Any], when: str = "") -> None:
-        """Makes copies, which write to no block of a transfer that has not landed."""
-        if self.transfers is not None:
-            self.transfers.check_writes("a copy", self._blocks([target for _, target in due]))
+    def copy_apart(self, due: Sequence[Any], when: str) -> None:
+        """Makes the copies of a call beside a forward; the worker waits for what it must before.
+
+        What the call has waited for ran in front of them, since it made room; what else it submits runs behind.
+        """
+        behind = self.follow_transfers(waited=True)
+        if self.transfers is not None and due:
+            self.transfers.wait()
+            self.transfers.check_writes("a copy", self.blocks_copied(due))
         self.copy(due, when)
+        if self.transfers is not None:
+            self.transfers.start(behind, self.holding())
 
     def gone(self, name: str, goal: str = "abort_loading") -> Request:
         """A request holds nothing any more; `goal` counts those that a load is for."""
@@ -168,6 +176,3 @@ class LoadingOperations(OneTable, EndsTransfers):
                 cached = index(answer)
         self.checks.check(laws.hit_bounds, cached, len(request.tokens), said)
         return cached
-
-    def _blocks(self, slots: Sequence[int]) -> list[int]:
-        return list(dict.fromkeys(slot // self.traits.block_size for slot in slots))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.kv_manager import refusals
@@ -12,6 +12,7 @@ from kvlockstep.models.kv_manager.settling import catch_up, settle
 from kvlockstep.models.requests.adapter import as_state, not_checked, number, pairs
 from kvlockstep.models.requests.answers import copies_text
 from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.properties.kv_manager import laws
 
 
@@ -90,6 +91,23 @@ class OneTable(Session):
             slots = self.transfers.unpoisoned(slots)
             self.transfers.reset()
         self.memory.reset(slots)
+
+    def blocks_to_write(self, name: str) -> Iterable[Block]:
+        """The blocks that this step writes for a request, with tiers only."""
+        request, table = self.live[name], self.tables.entries(name)
+        return self._blocks(table[request.computed : request.computed + request.pending])
+
+    def blocks_copied(self, due: Sequence[Any]) -> Iterable[Block]:
+        """The blocks that copies write, with tiers only."""
+        return self._blocks([target for _, target in due])
+
+    def begins(self, name: str) -> None:
+        """A request begins with its hit, and what was loaded for it is there, with tiers only."""
+        if self.transfers is not None:
+            self.transfers.started(name, self.live[name].hit)
+
+    def _blocks(self, slots: Sequence[int]) -> list[int]:
+        return list(dict.fromkeys(slot // self.traits.block_size for slot in slots))
 
     def table_of(self, name: str) -> Any:
         """The tables of a request for the fingerprint of a state."""

@@ -21,6 +21,7 @@ from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager import loading as laws_of_loads
 from kvlockstep.properties.kv_manager.listener import Listener
+from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.traits import Traits
 
 
@@ -69,12 +70,12 @@ class Session:
         self.occupancy = Occupancy(
             self.tables, self.checks, laws, block_size=size, total=total, max_length=longest, most_blocks=most
         )
+        self.places: Any = self.places_of_kv()
         self.transfers: Transfers | None = None
         if traits.tiers and not per_block:
             # Between two operations no batch is in flight that a load would have to wait for.
             known = TransferTraits.of(traits, ordered=True)
-            places = Places(cast(SlotMemory, self.memory), size)
-            self.transfers = Transfers(adapter, known, places, self.checks, self.goals_met)
+            self.transfers = Transfers(adapter, known, self.places, self.checks, self.goals_met)
         reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
         self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size, reading)
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
@@ -97,6 +98,10 @@ class Session:
         self.saw_evictable = False
         self.saw_growth = False
         self.lengths: dict[str, int] = {}
+
+    def places_of_kv(self) -> Places:
+        """Makes the places that transfers copy between: blocks of the KV memory, and units of tiers."""
+        return Places(cast(SlotMemory, self.memory), self.traits.block_size)
 
     @property
     def subject(self) -> str | None:
@@ -134,12 +139,17 @@ class Session:
         """Spoils the content of free slots, but for those that a transfer still reads."""
         self.memory.poison(free if self.transfers is None else self.transfers.unpoisoned(free))
 
-    def follow_transfers(self) -> None:
-        """Takes in what the manager has submitted since the last time."""
-        if self.transfers is not None:
-            # `before` is for batches that are decided before they are launched.
-            submitted = (transfer._replace(before=False) for transfer in self.transfers.submitted())
-            self.transfers.start(submitted, self.holding())
+    def follow_transfers(self, waited: bool = False) -> list[Transfer]:
+        """Takes in what the manager has submitted since the last time, or only what it has `waited` for.
+
+        Returns what it has not taken in.
+        """
+        if self.transfers is None:
+            return []
+        # `before` is for batches that are decided before they are launched.
+        submitted = [transfer._replace(before=False) for transfer in self.transfers.submitted()]
+        self.transfers.start([one for one in submitted if one.waited or not waited], self.holding())
+        return [one for one in submitted if waited and not one.waited]
 
     def allows(self, operation: str) -> bool:
         """Returns whether the traits and the state of the step allow an operation, whatever its arguments are."""

@@ -98,7 +98,9 @@ class KVManagerOptional(Protocol):
         """The transfers that were submitted since the last call. Asked after every operation."""
 
     def waits(self) -> Collection[Hashable]:
-        """The ids of transfers that the worker waits for before this step copies and writes. Asked after `launch`."""
+        """The ids of transfers that the worker waits for before this step copies and writes. Asked after `launch`, and
+        before the copies of a fork or a commit.
+        """
 
     def complete(self, id: Hashable, ok: bool) -> None:
         """The transfer has ended; if not `ok`, its targets hold garbage. The next `poll` takes it in at the latest."""

@@ -107,17 +107,6 @@ class TieredManager(KVManager, Transferring):
         for block in reversed(load.blocks):
             self._drop(block)
 
-    def _store(self, key: Key, block: int) -> None:
-        """Submits a store of a block that has just been computed; drops it if the tier has no room."""
-        unit = self._tier.begin_store(key)
-        if unit is not None:
-            self._hold(block)
-            self._stores[self._submit("store", [(block, unit)])] = Store(key, block)
-
-    def _end_store(self, store: Store, ok: bool) -> None:
-        self._tier.end_store(store.key, ok)
-        self._drop(store.block)
-
     def _submit(self, kind: str, pairs: list[tuple[int, int]], *rids: str) -> Hashable:
         id = next(self._ids)
         self._submitted.append(Transfer(id, "load" if kind == "load" else "store", HOST, pairs, rids))

@@ -97,7 +97,7 @@ class Traits:
     tiers: Mapping[str, int] | None = trait(
         None,
         "{name: units} of the tiers that KV is stored to and that an admission may load from. None without transfers. "
-        "A unit holds one block.",
+        "A unit holds one block, of any group.",
         least=1,
         method=("ready", "transfers", "waits", "complete", "poll", "tier"),
     )
@@ -121,3 +121,8 @@ class Traits:
         "admissions answered with `Fetching`. 0 if it never waits, None if it waits for the end.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
+    mixed_hits: bool = trait(
+        False,
+        "With groups and tiers. A group may be loaded for positions at which the pool serves another one. If False, a "
+        "load begins where the hit of all groups in the pool ends.",
+    )

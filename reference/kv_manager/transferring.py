@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-from kvlockstep.reference.kv_manager.tier import Key, Store, Tier
+from kvlockstep.reference.kv_manager.tier import Block, Key, Store, Tier
 
 
 class Transferring:
@@ -17,7 +17,7 @@ class Transferring:
     """
 
     tier_type = Tier
-    fails: str | dict[str, str] = "any"
+    fails: str | dict[str, str] | None = "any"
     late_release = True
 
     _tier: Tier
@@ -50,22 +50,34 @@ class Transferring:
     def _tier_size(self, blocks: int) -> int:
         return 2 * blocks
 
-    def _store(self, key: Key, block: Any) -> None:
+    def _store(self, key: Key, block: Block) -> None:
         """Submits a store of a block that has just been computed; drops it if the tier has no room."""
-        raise NotImplementedError
+        unit = self._tier.begin_store(key)
+        if unit is not None:
+            self._hold(block)
+            self._stores[self._submit("store", [(block, unit)])] = Store(key, block)
 
     def _end_store(self, store: Store, ok: bool) -> None:
         """The end of a store is heard."""
-        raise NotImplementedError
+        self._tier.end_store(store.key, ok)
+        self._drop(store.block)
 
     def _end_load(self, load: Any, ok: bool) -> None:
         """The end of a load is heard."""
         raise NotImplementedError
 
-    def _pinned(self) -> set[Any]:
+    def _submit(self, kind: str, pairs: list[Any], *rids: str) -> Hashable:
+        """Reports a store, or a load for `rids`; returns its id."""
+        raise NotImplementedError
+
+    def _pinned(self) -> set[Block]:
         """The blocks that transfers in flight keep."""
         raise NotImplementedError
 
-    def _drop(self, block: Any) -> None:
+    def _hold(self, block: Block) -> None:
+        """Keeps a block from being taken until a transfer has ended."""
+        raise NotImplementedError
+
+    def _drop(self, block: Block) -> None:
         """Lets go of a block that a transfer has kept."""
         raise NotImplementedError

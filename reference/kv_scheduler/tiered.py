@@ -70,19 +70,6 @@ class TieredScheduler(KVScheduler, Transferring):
         blocks = self._kv._live[job.rid].table[first // size : job.computed // size]
         return [(self._kv._key_of[block], block) for block in blocks if block in self._kv._key_of]
 
-    def _store(self, key: Key, block: Block) -> None:
-        """Submits a store of a block that has just been computed; drops it if the tier has no room."""
-        unit = self._tier.begin_store(key)
-        if unit is None:
-            return
-        self._hold(block)
-        id = self._submit("store", [(block, unit)])
-        self._stores[id] = Store(key, block)
-
-    def _end_store(self, store: Store, ok: bool) -> None:
-        self._tier.end_store(store.key, ok)
-        self._drop(store.block)
-
     def _start(self, job: Job, left: int) -> int | None:
         if any(load.rid == job.rid for load in self._loads.values()) or self._load(job):
             return None

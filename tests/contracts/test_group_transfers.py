@@ -16,9 +16,9 @@ from kvlockstep.impl.variants.group_transfers import LoadsStatesApart, LoadsStat
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
-from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.model import GROUP_SCOPES, SchedulerScope
 from kvlockstep.models.requests.groups.memory import WHOLE, GroupMemory
+from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.places import OfPool, Place
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, VOID

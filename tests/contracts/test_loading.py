@@ -88,7 +88,7 @@ def test_every_state_with_stores_and_loads_in_a_tier_of_one_unit() -> None:
 
 def test_one_hit_may_be_loaded_by_several_transfers() -> None:
     class BlockByBlock(TieredManager):
-        fails = None  # type: ignore[assignment]
+        fails = None
 
         def _load(self, rid: str, found: dict[Any, int], blocks: list[int]) -> None:
             for (key, unit), block in zip(found.items(), blocks, strict=True):

@@ -26,6 +26,7 @@ MODEL = model_of("kv_manager")
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 LINKER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker:UnifiedCacheLinkerWrapper"
 QUEUE = "sglang.srt.disaggregation.decode:DecodeTransferQueue"
+WINDOW = "sglang.srt.mem_cache.unified_cache.components.swa:SWAComponent"
 LAST = [1, 2, 3, 4]
 
 
@@ -75,6 +76,8 @@ def stored(make: Any, **options: Any) -> Any:
         ("sglang-hicache-back-python", True),
         ("sglang-hicache-selective", False),
         ("sglang-hicache-selective-python", False),
+        ("sglang-hicache-window", False),
+        ("sglang-hicache-window-back", True),
         ("sglang-restore", False),
         ("sglang-restore-python", False),
         ("sglang-restore-back", True),
@@ -242,6 +245,13 @@ def keeps_the_host_locked(original: Any, self: Any, finish_count: Any = None) ->
         self.dec_host_lock_ref = kept
 
 
+def loads_the_window_backwards(original: Any, self: Any, node: Any, phase: Any, **options: Any) -> Any:
+    transfers = original(self, node, phase, **options)
+    for transfer in transfers or () if phase.name == "LOAD_BACK" else ():
+        transfer.host_indices = transfer.host_indices.flip(0)
+    return transfers
+
+
 def asks_for_no_event(original: Any, self: Any, index: int) -> bool:
     return True
 
@@ -273,6 +283,13 @@ def hashes_from_the_start(original: Any, self: Any, key: Any, result: Any, devic
             {"transfer_isolation", "source_stable"},
         ),
         ("sglang-hicache-python", TREE, "loading_check", keeps_the_host_locked, {"quiescence"}),
+        (
+            "sglang-hicache-window-python",
+            WINDOW,
+            "build_hicache_transfers",
+            loads_the_window_backwards,
+            {"prefix_soundness"},
+        ),
         ("sglang-restore", TREE, "is_load_back_event_done", asks_for_no_event, {"load_before_read"}),
         (
             "sglang-restore",

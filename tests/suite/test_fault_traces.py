@@ -14,16 +14,19 @@ from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.faulty import FAULTS
+from kvlockstep.impl.kv_manager.fenced import FencedGroupManager
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
 from kvlockstep.impl.kv_scheduler.committed import CommittedStates
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.kv_scheduler.flying_states import OverlapStates
 from kvlockstep.impl.kv_scheduler.grouped import OverlapWindow
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.impl.variants.group_loading import LoadsInside
 from kvlockstep.impl.variants.groups import GROUP_VARIANTS
 from kvlockstep.impl.variants.scheduler_groups import GROUP_VARIANTS as SCHEDULER_GROUPS
 from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv_manager.groups.geometries import StatePool
+from kvlockstep.reference.kv_manager.groups.tiered import TieredGroupManager
 from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateScheduler
 from kvlockstep.reference.kv_scheduler.peered_groups import PeeredGroups, PeeredState, PeeredStates
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
@@ -35,6 +38,9 @@ from kvlockstep.targets import resolve
 GEOMETRIES = {made: f"variant:{name}" for name, made in {**GROUP_VARIANTS, **SCHEDULER_GROUPS}.items()}
 OTHERS = {TieredScheduler: "tiered", OverlapScheduler: "overlap", StatePool: "groups", StateScheduler: "groups"}
 TIERED_GROUPS = {
+    LoadsInside: "variant:waits-for-states",
+    FencedGroupManager: "fenced-groups",
+    TieredGroupManager: "tiered-groups",
     FencedWindow: "fenced-window",
     FencedStates: "fenced-groups",
     TieredPools: "variant:tiered-pools",

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
 from kvlockstep.impl.variants.group_peers import SendsStatesAtEnd, SendsWindowAtEnd
+from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_scheduler.peered import SharedTier
 from kvlockstep.reference.kv_scheduler.peered_groups import PeeredState, PeeredWindow
 from kvlockstep.reference.kv_scheduler.scheduler import Job
-from kvlockstep.reference.kv_scheduler.tiered_groups import Block
 
 FULL, WINDOW, STATE = range(3)
 

@@ -7,17 +7,19 @@ from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
+from kvlockstep.impl.faulty.tiers import KeyLacksGroup
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.variants.group_transfers import LoadsByGroup, LoadsGroupsInside
 from kvlockstep.reference.kv_manager.groups.contract import Step
+from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import to_hit
-from kvlockstep.reference.kv_manager.tier import Store, Tier
+from kvlockstep.reference.kv_manager.tier import Store
 from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 from kvlockstep.reference.kv_scheduler.tiered import Load
-from kvlockstep.reference.kv_scheduler.tiered_groups import Block, TieredPools, TieredStates, TieredWindow
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredPools, TieredStates, TieredWindow
 
 FULL, WINDOW, STATE = range(3)
 
@@ -130,28 +132,6 @@ class FailedGroupHit(CachesInTier, FullAndWindow, LoadsByGroup):
     def _end_load(self, load: Load, ok: bool) -> None:
         self._brought |= {load.rid} if ok else set()
         super()._end_load(load, load.rid in self._brought)
-
-
-class KeyLacksGroup(Tier):
-    """Finds blocks by their tokens, whichever group they are of."""
-
-    def knows(self, key: Key) -> bool:
-        return super().knows(key[1:])
-
-    def find(self, key: Key) -> int | None:
-        return super().find(key[1:])
-
-    def begin_store(self, key: Key) -> int | None:
-        return super().begin_store(key[1:])
-
-    def end_store(self, key: Key, ok: bool) -> None:
-        super().end_store(key[1:], ok)
-
-    def begin_load(self, key: Key) -> None:
-        super().begin_load(key[1:])
-
-    def end_load(self, key: Key, unit: int, ok: bool) -> None:
-        super().end_load(key[1:], unit, ok)
 
 
 @fault("sched-tier-key-lacks-group", law="prefix_soundness", seen=("mutant",))

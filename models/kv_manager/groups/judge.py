@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -13,17 +13,21 @@ from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.requests.adapter import as_state
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import copies_text
-from kvlockstep.models.requests.groups.memory import GroupMemory
-from kvlockstep.models.requests.groups.occupied import occupancy
+from kvlockstep.models.requests.groups.memory import GroupMemory, Place
+from kvlockstep.models.requests.groups.occupied import Occupied, occupancy
 from kvlockstep.models.requests.groups.own_memory import memory_of
+from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
 from kvlockstep.models.requests.groups.session import lacking, of_pool
 from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager import loading as laws_of_loads
 from kvlockstep.properties.law import ERROR_CONTRACT, Law
-from kvlockstep.reference.kv_manager.groups.contract import Admitted
+from kvlockstep.reference.kv_manager.groups.contract import Admitted, needed
 
 
 class GroupedJudge(ManagerJudge):
@@ -40,13 +44,18 @@ class GroupedJudge(ManagerJudge):
         super().__init__(adapter, memory_of, ask, checks)
 
     def prepare(self) -> None:
-        if self.traits.tiers:
-            raise Divergence(ERROR_CONTRACT.id, "a target declares groups and tiers, which are not judged together")
         self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
         self.kv: GroupMemory = self.memory
         self.listening = None
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
+        self.coming_back: set[str] = set()
+        self.reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
+
+    def places_of_kv(self) -> GroupPlaces:
+        groups = self.traits.groups
+        pools = self.traits.pools or {groups[0].pool}
+        return GroupPlaces(self.memory, pools, max(group.block_size for group in groups))
 
     @property
     def sizes(self) -> list[int]:
@@ -70,8 +79,7 @@ class GroupedJudge(ManagerJudge):
 
     def write_and_read(self) -> None:
         if self.ask != "late":
-            for pool, free in self.groups.free().items():
-                self.kv.poison(pool, free)
+            in_flight.poison(self, self.groups.free())
         reading.write_and_read(self)
 
     def forward(self, accept: int | dict[str, int] | None, abort: Sequence[str], reverse: bool | None) -> Answer:
@@ -87,15 +95,52 @@ class GroupedJudge(ManagerJudge):
 
     def admit(self, name: str, tokens: Sequence[int], extra_key: int | None, n: int) -> Answer:
         answer = super().admit(name, tokens, extra_key, n)
-        if not answer.refused:
+        if name in self.live:
             self.progress.hit(self.live[name], resumed=False)
         return answer
 
     def resume(self, name: str, n: int) -> Answer:
         answer = super().resume(name, n)
-        if not answer.refused:
+        if name in self.live:
             self.progress.hit(self.live[name], resumed=True)
+        elif name in self.loading:
+            self.coming_back.add(name)
         return answer
+
+    def ready(self, name: str) -> Answer:
+        answer = super().ready(name)
+        if name in self.live:
+            self.progress.hit(self.live[name], resumed=name in self.coming_back)
+        return answer
+
+    def blocks_to_write(self, name: str) -> Iterable[Block]:
+        request, tables = self.live[name], self.groups.tables([name])[name]
+        positions = range(request.computed, request.computed + request.pending)
+        for g, table in tables.items():
+            size, slots = self.groups.groups[g].block_size, (table[p] for p in positions if p < len(table))
+            yield from self._blocks_in(g, {slot // size for slot in slots if slot is not None})
+        for g in self.groups.states:
+            yield from self._blocks_in(g, [block for _, block in self.groups.state(name, g).saves])
+
+    def blocks_copied(self, due: Sequence[Any]) -> Iterable[Block]:
+        return [self.places.block(pool, target) for pool, _, target in due]
+
+    def begins(self, name: str) -> None:
+        if self.transfers is None:
+            return
+        hit, loaded = self.live[name].hit, self.transfers.loaded_for(name)
+        tables, held = self.groups.tables([name])[name], self.groups.held([name])[name]
+        blocks: dict[int, list[Place]] = {}
+        for g, group in enumerate(self.groups.groups):
+            if group.kind == "state":
+                numbers = held[g] or set()
+            else:
+                table, positions = tables[g], needed(group, hit, hit)
+                slots = (table[p] for p in positions if p < len(table))
+                numbers = {slot // group.block_size for slot in slots if slot is not None}
+            if hit and numbers:
+                blocks[g] = [(group.pool, number) for number in numbers]
+        in_flight.note_loaded(self, blocks, loaded)
 
     def admitted(self, answer: Any, n: int) -> tuple[Any, int]:
         if not isinstance(answer, Admitted):
@@ -120,24 +165,26 @@ class GroupedJudge(ManagerJudge):
     def check_unchanged(self, before: Any, what: str) -> None:
         refusals.check_unchanged(self, before, what)
 
-    def limbo_by_pool(self) -> dict[str, int]:
-        """How many blocks of each pool wait to be released, as far as the manager says."""
-        return self.groups.counts(self.adapter.limbo) if self.traits.late_release else dict.fromkeys(self.seen, 0)
-
     def check_evicted(self) -> None:
-        limbo = self.limbo_by_pool()
-        tables, held, free_now = self.groups.tables(self.live), self.groups.held(self.live), self.groups.free_now()
+        self.follow_transfers()
+        occupied = self.occupied()
+        limbo, free_now = in_flight.limbo_of(self, in_flight.held_of(self, occupied)), self.groups.free_now()
         for pool, total in self.groups.pools.items():
-            found = occupancy(self, self.live, pool, tables, held)
+            found = occupied[pool]
             observed = free_now[pool], len(found.blocks), total, found.unsure + limbo[pool]
             self.checks.check(laws.eviction_complete, *observed, name=of_pool(self, pool))
 
     def check_reset(self) -> None:
-        avail, free_now, limbo = self.groups.avail(), self.groups.free_now(), self.limbo_by_pool()
+        avail, free_now, limbo = self.groups.avail(), self.groups.free_now(), in_flight.limbo_of(self, set())
         for pool, total in self.groups.pools.items():
             observed = avail[pool], free_now[pool], total, limbo[pool]
             self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
-        self.kv.reset()
+        in_flight.reset(self)
+
+    def occupied(self) -> dict[str, Occupied]:
+        """What requests hold in each pool now, those included that wait for a load."""
+        tables, held = self.groups.tables(self.holding()), self.groups.held(self.holding())
+        return {pool: occupancy(self, self.live, pool, tables, held) for pool in self.groups.pools}
 
     def table_of(self, name: str) -> Any:
         groups = range(len(self.groups.groups))
@@ -151,6 +198,10 @@ class GroupedJudge(ManagerJudge):
 
     def unreachable(self) -> set[str]:
         return goals.unreachable(self)
+
+    def _blocks_in(self, g: int, numbers: Iterable[int]) -> Iterable[Block]:
+        places: GroupPlaces = self.places
+        return places.blocks(self.groups.groups[g].pool, numbers)
 
     def _check_cut(self, what: str, taken: int, n: int) -> None:
         if not self.traits.cuts_chunks or not 1 <= taken <= n:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import Tables
-from kvlockstep.models.requests.groups.occupied import occupancy
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
@@ -24,12 +24,14 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
     if not _waits_for_twin(judge, request):
         admitted = sum(judge.live[name].admitted for name in judge.scheduled)
         tokens = len(request.tokens) + judge.traits.output_reserve * (1 + admitted)
-        # Windows are asked for no less than full attention, though they need less: the engine may compute it all.
+        # Windows are asked for no less than full attention, though they need less: the engine may compute it all. Where
+        # they may be loaded alone it may load them beside that.
         need = Counter[str]()
         for group in judge.groups.groups:
             # A hit that ends within a block is copied before it is written, whose source is a block more.
             of_tokens = blocks_for(tokens, group.block_size) + judge.traits.copies_at_admit
-            need[group.pool] += group.units if group.kind == "state" else of_tokens
+            twice = group.kind in ("window", "chunked") and judge.traits.mixed_hits
+            need[group.pool] += group.units if group.kind == "state" else of_tokens * (1 + twice)
         _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}")
     check_unchanged(judge, before, "an admission")
 
@@ -42,8 +44,7 @@ def check_reservation(
     Windows slide before room is looked for, so it may raise what is available. `decodes` is False for a chunk: the
     room for the output is kept at each chunk of a prompt, as at the first.
     """
-    tables = judge.groups.tables(judge.live)
-    held = judge.groups.held(judge.live)
+    tables, held = judge.groups.tables(judge.holding()), judge.groups.held(judge.holding())
     need = Counter[str]()
     kept = 0 if decodes else judge.traits.output_reserve
     for g, group in enumerate(judge.groups.groups):
@@ -56,7 +57,7 @@ def check_reservation(
         slot = table[place * size] if place * size < len(table) else None
         others = [blocks[g] for name, blocks in held.items() if name != request.name]
         # With late release a block that is being copied is shared as well, with nobody that the judge knows of.
-        late = judge.traits.late_release
+        late = judge.traits.late_release or judge.transfers is not None
         need[group.pool] += slot is not None and (
             late or any(blocks is None or slot // size in blocks for blocks in others)
         )
@@ -103,9 +104,10 @@ def _slots(tables: Tables, name: str, g: int, positions: range) -> list[int]:
 
 def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
     """Names the pool with the least room to spare: if not even that one is too small, the refusal was not needed."""
+    occupied = judge.occupied()
     # What waits to be released was rightly refused.
-    limbo = judge.limbo_by_pool()
-    rooms = {pool: _room(judge, pool) - limbo[pool] for pool in need}
+    limbo = in_flight.limbo_of(judge, in_flight.held_of(judge, occupied))
+    rooms = {pool: _room(judge, pool, occupied[pool].most) - limbo[pool] for pool in need}
     need = need + _copy_sources(judge)
     short = [pool for pool in need if need[pool] > rooms[pool]]
     judge.goals_met["one_pool_full"] += 0 < len(short) < len(judge.groups.pools)
@@ -113,10 +115,9 @@ def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
     judge.checks.check(laws.admission_honesty, need[tightest], rooms[tightest], f"{what} in pool {tightest}")
 
 
-def _room(judge: GroupedJudge, pool: str) -> int:
+def _room(judge: GroupedJudge, pool: str, held: int) -> int:
     """Counts the blocks that a refused request could have had, less those that this step's requests still need."""
     tables = judge.groups.tables(judge.live)
-    held = occupancy(judge, judge.live, pool, tables, judge.groups.held(judge.live)).most
     owed = 0
     for name, request in judge.live.items():
         end = len(request.tokens) if judge.traits.whole_prompt else request.computed + request.pending

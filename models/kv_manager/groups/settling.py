@@ -5,8 +5,10 @@ Laws that name a cause come before those that only see a sum, as for one table.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.occupied import check_free, check_sum, check_tables, check_windows, occupancy
 from kvlockstep.models.requests.groups.reading import read
 from kvlockstep.models.requests.groups.session import of_pool
@@ -14,13 +16,16 @@ from kvlockstep.properties.kv_manager import laws
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
+    from kvlockstep.models.requests.transfers.places import Block
 
 
 def settle(judge: GroupedJudge) -> None:
     """Checks the state between two steps. Raises Divergence."""
     checks, questions, live = judge.checks, judge.groups, judge.live
     checks.subject = None
-    answers = questions.between_steps(live)
+    judge.follow_transfers()
+    holding = judge.holding()
+    answers = questions.between_steps(holding)
     judge.avail = sum(answers.avail.values())
     check_tables(judge, answers.tables, _most_blocks(judge))
     for name in live if judge.traits.frees_window else ():
@@ -28,22 +33,32 @@ def settle(judge: GroupedJudge) -> None:
         check_windows(judge, live[name], answers.tables[name])
     checks.subject = None
     occupied = {pool: occupancy(judge, live, pool, answers.tables, answers.held) for pool in questions.pools}
-    limbo = judge.limbo_by_pool()
+    held = in_flight.held_of(judge, occupied)
+    limbo = in_flight.limbo_of(judge, held)
+    reserved = in_flight.count(judge, _settle_transfers(judge, answers.free, held, sum(limbo.values())))
     for pool, found in occupied.items():
         check_free(judge, pool, found, answers.tables, answers.free.get(pool, []))
-        check_sum(judge, pool, found, answers.avail[pool], list(live), limbo[pool])
+        check_sum(judge, pool, found, answers.avail[pool], holding, limbo[pool], reserved[pool])
         free_now, avail = answers.free_now[pool], answers.avail[pool]
         checks.check(laws.free_count, free_now, avail, "", (), 1, name=of_pool(judge, pool))
     for request in live.values():
         read(judge, request, answers.tables, request.computed)
-    for pool, free in answers.free.items():
-        judge.kv.poison(pool, free)
-    held = {pool: found.blocks for pool, found in occupied.items()}
-    judge.progress.note(answers.tables, held, answers.free_now)
+    in_flight.poison(judge, answers.free)
+    blocks = {pool: found.blocks for pool, found in occupied.items()}
+    in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now))
     judge.unchanged = answers.tables
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
     judge.saw_growth = True
     checks.subject = None
+
+
+def _settle_transfers(
+    judge: GroupedJudge, free: Mapping[str, list[int]], held: set[Block], limbo: int
+) -> Collection[Block]:
+    """Checks the transfers between two steps. Returns the blocks that they still write and nobody holds."""
+    if judge.transfers is None:
+        return ()
+    return judge.transfers.settle(in_flight.blocks_of(judge, free), held, limbo, idle=not judge.holding())
 
 
 def _most_blocks(judge: GroupedJudge) -> dict[int, int] | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -17,15 +16,16 @@ from kvlockstep.models.kv_scheduler.groups.items import (
     steps_of,
     tables_of,
 )
-from kvlockstep.models.kv_scheduler.groups.places import GroupPlaces
 from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
 from kvlockstep.models.requests.adapter import as_state, taken
 from kvlockstep.models.requests.answers import units_of
+from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy, keep, read, read_state, save, write
 from kvlockstep.models.requests.groups.session import lacking, of_pool
@@ -72,21 +72,6 @@ class GroupedSchedulerJudge(SchedulerJudge):
         most = {g: blocks_of_longest(self.traits, groups[g].block_size) for g in self.groups.attention}
         return {g: blocks for g, blocks in most.items() if blocks is not None}
 
-    def limbo_of(self, held: set[Block]) -> dict[str, int]:
-        """How many blocks of each pool nobody holds that are not available yet, as far as the scheduler says."""
-        if self.traits.late_release:
-            return self.groups.counts(self.adapter.limbo)
-        return self.count(self.transfers.unheard(held) if self.transfers else ())
-
-    def count(self, blocks: Iterable[Block]) -> dict[str, int]:
-        """How many of these blocks are in each pool."""
-        found = Counter(self.places.in_pool(block).pool for block in blocks)
-        return {pool: found[pool] for pool in self.groups.pools}
-
-    def free_list(self, free: Mapping[str, Iterable[int]]) -> list[Block]:
-        """The free blocks of all pools."""
-        return [block for pool, blocks in free.items() for block in self.places.blocks(pool, blocks)]
-
     def copied_blocks(self, copies: Sequence[Any]) -> Iterable[Block]:
         return [self.places.block(pool, target) for pool, _, target in self._due(copies)]
 
@@ -103,7 +88,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         return [(place, offset) for _, place, offset in cells_written(self, item)]
 
     def note_loaded(self, item: Item, loaded: set[Block]) -> None:
-        goals.note_loaded(self, hit_blocks(self, item), loaded)
+        in_flight.note_loaded(self, hit_blocks(self, item), loaded)
 
     def settle(self) -> None:
         settle(self)
@@ -117,7 +102,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
     def launch(self, items: Sequence[Item], copies: Sequence[Any], void: Collection[str]) -> None:
         """Makes the copies, reads the states of the items, writes them and saves their states, then reads them."""
         copy(self, self._due(copies))
-        self.poison(self.groups.free())
+        in_flight.poison(self, self.groups.free())
         self.kv.begin_forward()
         # The worker's tables: that the scheduler holds the same slots was checked with the items.
         tables = {item.rid: tables_of(self, item) for item in items}
@@ -189,24 +174,12 @@ class GroupedSchedulerJudge(SchedulerJudge):
         return [*slots, *(block for g in self.groups.states for block in held[g] or ())]
 
     def check_reset(self) -> None:
-        avail, free, limbo = self.groups.avail(), self.groups.free(), self.limbo_of(set())
+        avail, free, limbo = self.groups.avail(), self.groups.free(), in_flight.limbo_of(self, set())
         for pool, total in self.groups.pools.items():
             now = len(free[pool]) if self.groups.shows_free else avail[pool]
             observed = avail[pool], now, total, limbo[pool]
             self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
-        known = [self.places.block(*place) for place in self.kv.known_blocks()]
-        kept = set(known).difference(self.transfers.unpoisoned(known)) if self.transfers else set()
-        self.kv.reset({self.places.in_pool(block) for block in kept})
-        if self.transfers:
-            self.transfers.reset()
-
-    def poison(self, free: Any) -> None:
-        """Spoils the content of the free blocks of each pool."""
-        for pool, blocks in free.items():
-            if self.transfers:
-                spoilt = self.transfers.unpoisoned(self.free_list({pool: blocks}))
-                blocks = [self.places.in_pool(block).block for block in spoilt]
-            self.kv.poison(pool, blocks)
+        in_flight.reset(self)
 
     @property
     def shows_free(self) -> bool:

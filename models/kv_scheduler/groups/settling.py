@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvlockstep.models.kv_scheduler.goals import notice_sharing
 from kvlockstep.models.kv_scheduler.settling import check_queues
+from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.occupied import (
     check_free,
     check_sum,
@@ -48,12 +49,13 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         # Of several pools nobody would know which one a number is of.
         (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
         judge.occupancy.freed = held_before - judge.occupancy.held
-    all_held = {block for pool, held_there in blocks.items() for block in judge.places.blocks(pool, held_there)}
+    all_held = in_flight.held_of(judge, occupied)
     if judge.transfers:
         judge.holding = {name for name, job in live.items() if job.fresh and any(map(any, tables[name].values()))}
         judge.transfers.start(judge.transfers.submitted(), live)
-    limbo = judge.limbo_of(all_held)
-    reserved = judge.count(_settle_transfers(judge, judge.free_list(free), all_held, sum(limbo.values())))
+    limbo = in_flight.limbo_of(judge, all_held)
+    unavailable = _settle_transfers(judge, in_flight.blocks_of(judge, free), all_held, sum(limbo.values()))
+    reserved = in_flight.count(judge, unavailable)
     for pool, found in occupied.items():
         check_free(judge, pool, found, tables, free.get(pool, []))
         check_sum(judge, pool, found, avail[pool], list(started), limbo[pool], reserved[pool])
@@ -63,16 +65,14 @@ def settle(judge: GroupedSchedulerJudge) -> None:
             cover(judge, tables[name], g, positions, name)
         read(judge, request, tables, request.computed, covered=True)
     judge.checks.subject = None
-    judge.poison(free)
+    in_flight.poison(judge, free)
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
     sliding = judge.progress.note(tables, blocks, counts)
     for g in questions.attention if not judge.goals_met["shared"] else ():
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
         notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
-    if judge.transfers and sliding:
-        left = {judge.places.block(*place) for places in sliding.values() for place in places}
-        judge.goals_met["window_slides_in_store"] += not left.isdisjoint(judge.transfers.under_store())
+    in_flight.note_slid(judge, sliding)
     judge.saw_evictable = judge.saw_evictable or avail != counts
 
 

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.groups.memory import WHOLE, Content, GroupMemory, Place
+from kvlockstep.models.requests.groups.memory import NOTHING, WHOLE, Content, GroupMemory, Place
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.law import ERROR_CONTRACT
-from kvlockstep.reference.kv.memory import APART, KVMemory
+from kvlockstep.reference.kv.memory import APART, UNWRITTEN, KVMemory
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
 
@@ -45,6 +45,17 @@ class OwnGroupMemory(GroupMemory):
             rows = [self._rows_of(pool, *pair) for pair in pairs]
             if rows:
                 store.copy([pair for sources, targets in rows for pair in zip(sources, targets, strict=True)])
+
+    def content(self, place: Place) -> Content:
+        known = self._blocks.get(place, NOTHING)
+        self._look(place[0], [(place[1], offset) for offset in known.cells])
+        return super().content(place)
+
+    def put(self, place: Place, content: Content) -> None:
+        super().put(place, content)
+        for offset, stamp in content.cells.items():
+            if stamp > UNWRITTEN:
+                self._unstored[place[0]].update(self._stored(content.group, place, offset, stamp))
 
     def poison(self, pool: str, blocks: Iterable[int]) -> None:
         blocks = list(blocks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
@@ -40,8 +40,8 @@ class Transfers(CopyEngine):
         """Asks what the target has submitted since the last time."""
         return transfers_of(self._adapter.transfers)
 
-    def launched(self, names: list[str], blocks: set[Block], starts: Iterable[tuple[str, int]] = ()) -> None:
-        """A batch is in flight that reads and writes `blocks`; `starts` are requests that begin, with their hits."""
+    def launched(self, names: list[str], blocks: set[Block]) -> None:
+        """A batch is in flight that reads and writes `blocks`."""
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self.traits.in_steps
         self.loaded_inside.clear()
@@ -49,8 +49,6 @@ class Transfers(CopyEngine):
         for moving in self.moving.values():
             moving.batches += 1
             self._goals_met["starved"] += moving.batches == LONG
-        for name, hit in starts:
-            self.started(name, hit)
         if names:
             self.forget_loads()
 

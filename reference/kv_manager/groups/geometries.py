@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
+from kvlockstep.reference.kv_manager.groups.tiered import TieredGroupManager
 
 
 class FullAndWindow(GroupedManager):
@@ -63,3 +64,23 @@ class StatePool(GroupedManager):
             Group("state", 2 * block_size, pool="states"),
         )
         super().__init__(groups, {"kv": 2 * blocks, "states": max(3, blocks // 2)})
+
+
+class TieredWindow(FullAndWindow, TieredGroupManager):
+    """Full attention and a window, in one pool, with a tier."""
+
+
+class TieredWindows(TwoWindows, TieredGroupManager):
+    """Full attention with two windows, in one pool, with a tier."""
+
+
+class TieredState(FullAndState, TieredGroupManager):
+    """Full attention and a state, in one pool, with a tier."""
+
+
+class TieredPools(TwoPools, TieredGroupManager):
+    """Full attention, and a window in a pool of its own, with a tier."""
+
+
+class TieredStates(StatePool, TieredGroupManager):
+    """Full attention, a window, and states in a pool of their own, with a tier."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
@@ -40,15 +40,32 @@ with without_the_rest(ENGINE, BARE, STUBS):
     FULL: Any = importlib.import_module(f"{PACKAGE}.unified_cache.component_type").ComponentType.FULL
 
 
+class Part(NamedTuple):
+    """A host pool, whose first page is the unit `first` of the tier. `named` is its device pool, if it has a name."""
+
+    pool: Any
+    first: int = 0
+    named: tuple[str, ...] = ()
+
+    def units(self, slots: Any) -> list[int]:
+        """The units that these slots fill."""
+        return [self.first + page for page in pages_of(slots, self.pool.page_size)]
+
+    def free(self) -> list[int]:
+        """The units that nobody has."""
+        return self.units(torch.cat([self.pool.free_slots, *self.pool.release_slots]))
+
+
 class CopyEngine(Copies):
     """Takes what the controller submits. `needed` are the transfers that the batch waits for, layer by layer.
 
     With `restores` nobody waits in a batch: whoever needs a load asks for the event of its last layer.
-    `units` are the host pages of each whose end was not heard, by its event.
+    `units` are the host pages of each whose end was not heard, by its event. `parts` are the host pools.
     """
 
     def __init__(self, page: int, restores: bool) -> None:
         super().__init__()
+        self.parts: list[Part] = []
         self.restores = restores
         self.needed: list[Hashable] = []
         self.units: WeakKeyDictionary[Event, list[int]] = WeakKeyDictionary()
@@ -120,11 +137,15 @@ class CopyEngine(Copies):
         self.fence.clear()
 
     def _submit(self, kind: Literal["store", "load"], transfers: Sequence[Any]) -> Any:
-        host = [unit for transfer in transfers for unit in pages_of(transfer.host_indices, self._page)]
-        device = [block for transfer in transfers for block in pages_of(transfer.device_indices, self._page)]
+        host, device, pairs = list[int](), list[int](), list[tuple[Any, ...]]()
+        for transfer in transfers:
+            part = next(part for part in self.parts if part.pool is transfer.host_pool)
+            units = part.units(transfer.host_indices)
+            blocks = pages_of(transfer.device_indices, self._page)
+            places = (units, blocks) if kind == "load" else (blocks, units)
+            pairs += [(*part.named, *pair) for pair in zip(*places, strict=True)]
+            host, device = host + units, device + blocks
         id = self.next_id()
-        places = (host, device) if kind == "load" else (device, host)
-        pairs = list(zip(*places, strict=True))
         self.submitted.append(Transfer(id, kind, HOST, pairs, after=self.waited_for()))
         done = self.event(id)
         self.units[done] = host
@@ -193,9 +214,10 @@ class HostTier:
         least: int = 1,
     ) -> None:
         self.tree, self._page = tree, page
-        self._pools = host_pools(pages, page)
+        self._pools = self._make_pools(pages, page)
         self.controller = self._make_controller(allocator, page, write_policy, restores)
         self.copies: CopyEngine = self.controller.l2_transfer_engine
+        self.copies.parts = self._parts()
         tree.cache_controller, tree.host_pool_group = self.controller, self._pools
         tree.components[FULL]._full_kv_pool_host = self._pools.anchor_entry.host_pool
         tree.tree_core.set_hicache_enabled()
@@ -207,11 +229,18 @@ class HostTier:
     def _make_controller(self, allocator: Any, page: int, write_policy: str, restores: int | None) -> Controller:
         return Controller(allocator, self._pools, page, write_policy, restores)
 
+    def _make_pools(self, pages: int, page: int) -> Any:
+        return host_pools(pages, page)
+
+    def _parts(self) -> list[Part]:
+        """The host pools, as units of the tier."""
+        return [Part(self._pools.anchor_entry.host_pool)]
+
     def units(self) -> TierUnits:
         """What became of each host page."""
-        pool = self._pools.anchor_entry.host_pool
-        free = self._pages(torch.cat([pool.free_slots, *pool.release_slots]))
-        return self._of_queues(free, pool.size // self._page) if self._nodes is None else self._of_nodes(free)
+        (part,) = self.copies.parts
+        free = part.free()
+        return self._of_queues(free, part.pool.size // self._page) if self._nodes is None else self._of_nodes(free)
 
     def kept(self) -> set[int]:
         """Slots on the paths that transfers keep."""
@@ -263,8 +292,11 @@ class HostTier:
 
     def _queued(self, operations: Iterable[Any], acks: Iterable[Any]) -> Iterator[int]:
         """The host pages of what is to be submitted, and of what is not acknowledged."""
+        parts = {entry.name: part for entry, part in zip(self._pools.entries, self.copies.parts, strict=True)}
         for operation in operations:
-            yield from self._pages(operation.host_indices)
+            yield from self.copies.parts[0].units(operation.host_indices)
+            for side in operation.pool_transfers or ():
+                yield from parts[side.name].units(side.host_indices)
         for ack in acks:
             yield from self.copies.units[ack.finish_event]
 

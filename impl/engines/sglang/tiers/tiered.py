@@ -54,8 +54,7 @@ class TieredManager(WithHostTier, SGLangKVManager):
         admitted = self._adder.can_run_list if self._adder is not None else []
         self._results = len({*self._chunks, *admitted, *self._decodes})
         if admitted or self._chunks:
-            rids = [req.rid for req in admitted if req.host_loaded_length]
-            self._host.load(rids, self._tree.ready_to_load_host_cache)
+            self._host.load(self._loaded(admitted), self._tree.ready_to_load_host_cache)
         super().launch()
 
     def commit(self, rid: str, n: int) -> None:
@@ -74,6 +73,10 @@ class TieredManager(WithHostTier, SGLangKVManager):
     def limbo(self) -> int:
         """Slots on the paths that transfers keep, of nobody who is live."""
         return len(self._host.kept().difference(*map(self.slots, self._running)))
+
+    def _loaded(self, admitted: Sequence[Any]) -> list[str]:
+        """Those that something is loaded for."""
+        return [req.rid for req in admitted if req.host_loaded_length]
 
     def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> HostTier:
         given = pages, self.block_size, write_policy, restores, least

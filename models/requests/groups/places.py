@@ -14,13 +14,14 @@ from kvlockstep.reference.kv.memory import LOST, VOID
 class GroupPlaces(Places):
     """The contents of blocks of `pools`, in which a block has `size` tokens at most, and of units of tiers.
 
-    With one pool a block is its number, else an OfPool.
+    With one pool a block is its number, else an OfPool. `in_tiers` are the groups of which a tier ever had a block.
     """
 
     def __init__(self, memory: GroupMemory, pools: Collection[str], size: int) -> None:
         self._kv, self._pools, self._most = memory, list(pools), size
         self.stored: dict[Place, Content] = {}
         self.lost: set[Place] = set()
+        self.in_tiers: set[int] = set()
 
     def block(self, pool: str, number: int) -> Block:
         """A block of a pool."""
@@ -45,6 +46,7 @@ class GroupPlaces(Places):
         else:
             self.stored[place] = content
             self.lost.discard(place)
+            self.in_tiers.update({content.group} - {NOBODY})
 
     def filled(self, mark: int) -> Content:
         return Content(NOBODY, {WHOLE: mark})
