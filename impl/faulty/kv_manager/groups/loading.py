@@ -67,7 +67,7 @@ class AnyGroupHit(FullAndWindow, LoadsAtOnce):
 
 @fault("kv-load-slid-store-unpinned", law="transfer_isolation", seen=("mutant",))
 class SlidStoreUnpinned(TieredWindow):
-    """A block that a window leaves is given away under its store; only blocks of full attention are pinned."""
+    """A block that a window leaves is given away under its store; only full blocks are pinned."""
 
     def _store(self, key: Key, block: Block) -> None:
         super()._store(key, block)
@@ -139,7 +139,7 @@ class LoadAsksOnePool(TwoPools, LoadsAtOnce):
 
 @fault("kv-load-failed-keeps-window", law="coverage", seen=("vllm-rbln#1151",))
 class FailedKeepsWindow(FullAndWindow, CachesInTier):
-    """A request whose load has failed begins in front of it, with the window of the hit that it was promised."""
+    """A request whose load has failed begins in front of it, with the window of its promised hit."""
 
     def _start_over(self, request: Request) -> None:
         request.computed = self._lookup(request.tokens, request.extra_key)
@@ -147,7 +147,7 @@ class FailedKeepsWindow(FullAndWindow, CachesInTier):
 
 @fault("kv-load-fork-unfenced", law="transfer_isolation", seen=("mutant",))
 class ForkUnfenced(FencedStates):
-    """The worker waits for stores of what a step writes, and not of the block that a fork copies its state to."""
+    """The worker waits for stores of what a step writes, not of the block that a fork copies a state to."""
 
     def reset(self) -> None:
         super().reset()
