@@ -12,21 +12,24 @@ LINKS := build/lint
 # If a caller sets it, each of the hundreds of processes that tests start compiles kvlockstep again, for a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check docs test lint tests slow outside cluster wheel gate bench gpu score mutation engines symbolic clean
+.PHONY: check docs test lint tests slow outside collected cluster wheel gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-# Linting takes one core, and installing waits: they go side by side. So do the tests, and those of a cluster, which wait.
+# Linting takes one core, and what is outside mostly waits: they go side by side.
 test: $(READY)
-	$(MAKE) --jobs 2 --output-sync=target lint outside
-	$(MAKE) --jobs 2 --output-sync=target tests cluster
+	$(MAKE) --jobs 4 --output-sync=target lint outside
+	$(MAKE) tests
 	$(MAKE) gate
 
-# Both build from this folder, so one after the other. Tests must not meet a pip that installs kvlockstep again.
-outside: $(READY)
-	$(MAKE) $(CLUSTER)
-	$(MAKE) wheel
+# Both build from this folder, so the wheel comes behind what installs for the cluster. Collecting compiles all modules:
+# the workers of `make tests` would all do it at the same time.
+outside: $(CLUSTER)
+	$(MAKE) cluster wheel collected
+
+collected: $(READY)
+	$(BIN)/pytest --collect-only -qq > /dev/null
 
 # Every fault is caught, and nothing that is right is blamed. `make score` takes three seeds, and looks longer for blame.
 # Of the first five seeds this one is among the soonest to find the farthest faults.
@@ -45,9 +48,9 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python -m kvlockstep.show.contract_docs docs
 
-# A worker more than cores: many tests wait for what hangs. The plus sign lets make show them while they run.
+# A worker more than cores: many tests wait for what hangs.
 tests: $(READY)
-	+$(BIN)/pytest --numprocesses $$($(BIN)/python -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal
+	$(BIN)/pytest --numprocesses $$($(BIN)/python -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal
 
 # What `make tests` has no time for: all states of larger scopes, far KV in the interpreter, checks beside busy loops.
 slow: $(READY)

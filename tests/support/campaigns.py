@@ -12,8 +12,8 @@ FAST = Profile("test", step_seconds=0.5, shrink_steps=9_000)
 
 
 def campaign(target, directory, **changes):
-    """A short campaign of two workers."""
-    return fuzz(target, FAST, **{"seconds": 60.0, "jobs": 2, "seed": 0, "directory": directory, **changes})
+    """A short campaign of two workers, which ends with its shards and not with its time."""
+    return fuzz(target, FAST, **{"seconds": 600.0, "jobs": 2, "seed": 0, "directory": directory, **changes})
 
 
 def traces(directory):
