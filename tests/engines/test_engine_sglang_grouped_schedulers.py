@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kvlockstep.models.kv_scheduler.model import SchedulerScope
 REASON = "sglang is not on this machine: see --engine-path"
 windows = pytest.importorskip("kvlockstep.impl.engines.sglang.window_scheduler", reason=REASON, exc_type=ImportError)
 states = pytest.importorskip("kvlockstep.impl.engines.sglang.state_scheduler", reason=REASON, exc_type=ImportError)
+tiers = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.state_hierarchy", reason=REASON, exc_type=ImportError)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,7 @@ states = pytest.importorskip("kvlockstep.impl.engines.sglang.state_scheduler", r
         pytest.param(states.make_overlap_extra_mixed, marks=pytest.mark.slow),
         states.make_overlap_lazy,
         states.make_overlap_extra_window,
+        pytest.param(tiers.make, marks=pytest.mark.slow),
     ],
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:
@@ -78,6 +81,40 @@ def test_a_state_is_overwritten_at_the_defaults_of_the_engine_too() -> None:
     assert found is not None
     assert (found.law, len(found.ops)) == ("state_soundness", len(ops))
     assert f"r1 goes on at position {interval} from block" in found.message
+
+
+def in_chunks() -> list[Op]:
+    """One prompt of four chunks of 64 tokens."""
+    ops = [Op("add", request="r0", tokens=[1] * 256, extra_key=None, max_tokens=1, priority=None)]
+    schedule, update = Op("schedule", tokens=[1]), Op("update")
+    return [*ops, schedule, schedule, update, schedule, update, schedule]
+
+
+def in_a_row() -> list[Op]:
+    """Prompts of 128 tokens, and one token each."""
+    prompts = ([1 + (i >> bit & 1) for bit in range(5)] + [1] * 123 for i in range(20))
+    ops = [
+        Op("add", request=f"r{i}", tokens=prompt, extra_key=None, max_tokens=1, priority=None)
+        for i, prompt in enumerate(prompts)
+    ]
+    return [*ops, Op("schedule", tokens=[1]), *[Op("schedule", tokens=[1]), Op("update")] * 12]
+
+
+@pytest.mark.parametrize(
+    ("ops", "running", "message"), [(in_chunks, 1, "Can not alloc mamba cache"), (in_a_row, 4, "Not enough space")]
+)
+def test_stores_keep_the_last_state_at_the_defaults_of_the_engine_too(ops: Any, running: int, message: str) -> None:
+    """With chunks of 64 tokens and an interval of 256, whether a chunk or an admission needs a state."""
+    budget = 64 if running == 1 else 512
+    scope = SchedulerScope(40, 64, budget=budget, running=running, live=20, outputs=1, tokens=(1, 2))
+    defaults = {"chunk": 64, "interval": 256}
+    with Watchdog(30.0).watching() as watchdog:
+        found = run_ops(KVSchedulerModel, partial(tiers.make_undrained, **defaults), scope, ops(), watchdog)
+        held = run_ops(KVSchedulerModel, partial(tiers.make, **defaults), scope, ops(), watchdog)
+    assert held is None
+    assert found is not None
+    assert found.law == "error_contract"
+    assert message in found.message
 
 
 def reaches_further(*sizes: int) -> Any:
@@ -151,6 +188,22 @@ def keeps_a_slot(*sizes: int) -> Any:
     return made
 
 
+def loads_nothing(*sizes: int) -> Any:
+    """What is queued to be loaded is not submitted."""
+    made = tiers.make(*sizes)
+    made._tree.ready_to_load_host_cache = lambda: -1
+    return made
+
+
+def loads_for_the_tree(*sizes: int) -> Any:
+    """A state is loaded to the tree, and not to the request that goes on from it."""
+    made = tiers.make(*sizes)
+    copies = made._host.copies
+    submit = copies.submit_host_to_device
+    copies.submit_host_to_device = lambda given, *rest, **options: submit(given[:2], *rest, **options)
+    return made
+
+
 @pytest.mark.parametrize(
     ("make", "law"),
     [
@@ -161,6 +214,8 @@ def keeps_a_slot(*sizes: int) -> Any:
         (starts_from_nothing, "state_soundness"),
         (never_swaps, "state_soundness"),
         (keeps_a_slot, "accounting"),
+        (loads_nothing, "state_soundness"),
+        (loads_for_the_tree, "state_soundness"),
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:

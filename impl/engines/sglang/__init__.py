@@ -74,6 +74,7 @@ TARGETS = {
         "sglang-hicache-normal": "kvlockstep.impl.engines.sglang.tiers.hierarchy:make",
         "sglang-hicache-back": "kvlockstep.impl.engines.sglang.tiers.hierarchy:make_overlap_back",
         "sglang-hicache-selective": "kvlockstep.impl.engines.sglang.tiers.hierarchy:make_selective",
+        "sglang-hicache-state": "kvlockstep.impl.engines.sglang.tiers.state_hierarchy:make",
         "sglang-storage": "kvlockstep.impl.engines.sglang.tiers.stored:make",
         "sglang-storage-normal": "kvlockstep.impl.engines.sglang.tiers.stored:make_normal",
         "sglang-storage-best-effort": "kvlockstep.impl.engines.sglang.tiers.stored:make_best_effort",

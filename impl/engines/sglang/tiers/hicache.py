@@ -63,14 +63,13 @@ class CopyEngine(Copies):
     `units` are the host pages of each whose end was not heard, by its event. `parts` are the host pools.
     """
 
-    def __init__(self, page: int, restores: bool) -> None:
+    def __init__(self, restores: bool) -> None:
         super().__init__()
         self.parts: list[Part] = []
         self.restores = restores
         self.needed: list[Hashable] = []
         self.units: WeakKeyDictionary[Event, list[int]] = WeakKeyDictionary()
         self.device_to_host_stream = self.host_to_device_stream = Silent()
-        self._page = page
         self._ids = itertools.count()
         self._loads: dict[Hashable, set[int]] = {}
         self._ended: set[Hashable] = set()
@@ -141,7 +140,7 @@ class CopyEngine(Copies):
         for transfer in transfers:
             part = next(part for part in self.parts if part.pool is transfer.host_pool)
             units = part.units(transfer.host_indices)
-            blocks = pages_of(transfer.device_indices, self._page)
+            blocks = pages_of(transfer.device_indices, part.pool.page_size)
             places = (units, blocks) if kind == "load" else (blocks, units)
             pairs += [(*part.named, *pair) for pair in zip(*places, strict=True)]
             host, device = host + units, device + blocks
@@ -183,7 +182,7 @@ class Controller(controllers.HybridCacheController):  # type: ignore[misc]
             if restores is not None:
                 counter.num_counters = restores
                 counter.events = [base.LayerLoadingEvent(1) for _ in range(restores)]
-        self.l2_transfer_engine = CopyEngine(page, restores is not None)
+        self.l2_transfer_engine = CopyEngine(restores is not None)
 
     def _stop_storage_threads(self) -> None:
         """There are none."""

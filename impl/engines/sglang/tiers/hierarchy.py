@@ -44,10 +44,13 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
         core: str = "python",
         **options: Any,
     ) -> None:
-        super().__init__(blocks, block_size, budget, running, kind, core=core, **options)
+        super().__init__(blocks, block_size, budget, running, kind=kind, core=core, **options)
         self.tiers = {HOST: blocks}
-        self._host = HostTier(self._tree, self._allocator, blocks, block_size, write_policy)
+        self._host = self._make_host(write_policy)
         self._scheduler.enable_hierarchical_cache = True
+
+    def _make_host(self, write_policy: str) -> HostTier:
+        return HostTier(self._tree, self._allocator, self.tiers[HOST], self.block_size, write_policy)
 
     def schedule(self) -> Batch:
         copies = self._host.copies
