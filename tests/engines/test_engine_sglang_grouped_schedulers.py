@@ -109,7 +109,7 @@ def test_stores_keep_the_last_state_at_the_defaults_of_the_engine_too(ops: Any, 
     scope = SchedulerScope(40, 64, budget=budget, running=running, live=20, outputs=1, tokens=(1, 2))
     defaults = {"chunk": 64, "interval": 256}
     with Watchdog(30.0).watching() as watchdog:
-        found = run_ops(KVSchedulerModel, partial(tiers.make_undrained, **defaults), scope, ops(), watchdog)
+        found = run_ops(KVSchedulerModel, partial(tiers.make_unrepaired, **defaults), scope, ops(), watchdog)
         held = run_ops(KVSchedulerModel, partial(tiers.make, **defaults), scope, ops(), watchdog)
     assert held is None
     assert found is not None

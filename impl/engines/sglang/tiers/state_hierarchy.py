@@ -9,7 +9,7 @@ Source: sglang/srt/mem_cache/unified_cache/components/mamba.py, beside those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from kvlockstep.impl.engines.sglang.states import FULL, STATE, STATES, sglang
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, controllers
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
 from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedHostTier
-from kvlockstep.reference.kv_scheduler.contract import Batch
 
 
 class DrainingStateScheduler(DrainingScheduler, state_scheduler.SwappingScheduler):
@@ -28,7 +27,8 @@ class DrainingStateScheduler(DrainingScheduler, state_scheduler.SwappingSchedule
 class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler):
     """A Scheduler over full attention and states, with a host tier that has room for as much of both.
 
-    Stores keep states. With `drains` whoever finds none waits for the stores (sglang-state-under-store).
+    Stores keep states. With `repaired` an admission that finds none waits for the stores, and a request that runs
+    leaves its checkpoint out (sglang-state-under-store).
     """
 
     _host: SidedHostTier
@@ -40,26 +40,15 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
         budget: int,
         running: int,
         kind: Callable[..., Any] = DrainingStateScheduler,
-        drains: bool = True,
+        repaired: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(blocks, block_size, budget, running, kind=kind, **options)
         self.tiers = {HOST: self._host.total}
-        if drains:
-            self._tree.evict_for_alloc = partial(self._evict, self._tree.evict_for_alloc)
-
-    def schedule(self) -> Batch:
-        copies = self._host.copies
-        # The last results may have waited, and the batch comes behind that.
-        waited = list(copies.fence)
-        batch = super().schedule()
-        copies.fence[:0] = waited
-        return batch
-
-    def complete(self, id: Hashable, ok: bool) -> None:
-        super().complete(id, ok)
-        fence = self._host.copies.fence
-        fence[:] = [other for other in fence if other != id]
+        if repaired:
+            component, evict = self._tree.components[STATE], self._tree.evict_for_alloc
+            component.prepare_for_caching_req = partial(self._prepare, component.prepare_for_caching_req, evict)
+            self._tree.evict_for_alloc = partial(self._evict, evict)
 
     def limbo(self, pool: str = FULL) -> int:
         live = [rid for rid, req in self._reqs.items() if req.kv.holds_kv]
@@ -83,6 +72,17 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
         pages = self.pools[FULL]
         return SidedHostTier(self._tree, self._allocator, pages, side, FULL, self.block_size, write_policy)
 
+    def _prepare(
+        self, prepare: Callable[..., Any], evict: Callable[..., Any], req: Any, is_finished: bool, **more: Any
+    ) -> Any:
+        """As the engine does, but a request that goes on gives the tree nothing if no state is found for it instead."""
+        states = self._rows.mamba_allocator
+        if not is_finished and not states.available_size():
+            evict(sglang.EvictParams(mamba_num=1))
+            if not states.available_size():
+                return 0
+        return prepare(req=req, is_finished=is_finished, **more)
+
     def _evict(self, evict: Callable[..., Any], params: Any, **options: Any) -> Any:
         """As the engine does, and waits for the stores if too few states are found."""
         states = self._rows.mamba_allocator
@@ -90,7 +90,7 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
         result = evict(params, **options)
         if params.mamba_num and states.available_size() < asked:
             self._tree.writing_check(write_back=True)
-            evict(sglang.EvictParams(num_tokens=0, mamba_num=asked - states.available_size()))
+            evict(sglang.EvictParams(mamba_num=asked - states.available_size()))
         return result
 
     def _evict_states(self, slots: int) -> None:
@@ -101,4 +101,4 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
 
 
 make = partial(StateHierarchy, core="rust", chunk=2, interval=4, overlap=True)
-make_undrained = partial(make, drains=False)
+make_unrepaired = partial(make, repaired=False)
