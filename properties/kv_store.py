@@ -10,7 +10,7 @@ from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
 from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_store.contract import PAD_SLOT
 from kvlockstep.reference.kv_store.quantising import quantised
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 Row = list[int]
 Rows = list[Row]

@@ -14,7 +14,8 @@ from kvlockstep.reference.kv.memory import Provenance
 from kvlockstep.reference.kv.shape import blocks_for
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache, common_length
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache.cache import common_length
 
 
 def concrete(value: int, domain: range) -> int:

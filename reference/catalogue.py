@@ -33,7 +33,7 @@ from kvlockstep.reference.radix_cache.contract import RadixCacheTarget
 from kvlockstep.reference.slot_mapping.contract import MappingTraits, SlotMappingOptional, SlotMappingTarget
 from kvlockstep.reference.slot_mapping.rules import RULES as MAPPING_RULES
 from kvlockstep.reference.slot_pool import SlotPoolTarget
-from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
+from kvlockstep.reference.slot_prefix_cache.contract import SlotPrefixCacheTarget
 
 SHAPE = KVShape(2, 1, 2, "int8")
 

@@ -24,7 +24,7 @@ from kvlockstep.reference.kv_manager.contract import (
 )
 from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.reference.slot_pool import SlotPoolTarget
-from kvlockstep.reference.slot_prefix_cache import MISS, Match, SlotPrefixCacheTarget
+from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match, SlotPrefixCacheTarget
 
 __all__ = [
     "MISS",

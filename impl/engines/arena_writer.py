@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlockstep.impl.interpreted import DEVICE, INTERPRETED
 from kvlockstep.impl.kv_write.far import arena_for
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 
 class ArenaWriter:

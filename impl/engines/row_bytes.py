@@ -15,7 +15,8 @@ import torch
 from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.interpreted import DEVICE
 from kvlockstep.impl.kv_write.arena import bytes_of, tensor_of
-from kvlockstep.reference.kv_write.layout import SCALES, Geometry, layout_of
+from kvlockstep.reference.kv_write.geometry import SCALES, Geometry
+from kvlockstep.reference.kv_write.layout import layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
 
 APART = 16  # bytes in front of a layer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
 from kvlockstep.reference.kv_write.residual import ABOVE, ResidualAndNormWriter, ResidualWriter
 from kvlockstep.reference.kv_write.split import (

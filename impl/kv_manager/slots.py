@@ -10,7 +10,7 @@ from kvlockstep.impl.kv_manager.tables import RequestManager
 from kvlockstep.impl.slot_pool import SlotPool
 from kvlockstep.impl.slot_prefix_cache import SlotPrefixCache
 from kvlockstep.reference.slot_pool import SlotPoolTarget
-from kvlockstep.reference.slot_prefix_cache import SlotPrefixCacheTarget
+from kvlockstep.reference.slot_prefix_cache.contract import SlotPrefixCacheTarget
 
 ROW_BLOCKS = 4
 INDEX_ONLY = partial(SlotPrefixCache, layers=0)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import SCALES, Geometry, Plane, layout_of
+from kvlockstep.reference.kv_write.geometry import SCALES, Geometry
+from kvlockstep.reference.kv_write.layout import Plane, layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES
 
 DTYPES = {

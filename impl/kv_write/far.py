@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kvlockstep.impl.kv_write.arena import Arena, bytes_of, tensor_of
-from kvlockstep.reference.kv_write.layout import Geometry, Plane, layout_of
+from kvlockstep.reference.kv_write.geometry import Geometry
+from kvlockstep.reference.kv_write.layout import Plane, layout_of
 
 POISON = 0xA5
 CHUNK = 1 << 28

@@ -9,7 +9,8 @@ import torch
 from kvlockstep.impl.kv_write.arena import DTYPES
 from kvlockstep.impl.kv_write.far import arena_for
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry, layout_of
+from kvlockstep.reference.kv_write.geometry import LAYOUTS, Geometry
+from kvlockstep.reference.kv_write.layout import layout_of
 from kvlockstep.reference.kv_write.numbers import MOST
 
 

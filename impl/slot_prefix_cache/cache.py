@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvlockstep.impl.slot_prefix_cache.packed_tokens import TOKEN, common, packed, unpacked
 from kvlockstep.reference.errors import InvalidArgument, NotCached, NotPinned, Pinned, UnknownSlot
-from kvlockstep.reference.slot_prefix_cache import MISS, Match
+from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from kvlockstep.models.core.model import Goal
 from kvlockstep.properties.kv_write.laws import Write
 from kvlockstep.properties.kv_write.rows import KINDS, NARROW, ONE_SIGNED, kind_of, outlier_at
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
-from kvlockstep.reference.kv_write.layout import LAYOUTS
+from kvlockstep.reference.kv_write.geometry import LAYOUTS
 
 GOALS = (
     *(Goal(f"layout_{layout}", f"several tokens are written in layout {layout}") for layout in LAYOUTS),

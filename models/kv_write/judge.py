@@ -18,7 +18,8 @@ from kvlockstep.properties.kv_write.laws import Buffers, Write, place_name
 from kvlockstep.properties.kv_write.rows import Row, both_signs, row_of
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_write.contract import WriteTraits
-from kvlockstep.reference.kv_write.layout import GUARD, SCALES, Geometry, layout_of
+from kvlockstep.reference.kv_write.geometry import GUARD, SCALES, Geometry
+from kvlockstep.reference.kv_write.layout import layout_of
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, encode
 from kvlockstep.reference.kv_write.residual import ResidualWriter
 from kvlockstep.reference.kv_write.split import (

@@ -21,7 +21,7 @@ from kvlockstep.properties.kv_write.laws import LAWS
 from kvlockstep.properties.kv_write.rows import KINDS, SEEDS, kind_of
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION
 from kvlockstep.reference.kv_write.contract import PAD_SLOT
-from kvlockstep.reference.kv_write.layout import SCALES
+from kvlockstep.reference.kv_write.geometry import SCALES
 
 QUANTISED = ("scale_exact", "codes", "decoded_within_bound")
 

@@ -11,7 +11,7 @@ from kvlockstep.models.core.model import Divergence, Scope
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_write.contract import WriteTraits
-from kvlockstep.reference.kv_write.layout import LAYOUTS, SCALES, Geometry
+from kvlockstep.reference.kv_write.geometry import LAYOUTS, SCALES, Geometry
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, MOST, in_one_byte
 
 # Bits are moved whatever they mean, so that they may be of any dtype. What is quantised are numbers.

@@ -29,7 +29,8 @@ from kvlockstep.properties.slot_prefix_cache import (
     trimmed,
 )
 from kvlockstep.properties.stamps import stamps
-from kvlockstep.reference.slot_prefix_cache import Match, SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache.contract import Match
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from kvlockstep.properties.kv_write.quantised import code_error, decoded_error, 
 from kvlockstep.properties.kv_write.rows import Row
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, law, laws_of
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, WriteTraits
-from kvlockstep.reference.kv_write.layout import SCALES, Geometry, layout_of, places_of
+from kvlockstep.reference.kv_write.geometry import SCALES, Geometry
+from kvlockstep.reference.kv_write.layout import layout_of, places_of
 from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, of_bytes
 
 PLANES = "KV"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kvlockstep.properties.kv_write.rows import LENGTHS
 from kvlockstep.reference.kv_write.contract import WriteTraits
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 from kvlockstep.reference.kv_write.numbers import LEAST, MOST, decode, encode
 from kvlockstep.reference.kv_write.residual import ABOVE, STEPS, mean_rest
 from kvlockstep.reference.kv_write.small_floats import SMALL_FLOATS

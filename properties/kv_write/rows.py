@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 from kvlockstep.reference.kv_write.numbers import ELEMENT_BYTES, encode
 
 Row = list[int]

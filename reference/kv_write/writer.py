@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
-from kvlockstep.reference.kv_write.layout import LAYOUTS, Geometry, layout_of
+from kvlockstep.reference.kv_write.geometry import LAYOUTS, Geometry
+from kvlockstep.reference.kv_write.layout import layout_of
 from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, LEAST, MOST, decode, encode, in_bytes
 
 

@@ -28,7 +28,7 @@ from kvlockstep.reference.kv_store import LAYOUTS, PAD_SLOT, KVStoreTarget
 from kvlockstep.reference.kv_store import KVStore as Reference
 from kvlockstep.reference.kv_store.quantising import LEAST_SCALE, quantised
 from kvlockstep.reference.kv_write.contract import WriteTraits
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 from kvlockstep.reference.kv_write.numbers import decode, encode
 
 BOTH = pytest.mark.parametrize("make", [Reference, KVStore], ids=["reference", "optimised"])

@@ -25,7 +25,8 @@ from kvlockstep.reference.errors import InvalidArgument
 from kvlockstep.reference.kv_write import residual, split
 from kvlockstep.reference.kv_write import writer as reference
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, KVWriteTarget, WriteTraits
-from kvlockstep.reference.kv_write.layout import GUARD, LAYOUTS, Geometry, layout_of, places_of
+from kvlockstep.reference.kv_write.geometry import GUARD, LAYOUTS, Geometry
+from kvlockstep.reference.kv_write.layout import layout_of, places_of
 from kvlockstep.reference.kv_write.numbers import CODE_BITS, ELEMENT_BYTES, decode, encode, in_bytes, of_bytes
 
 REFERENCES = [

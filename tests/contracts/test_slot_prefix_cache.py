@@ -23,8 +23,8 @@ from kvlockstep.impl.slot_prefix_cache.packed_tokens import common, packed
 from kvlockstep.impl.slot_prefix_cache.planes import TORN
 from kvlockstep.models.slot_prefix_cache import SlotPrefixCacheModel
 from kvlockstep.reference.errors import ContractError, InvalidArgument, NotPinned, Pinned
-from kvlockstep.reference.slot_prefix_cache import MISS, Match
 from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache as Reference
+from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match
 
 
 def test_agrees_with_the_reference(device):

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvlockstep.impl.engines.row_bytes import APART, BlockBytes, RowBytes  # noqa: E402
-from kvlockstep.reference.kv_write.layout import Geometry, layout_of  # noqa: E402
+from kvlockstep.reference.kv_write.geometry import Geometry  # noqa: E402
+from kvlockstep.reference.kv_write.layout import layout_of  # noqa: E402
 from kvlockstep.reference.kv_write.split import NormAndLowWriter, SplitWriter  # noqa: E402
 
 LATENT = Geometry(

@@ -20,7 +20,7 @@ from kvlockstep.impl.engines.lmdeploy.get import GET
 from kvlockstep.impl.engines.loading import find
 from kvlockstep.impl.interpreted import DEVICE
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 ENGINE = find("lmdeploy", "pytorch/kernels/cuda/fill_kv_cache.py", GET)
 

@@ -14,7 +14,7 @@ from kvlockstep.impl.engines.lmdeploy.kv_write import Batch, FillWriter, QuantPo
 from kvlockstep.impl.engines.loading import EngineMissing
 from kvlockstep.impl.engines.row_bytes import RowBytesWriter
 from kvlockstep.impl.interpreted import numbers_are_right
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 if not numbers_are_right:
     raise EngineMissing("lmdeploy's fp8 kernels are judged on a card: Triton's interpreter casts to fp8 wrongly")

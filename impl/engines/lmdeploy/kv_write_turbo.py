@@ -16,7 +16,7 @@ import torch
 from kvlockstep.impl.engines.kernels_apart import Apart
 from kvlockstep.impl.engines.lmdeploy.kv_write import ENGINE, GIVEN, NAMES, FillWriter, QuantPolicy
 from kvlockstep.impl.interpreted import DEVICE, numbers_are_right
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 from kvlockstep.reference.kv_write.numbers import MOST
 from kvlockstep.reference.kv_write.split import steps_to_one
 

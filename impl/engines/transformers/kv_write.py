@@ -15,7 +15,8 @@ from typing import Any
 
 from kvlockstep.impl.engines.transformers.manager import sized_by_caller
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
-from kvlockstep.reference.kv_write.layout import Geometry, places_of
+from kvlockstep.reference.kv_write.geometry import Geometry
+from kvlockstep.reference.kv_write.layout import places_of
 
 try:
     import torch

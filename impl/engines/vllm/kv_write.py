@@ -15,7 +15,7 @@ from kvlockstep.impl.engines.arena_writer import ArenaWriter
 from kvlockstep.impl.engines.vllm.kernels import ENGINE, KVQuantMode, writes
 from kvlockstep.impl.interpreted import DEVICE, numbers_are_right
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 # Free elements behind each given token: the kernels get K and V as views of a projection's output.
 TAIL = 3

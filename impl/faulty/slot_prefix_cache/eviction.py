@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.reference.slot_prefix_cache import Match, Prefix, Row, SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache.cache import Prefix, Row
+from kvlockstep.reference.slot_prefix_cache.contract import Match
 
 
 @fault("prefix-evicts-interior", law="conservation", seen=("seed 000",))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.reference.slot_prefix_cache import MISS, Match, Prefix, SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache.cache import Prefix
+from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match
 
 
 @fault("prefix-finds-evicted", law="prefix_soundness", seen=("seed 000",))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.errors import NotCached, Pinned
-from kvlockstep.reference.slot_prefix_cache import Row, SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache.cache import Row
 
 
 @fault("prefix-pin-ignored", law="eviction_safety", seen=("seed 000",))

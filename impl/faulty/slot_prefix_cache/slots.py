@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.errors import InvalidArgument
-from kvlockstep.reference.slot_prefix_cache import MISS, Match, Prefix, Row, SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache import SlotPrefixCache
+from kvlockstep.reference.slot_prefix_cache.cache import Prefix, Row
+from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match
 
 
 @fault("prefix-reuse-keeps", law="content_equality", seen=("seed 000",))

@@ -18,7 +18,7 @@ from kvlockstep.impl.engines.loading import find
 from kvlockstep.impl.engines.sglang.get import GET
 from kvlockstep.impl.interpreted import DEVICE, INTERPRETED
 from kvlockstep.reference.kv_write.contract import PAD_SLOT, Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 ENGINE = find("sglang", "kernels/ops/kvcache/mla_buffer.py", GET)
 NAMES = ("sglang.kernels.ops.kvcache.cache_ops", "sglang.kernels.ops.kvcache.mla_buffer")

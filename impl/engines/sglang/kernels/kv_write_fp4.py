@@ -18,7 +18,7 @@ from kvlockstep.impl.engines.loading import find
 from kvlockstep.impl.engines.row_bytes import RowBytesWriter
 from kvlockstep.impl.engines.sglang.get import GET
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 ENGINE = find("sglang", "srt/layers/quantization/fp4_kv_cache_quant_method.py", GET)
 NAMES = ("sglang.srt.layers.quantization.fp4_kv_cache_quant_method",)

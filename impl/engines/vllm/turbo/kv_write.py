@@ -19,7 +19,7 @@ from kvlockstep.impl.engines.row_bytes import RowBytesWriter
 from kvlockstep.impl.engines.vllm.kernels import ENGINE, GIVEN
 from kvlockstep.impl.interpreted import DEVICE
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 from kvlockstep.reference.kv_write.numbers import CODE_BITS
 
 OPS = "vllm.v1.attention.ops"

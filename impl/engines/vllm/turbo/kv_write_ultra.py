@@ -21,7 +21,7 @@ from kvlockstep.impl.engines.row_bytes import RowBytes, RowBytesWriter
 from kvlockstep.impl.engines.vllm.get import GET
 from kvlockstep.impl.interpreted import DEVICE, tl, triton
 from kvlockstep.reference.kv_write.contract import Rows
-from kvlockstep.reference.kv_write.layout import Geometry
+from kvlockstep.reference.kv_write.geometry import Geometry
 
 NAME = "vllm.v1.attention.ops.ultraquant.triton_store"
 ENGINE = find("vllm", "v1/attention/ops/ultraquant/triton_store.py", GET)
