@@ -13,7 +13,8 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
 )
 from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key
-from kvlockstep.reference.kv_manager.groups.tiered import Load, TieredGroupManager
+from kvlockstep.reference.kv_manager.groups.tiered import TieredGroupManager
+from kvlockstep.reference.kv_manager.tier import Load
 
 
 class LoadsByGroup(TieredGroupManager):

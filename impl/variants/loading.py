@@ -11,8 +11,8 @@ from kvlockstep.reference.kv.transfers import Loading, Transfer
 from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.manager import Key, KVManager
-from kvlockstep.reference.kv_manager.tier import HOST
-from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
+from kvlockstep.reference.kv_manager.tier import HOST, Load
+from kvlockstep.reference.kv_manager.tiered import TieredManager
 
 
 class HearsAtOnce(tiers.HearsAtOnce, TieredManager):

@@ -22,6 +22,15 @@ class Store(NamedTuple):
     block: Block
 
 
+class Load(NamedTuple):
+    """A load in flight for a request of a kv_manager: what it reads, and the blocks that it fills."""
+
+    request: Any
+    keys: list[Key]
+    units: list[int]
+    blocks: list[Block]
+
+
 class Tier:
     """`units` units. A unit is free, or written by a store, or cached under its key; readers keep a cached one.
 

@@ -8,21 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from kvlockstep.reference.kv.transfers import Loading, Transfer
 from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
-from kvlockstep.reference.kv_manager.tier import HOST, Store
+from kvlockstep.reference.kv_manager.tier import HOST, Load, Store
 from kvlockstep.reference.kv_manager.transferring import Transferring
-
-
-class Load(NamedTuple):
-    """A load in flight for a request: what it reads, and the blocks that it fills."""
-
-    request: Request
-    keys: list[Key]
-    units: list[int]
-    blocks: list[int]
 
 
 class TieredManager(KVManager, Transferring):

@@ -272,8 +272,15 @@ def test_a_picture_shows_what_a_request_holds_that_waits_for_its_load() -> None:
     assert sum(cell.state == HELD for cell in picture.cells.values()) == 6
 
 
+class WithoutTier(TwoPools):
+    """`mixed_hits` says nothing where nothing is loaded."""
+
+    mixed_hits = True
+
+
 @pytest.mark.parametrize(
-    ("make", "tokens", "fits"), [(TwoPools, 5, True), (TieredPools, 5, False), (TieredPools, 4, True)]
+    ("make", "tokens", "fits"),
+    [(TwoPools, 5, True), (WithoutTier, 5, True), (TieredPools, 5, False), (TieredPools, 4, True)],
 )
 def test_a_window_that_may_be_loaded_alone_may_be_asked_for_twice(make: type, tokens: int, fits: bool) -> None:
     class Refuses(make):  # type: ignore[misc]

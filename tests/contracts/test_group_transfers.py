@@ -180,7 +180,7 @@ def test_blocks_of_several_pools_are_named_with_their_pool() -> None:
     run = judge(NoPool)
     run.add("a", [1, 2, 3], None, 1, None)
     run.schedule([5])
-    with pytest.raises(Divergence, match="not pairs of a block and a unit"):
+    with pytest.raises(Divergence, match=r"not pairs .*, each behind the name of its pool \(kv, window\)"):
         run.update()
 
 

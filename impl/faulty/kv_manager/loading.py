@@ -13,8 +13,8 @@ from kvlockstep.impl.variants.tiers import HearsAtOnce
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.manager import Key
-from kvlockstep.reference.kv_manager.tier import Store
-from kvlockstep.reference.kv_manager.tiered import Load, TieredManager
+from kvlockstep.reference.kv_manager.tier import Load, Store
+from kvlockstep.reference.kv_manager.tiered import TieredManager
 
 
 class ChildrenFirst(Announcer):

@@ -27,10 +27,11 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
         # Windows are asked for no less than full attention, though they need less: the engine may compute it all. Where
         # they may be loaded alone it may load them beside that.
         need = Counter[str]()
+        alone = judge.transfers is not None and judge.traits.mixed_hits
         for group in judge.groups.groups:
             # A hit that ends within a block is copied before it is written, whose source is a block more.
             of_tokens = blocks_for(tokens, group.block_size) + judge.traits.copies_at_admit
-            twice = group.kind in ("window", "chunked") and judge.traits.mixed_hits
+            twice = group.kind in ("window", "chunked") and alone
             need[group.pool] += group.units if group.kind == "state" else of_tokens * (1 + twice)
         _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}")
     check_unchanged(judge, before, "an admission")

@@ -60,6 +60,11 @@ class GroupPlaces(Places):
     def in_words(self, content: Content) -> str:
         return self._kv.in_words(content)
 
+    @property
+    def pairs(self) -> str:
+        behind = f", each behind the name of its pool ({', '.join(self._pools)})" if len(self._pools) > 1 else ""
+        return super().pairs + behind
+
     def end_of(self, pair: Sequence[Any], load: bool) -> tuple[Block, int]:
         if len(self._pools) == 1:
             return super().end_of(pair, load)

@@ -68,7 +68,7 @@ def placed(
     if wrong:
         raise Divergence(ERROR_CONTRACT.id, f"transfer {transfer.id!r} {wrong}")
     ends = _of_move if transfer.kind == "move" else _of_pool
-    what = "pairs of two units" if transfer.kind == "move" else "pairs of a block and a unit"
+    what = "pairs of two units" if transfer.kind == "move" else places.pairs
     sources, targets = taken(lambda: ends(transfer, places), transfer.pairs, said, what)
     for place in (*sources, *targets):
         size = traits.tiers.get(place.tier or "", 0)

@@ -79,6 +79,11 @@ class Places:
         """A content in words: what is most wrong in it."""
         return self._memory.worst(content)
 
+    @property
+    def pairs(self) -> str:
+        """What a store or a load has to name, in words."""
+        return "pairs of a block and a unit"
+
     def end_of(self, pair: Sequence[Any], load: bool) -> tuple[Block, int]:
         """The block and the unit of a pair of a transfer. Raises ValueError or TypeError for what is no pair."""
         source, target = map(whole, pair)

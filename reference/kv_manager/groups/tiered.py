@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlockstep.reference.kv.transfers import Loading, Transfer
 from kvlockstep.reference.kv_manager.groups.contract import Group
@@ -17,17 +17,8 @@ from kvlockstep.reference.kv_manager.groups.in_tier import Block, block_of, fill
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import Request
-from kvlockstep.reference.kv_manager.tier import HOST, Store
+from kvlockstep.reference.kv_manager.tier import HOST, Load, Store
 from kvlockstep.reference.kv_manager.transferring import Transferring
-
-
-class Load(NamedTuple):
-    """A load in flight for a request: what it reads, and the blocks that it fills."""
-
-    request: Request
-    keys: list[Key]
-    units: list[int]
-    blocks: list[Block]
 
 
 class TieredGroupManager(GroupedManager, Transferring):

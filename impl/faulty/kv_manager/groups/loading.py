@@ -13,8 +13,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import FullAndWindow, Sta
 from kvlockstep.reference.kv_manager.groups.in_tier import Block, keys_of_hit
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import Request
-from kvlockstep.reference.kv_manager.groups.tiered import Load
-from kvlockstep.reference.kv_manager.tier import Store
+from kvlockstep.reference.kv_manager.tier import Load, Store
 
 FULL, WINDOW, STATE = range(3)
 
