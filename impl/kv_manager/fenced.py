@@ -31,7 +31,7 @@ class Fencing(Transferring):
         raise NotImplementedError
 
     def _pinned(self) -> set[Block]:
-        return {block for load in self._loads.values() for block in load.blocks}
+        return self._loading()
 
     def _store(self, key: Key, block: Block) -> None:
         unit = self._tier.begin_store(key)

@@ -40,7 +40,7 @@ class FencedScheduler(TieredScheduler):
         return [id for id, store in self._stores.items() if store.block in blocks]
 
     def _pinned(self) -> set[Block]:
-        return {block for load in self._loads.values() for block in (*load.hit, *load.blocks)}
+        return self._loading()
 
     def _store(self, key: Key, block: Block) -> None:
         unit = self._tier.begin_store(key)

@@ -67,7 +67,7 @@ class WritesBack(TieredScheduler):
         return self._fence
 
     def _pinned(self) -> set[int]:
-        return {block for load in self._loads.values() for block in (*load.hit, *load.blocks)}
+        return self._loading()
 
     def _store(self, key: Key, block: int) -> None:
         pass

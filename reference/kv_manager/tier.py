@@ -30,6 +30,11 @@ class Load(NamedTuple):
     units: list[int]
     blocks: list[Block]
 
+    @property
+    def kept(self) -> list[Block]:
+        """The blocks that nobody else may take."""
+        return self.blocks
+
 
 class Tier:
     """`units` units. A unit is free, or written by a store, or cached under its key; readers keep a cached one.

@@ -64,11 +64,6 @@ class TieredManager(KVManager, Transferring):
             if key is not None and not self._tier.knows(key):
                 self._store(key, block)
 
-    def _pinned(self) -> set[int]:
-        """The blocks that transfers in flight keep."""
-        loads = [block for load in self._loads.values() for block in load.blocks]
-        return {store.block for store in self._stores.values()}.union(loads)
-
     def _in_tier(self, tokens: list[int], extra_key: int | None, cached: int) -> dict[Key, int]:
         """The keys and units of what the tier has behind so many cached blocks."""
         ends = range((cached + 1) * self.block_size, len(tokens), self.block_size)

@@ -72,7 +72,11 @@ class Transferring:
 
     def _pinned(self) -> set[Block]:
         """The blocks that transfers in flight keep."""
-        raise NotImplementedError
+        return {store.block for store in self._stores.values()} | self._loading()
+
+    def _loading(self) -> set[Block]:
+        """The blocks that loads in flight keep."""
+        return {block for load in self._loads.values() for block in load.kept}
 
     def _hold(self, block: Block) -> None:
         """Keeps a block from being taken until a transfer has ended."""

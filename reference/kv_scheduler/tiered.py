@@ -26,6 +26,11 @@ class Load(NamedTuple):
     blocks: list[Block]
     hit: list[Block]
 
+    @property
+    def kept(self) -> list[Block]:
+        """The blocks that nobody else may take."""
+        return [*self.hit, *self.blocks]
+
 
 class TieredScheduler(KVScheduler, Transferring):
     """Meets kv_scheduler.contract.KVSchedulerTarget with transfers. The tier is twice as large as the pool."""
@@ -51,11 +56,6 @@ class TieredScheduler(KVScheduler, Transferring):
     def limbo(self) -> int:
         held = {block for request in self._kv._live.values() for block in request.table}
         return len(self._pinned() - held) * self.block_size
-
-    def _pinned(self) -> set[Block]:
-        """The blocks that transfers in flight keep."""
-        loads = [block for load in self._loads.values() for block in (*load.hit, *load.blocks)]
-        return {store.block for store in self._stores.values()}.union(loads)
 
     def _commit(self, job: Job, n: int) -> None:
         first = job.computed

@@ -134,10 +134,6 @@ class TieredGroupManager(GroupedManager, Transferring):
         request.computed, request.tables, request.states = again.computed, again.tables, again.states
         self._hold_all(request)
 
-    def _pinned(self) -> set[Block]:
-        loads = [block for load in self._loads.values() for block in load.blocks]
-        return {store.block for store in self._stores.values()}.union(loads)
-
     def _hold(self, block: Block) -> None:
         self._pools[block[0]].hold(block[1])
 
