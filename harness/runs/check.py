@@ -104,6 +104,7 @@ def check_target(
             note(name, f"{name}: {target.name} did not do the same again, {outcome.unsteady} times")
         path = None
         if outcome.failure is not None:
+            emit(Progress("shrink", target.contract, target.name, name, len(outcome.failure.ops)))
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile)
             path = save_trace(outcome.failure, directory)
         done = result_of(target.contract, target.name, outcome, path)

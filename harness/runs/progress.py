@@ -12,7 +12,8 @@ from kvlockstep.runs.results import DriverResult
 class Progress:
     """One message of a check.
 
-    `kind` is begin or end of a driver, progress within it (`steps` so far), or note (`text`). `result` comes with end.
+    `kind` is begin or end of a driver, progress within it (`steps` so far), shrink (of a trace of `steps` operations), or
+    note (`text`). `result` comes with end.
     """
 
     kind: str

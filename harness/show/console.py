@@ -95,6 +95,8 @@ class CheckProgress:
         text = f"{message.contract} on {message.target}: {message.driver}"
         if message.kind == "progress":
             text += f", {message.steps:,} steps"
+        elif message.kind == "shrink":
+            text += f", shrinking {counted(message.steps, 'operation')}"
         self._show(text)
 
 

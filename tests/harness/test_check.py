@@ -20,6 +20,7 @@ from kvlockstep.models.kv_manager.scope import KVScope, Mode
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.check import check_target
+from kvlockstep.show.console import CheckProgress, progress_bar
 from kvlockstep.targets import Target
 
 
@@ -36,6 +37,19 @@ def test_a_violation_raises_the_failure_page(tmp_path):
     assert "law no_aliasing: No slot is given to two holders." in str(failure.value)
     assert failure.value.report.verdict == "violated"
     assert list(tmp_path.glob("*.jsonl"))
+
+
+def test_who_waits_is_told_that_a_finding_is_shrunk(tmp_path):
+    target = Target("slot_pool", "toggles", FAULTS["pool-occupy-toggles"].make)
+    said = []
+    report = check_target(target, profile_of("quick"), directory=tmp_path, drivers=("random",), emit=said.append)
+    (failure,) = report.failures
+    begin, *_, shrink, end = said
+    assert (begin.kind, shrink.kind, end.kind) == ("begin", "shrink", "end")
+    assert shrink.steps == failure.failure.original
+    bar = progress_bar()
+    CheckProgress(bar)(shrink)
+    assert bar.tasks[0].description == f"slot_pool on toggles: random, shrinking {shrink.steps} operations"
 
 
 def test_a_violation_can_be_asked_for(tmp_path):
