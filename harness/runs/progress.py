@@ -12,7 +12,7 @@ from kvlockstep.runs.results import DriverResult
 class Progress:
     """One message of a check.
 
-    `kind` is begin or end of a driver, progress within it (`steps` so far), shrink (of a trace of `steps` operations), or
+    `kind` is begin or end of a driver, progress within it (`steps` so far), shrink (`steps` operations of a trace), or
     note (`text`). `result` comes with end.
     """
 
