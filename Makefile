@@ -58,7 +58,7 @@ slow: $(READY)
 
 # Campaigns on a Ray cluster of two nodes and a Redis server, both started by the tests: under a minute with installing.
 cluster: $(CLUSTER)
-	$(BIN)/pytest --override-ini addopts=--import-mode=importlib --numprocesses 2 --dist loadfile tests/cluster
+	$(BIN)/pytest --override-ini addopts=--import-mode=importlib tests/cluster
 
 # A wheel, and what a new user does with it in a fresh environment without torch: half a minute, most of it installing.
 wheel: $(READY)
