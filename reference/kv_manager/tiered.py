@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 from kvlockstep.reference.kv.transfers import Loading, Transfer
 from kvlockstep.reference.kv_manager.manager import Key, KVManager, Request
-from kvlockstep.reference.kv_manager.tier import HOST, Load, Store
+from kvlockstep.reference.kv_manager.tier import HOST, Load
 from kvlockstep.reference.kv_manager.transferring import Transferring
 
 
@@ -19,17 +19,12 @@ class TieredManager(KVManager, Transferring):
     """Meets reference.contracts.KVManagerTarget with transfers. The tier is twice as large as the pool."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
-        self.tiers = {HOST: self._tier_size(blocks)}
-        self._submitted: list[Transfer] = []
-        self._completed: list[tuple[Hashable, bool]] = []
-        self._ids = itertools.count()
+        self._set_up(self._tier_size(blocks))
         super().__init__(blocks, block_size)
 
     def reset(self) -> None:
         super().reset()
-        self._tier = self.tier_type(self.tiers[HOST])
-        self._stores: dict[Hashable, Store] = {}
-        self._loads: dict[Hashable, Load] = {}
+        self._clear()
 
     def admit(  # type: ignore[override]
         self, rid: str, tokens: list[int], extra_key: int | None, n: int

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+import itertools
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-from kvlockstep.reference.kv_manager.tier import Block, Key, Store, Tier
+from kvlockstep.reference.kv_manager.tier import HOST, Block, Key, Store, Tier
 
 
 class Transferring:
     """The transfers in flight of one target, and its tier.
 
-    The target makes `_tier`, `_stores`, `_loads`, `_submitted` and `_completed`, and fills in the methods that are not
-    implemented here. It names this base last, so that methods of its other bases come first.
+    The target calls `_set_up` and `_clear`, and fills in the methods that are not implemented here. It names this base
+    last, so that methods of its other bases come first.
     """
 
     tier_type = Tier
     fails: str | dict[str, str] | None = "any"
     late_release = True
 
+    tiers: dict[str, int]
     _tier: Tier
     _stores: dict[Hashable, Store]
     _loads: dict[Hashable, Any]
     _submitted: list[Transfer]
     _completed: list[tuple[Hashable, bool]]
+    _ids: Iterator[int]
+
+    def _set_up(self, units: int) -> None:
+        """Nothing is submitted yet, and the tier is to have so many units."""
+        self.tiers = {HOST: units}
+        self._submitted = []
+        self._completed = []
+        self._ids = itertools.count()
+
+    def _clear(self) -> None:
+        """The tier is empty, and nothing is in flight."""
+        self._tier = self.tier_type(self.tiers[HOST])
+        self._stores = {}
+        self._loads = {}
 
     def transfers(self) -> Sequence[Transfer]:
         submitted, self._submitted = self._submitted, []

@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kvlockstep.reference.kv.transfers import Transfer
-from kvlockstep.reference.kv_manager.tier import HOST, Block, Key, Store
+from kvlockstep.reference.kv_manager.tier import HOST, Block, Key
 from kvlockstep.reference.kv_manager.transferring import Transferring
 from kvlockstep.reference.kv_scheduler.contract import NO_DRAFTS
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
@@ -37,13 +37,8 @@ class TieredScheduler(KVScheduler, Transferring):
 
     def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
         super().__init__(blocks, block_size, budget, running)
-        self.tiers = {HOST: self._tier_size(blocks)}
-        self._tier = self.tier_type(self.tiers[HOST])
-        self._stores: dict[Hashable, Store] = {}
-        self._loads: dict[Hashable, Load] = {}
-        self._submitted: list[Transfer] = []
-        self._completed: list[tuple[Hashable, bool]] = []
-        self._ids = itertools.count()
+        self._set_up(self._tier_size(blocks))
+        self._clear()
 
     def update(self, sampled: Mapping[str, int], accepted: Mapping[str, int] = NO_DRAFTS) -> Collection[str]:
         self.poll()

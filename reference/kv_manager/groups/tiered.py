@@ -6,7 +6,6 @@ the blocks that are read first behind it. Those that the pool has are shared, th
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Hashable
 from typing import Any
@@ -17,7 +16,7 @@ from kvlockstep.reference.kv_manager.groups.in_tier import Block, block_of, fill
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import Request
-from kvlockstep.reference.kv_manager.tier import HOST, Load, Store
+from kvlockstep.reference.kv_manager.tier import HOST, Load
 from kvlockstep.reference.kv_manager.transferring import Transferring
 
 
@@ -27,17 +26,12 @@ class TieredGroupManager(GroupedManager, Transferring):
     mixed_hits = True
 
     def __init__(self, groups: tuple[Group, ...], pools: dict[str, int]) -> None:
-        self.tiers = {HOST: self._tier_size(sum(pools.values()))}
-        self._submitted: list[Transfer] = []
-        self._completed: list[tuple[Hashable, bool]] = []
-        self._ids = itertools.count()
+        self._set_up(self._tier_size(sum(pools.values())))
         super().__init__(groups, pools)
 
     def reset(self) -> None:
         super().reset()
-        self._tier = self.tier_type(self.tiers[HOST])
-        self._stores: dict[Hashable, Store] = {}
-        self._loads: dict[Hashable, Load] = {}
+        self._clear()
 
     def admit(  # type: ignore[override]
         self, rid: str, tokens: list[int], extra_key: int | None, n: int
