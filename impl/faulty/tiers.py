@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from kvlockstep.reference.kv_manager.tier import Key, Tier
+from kvlockstep.reference.kv_manager.tier import Block, Key, Store, Tier
+from kvlockstep.reference.kv_manager.transferring import Transferring
+
+WINDOW = 1  # the group, behind full attention
 
 
 class UnpinnedTier(Tier):
@@ -54,3 +57,18 @@ class KeyLacksGroup(Tier):
 
     def end_load(self, key: Key, unit: int, ok: bool) -> None:
         super().end_load(key[1:], unit, ok)
+
+
+class UnpinnedWindowStores(Transferring):
+    """Stores pin no block of a window."""
+
+    def _store(self, key: Key, block: Block) -> None:
+        super()._store(key, block)
+        if key[0] == WINDOW and any(store == Store(key, block) for store in self._stores.values()):
+            self._drop(block)
+
+    def _end_store(self, store: Store, ok: bool) -> None:
+        if store.key[0] == WINDOW:
+            self._tier.end_store(store.key, ok)
+        else:
+            super()._end_store(store, ok)

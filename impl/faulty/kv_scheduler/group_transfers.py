@@ -7,7 +7,7 @@ from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
-from kvlockstep.impl.faulty.tiers import KeyLacksGroup
+from kvlockstep.impl.faulty.tiers import KeyLacksGroup, UnpinnedWindowStores
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.variants.group_transfers import LoadsByGroup, LoadsGroupsInside
 from kvlockstep.reference.kv_manager.groups.contract import Step
@@ -25,19 +25,8 @@ FULL, WINDOW, STATE = range(3)
 
 
 @fault("sched-slid-store-unpinned", law="transfer_isolation", seen=("mutant",))
-class SlidStoreUnpinned(TieredWindow):
+class SlidStoreUnpinned(UnpinnedWindowStores, TieredWindow):
     """A block that a window leaves is given away under its store; only full blocks are pinned."""
-
-    def _store(self, key: Key, block: Block) -> None:
-        super()._store(key, block)
-        if key[0] == WINDOW and any(store == Store(key, block) for store in self._stores.values()):
-            self._drop(block)
-
-    def _end_store(self, store: Store, ok: bool) -> None:
-        if store.key[0] == WINDOW:
-            self._tier.end_store(store.key, ok)
-        else:
-            super()._end_store(store, ok)
 
 
 @fault("sched-fence-first-group", law="transfer_isolation", seen=("mutant",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.tiers import KeyLacksGroup
+from kvlockstep.impl.faulty.tiers import KeyLacksGroup, UnpinnedWindowStores
 from kvlockstep.impl.kv_manager.fenced import FencedStates
 from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.group_loading import LoadsByGroup, LoadsInside, StoresInside
@@ -13,7 +13,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import FullAndWindow, Sta
 from kvlockstep.reference.kv_manager.groups.in_tier import Block, keys_of_hit
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.request import Request
-from kvlockstep.reference.kv_manager.tier import Load, Store
+from kvlockstep.reference.kv_manager.tier import Load
 
 FULL, WINDOW, STATE = range(3)
 
@@ -65,19 +65,8 @@ class AnyGroupHit(FullAndWindow, LoadsAtOnce):
 
 
 @fault("kv-load-slid-store-unpinned", law="transfer_isolation", seen=("mutant",))
-class SlidStoreUnpinned(TieredWindow):
+class SlidStoreUnpinned(UnpinnedWindowStores, TieredWindow):
     """A block that a window leaves is given away under its store; only full blocks are pinned."""
-
-    def _store(self, key: Key, block: Block) -> None:
-        super()._store(key, block)
-        if key[0] == WINDOW and any(store == Store(key, block) for store in self._stores.values()):
-            self._drop(block)
-
-    def _end_store(self, store: Store, ok: bool) -> None:
-        if store.key[0] == WINDOW:
-            self._tier.end_store(store.key, ok)
-        else:
-            super()._end_store(store, ok)
 
 
 @fault("kv-load-failed-group-hit", law="failure_visible", seen=("mutant",))
