@@ -10,6 +10,7 @@ import io
 import json
 import marshal
 import mmap
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from kvlockstep.core.capture import forget_output
@@ -41,7 +42,7 @@ class EpisodeNotes:
     def begin(self, scope: Scope) -> None:
         """A new episode."""
         self.clear()
-        self.add(json.dumps(scope.to_json()))
+        self.add(_text_of(scope))
 
     def clear(self) -> None:
         """Forgets all notes."""
@@ -83,6 +84,12 @@ class EpisodeNotes:
             return None
         scope = model_type.scope_type.from_json(json.loads(values[0]))
         return scope, tuple(Op(name, **args) for name, args in values[1:])
+
+
+# Exploring begins an episode for every few operations, and all drivers play each scope again and again.
+@lru_cache
+def _text_of(scope: Scope) -> str:
+    return json.dumps(scope.to_json())
 
 
 def noting(model_type: M, notes: EpisodeNotes) -> M:
