@@ -91,7 +91,8 @@ class KVManagerModel(RequestModel[KVScope], LoadingCommands):
     @command(6, when=lambda self, _: self.has_room)
     def admit(self, pick: Pick) -> Op:
         """A new request asks for admission."""
-        tokens, key = self.prompts.propose(pick, self.forks.script == LOOK_UP)
+        kept = self._kept(pick, self.judge.traits.max_length)
+        tokens, key = kept or self.prompts.propose(pick, self.forks.script == LOOK_UP)
         name = self._new_name(pick, self.judge.live)
         return Op("admit", request=name, tokens=tokens, extra_key=key, n=self._chunk_of(pick, len(tokens)))
 

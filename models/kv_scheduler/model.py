@@ -101,13 +101,16 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         """A request arrives."""
         scope, traits = self.scope, self.judge.traits
         longest = self.judge.longest
-        tokens = self._prompt(pick, longest - 1)
+        if (kept := self._kept(pick, longest - 1)) is not None:
+            tokens, key = kept
+        else:
+            tokens, key = self._prompt(pick, longest - 1), pick(scope.keys) if traits.extra_key else None
         most = min(scope.outputs, longest - len(tokens))
         return Op(
             "add",
             request=f"r{self._named}",
             tokens=tokens,
-            extra_key=pick(scope.keys) if traits.extra_key else None,
+            extra_key=key,
             max_tokens=pick(range(1, most + 1)) if scope.exhaustive else pick((1, most, most, 1 + most // 2)),
             priority=pick(scope.priorities) or None if traits.policy == "priority" else None,
         )
@@ -141,7 +144,10 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     @command(1)
     def reset(self, pick: Pick) -> Op:
         """Every content is dropped."""
-        require(self.scope.exhaustive or one_in(3, pick))
+        live = any(not job.fresh for job in self.judge.live.values())
+        # While something is in flight most targets allow none, and with tiers something nearly always is.
+        rare = live and self.judge.transfers is not None
+        require(self.scope.exhaustive or rare or one_in(3, pick))
         return Op("reset")
 
     @command(1)

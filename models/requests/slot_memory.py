@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from kvlockstep.models.requests.origins import HIT_AFTER_RESET, RESET, Copies
@@ -111,6 +111,11 @@ class SlotMemory:
     def shown(self, slots: Sequence[int]) -> list[str]:
         """Describes the content of these slots in words."""
         return [self._name(stamp) for stamp in self._store.read(slots)]
+
+    @property
+    def written(self) -> Set[int]:
+        """The slots that were ever written."""
+        return self._owner.keys()
 
     def peek(self, slots: Sequence[int]) -> list[int]:
         """The stamps in these slots, for a transfer that reads them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +20,7 @@ from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.impl.variants.kv_scheduler import VARIANTS
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.op import NotEnabled
+from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
@@ -193,6 +195,60 @@ def test_commands_of_transfers_are_for_targets_with_tiers() -> None:
     assert extra == {"complete", "fail", "tear", "abort_loading", "poll"}
     assert {c.name for c in KVSchedulerModel.commands_for(KVScheduler)} == {c.name for c in plain.table}
     assert {c.name for c in KVSchedulerModel.commands_for(TieredScheduler)} == {c.name for c in tiered.table}
+
+
+def proposals(model: KVSchedulerModel, name: str) -> list[Op]:
+    """What a command proposes in 200 tries."""
+    rng = random.Random(1)
+    command = next(command for command in model.commands if command.name == name)
+    found = []
+    for _ in range(200):
+        with contextlib.suppress(NotEnabled):
+            found.append(model.propose(command, rng.choice))
+    return found
+
+
+def after(make: Callable[..., Any], *ops: Op) -> KVSchedulerModel:
+    """A model behind some operations, all of which are legal."""
+    model = KVSchedulerModel(SchedulerScope(8, 1, budget=8, running=4, live=4, outputs=1, tokens=tuple(range(50))), make)
+    for op in ops:
+        model.step(op)
+    return model
+
+
+def arrives(name: str, *tokens: int) -> Op:
+    return Op("add", request=name, tokens=list(tokens), extra_key=None, max_tokens=1, priority=None)
+
+
+STORED = (
+    arrives("a", 1, 2, 1),
+    Op("schedule", tokens=[2]),
+    Op("update"),
+    Op("complete_all"),
+    Op("poll"),
+    Op("poll"),
+)
+
+
+@pytest.mark.parametrize(("make", "often"), [(ForgetsPool, True), (TieredScheduler, False)])
+def test_requests_begin_with_what_a_tier_has_and_the_pool_has_not(make: Callable[..., Any], often: bool) -> None:
+    model = after(make, *STORED)
+    # Then no prompt comes again because it was one of the last.
+    model.history.clear()
+    begun = [tuple(op.args["tokens"][:-1]) for op in proposals(model, "add")]
+    found = [tokens for tokens in begun if tokens in {(1,), (1, 2), (1, 2, 1)}]
+    assert (60 < len(found) < 140) if often else len(found) < 20
+
+
+def test_what_can_be_torn_is_torn_whatever_else_is_in_flight() -> None:
+    batch = Op("schedule", tokens=[2]), Op("update")
+    model = after(ForgetsPool, *STORED, arrives("b", 2, 2), arrives("c", 1, 2, 1, 2), *batch)
+    kinds = [(moving.transfer.kind, len(moving.targets)) for moving in model.judge.tiered().unended]
+    assert kinds == [("load", 3), ("store", 1), ("store", 1)]
+    found = proposals(model, "tear")
+    assert len(found) == 200
+    assert {op.args["transfer"] for op in found} == {0}
+    assert {op.args["written"] for op in found} == {1, 2}
 
 
 def test_results_speak_of_transfers_only_where_there_are_any() -> None:

@@ -111,6 +111,11 @@ class GroupMemory:
         for content in self._blocks.values():
             content.cells.update((offset, new) for offset, stamp in list(content.cells.items()) if stamp == old)
 
+    @property
+    def written(self) -> Iterable[Content]:
+        """The contents of all blocks that were ever written."""
+        return self._blocks.values()
+
     def content(self, place: Place) -> Content:
         """What a transfer reads in a block."""
         return self.copied(self._blocks.get(place, NOTHING))
@@ -194,7 +199,7 @@ class GroupMemory:
 
     def told(self, content: Content) -> tuple[Any, ...]:
         """The content of a block by history."""
-        return content.group, tuple((o, self._history(stamp)) for o, stamp in sorted(content.cells.items()))
+        return content.group, tuple((o, self.history(stamp)) for o, stamp in sorted(content.cells.items()))
 
     def shown(self, pool: str, block: int) -> str:
         """The content of a block in words: of the last position in it."""
@@ -209,7 +214,8 @@ class GroupMemory:
         """The blocks that were ever written."""
         return sorted(self._blocks)
 
-    def _history(self, stamp: int) -> Any:
+    def history(self, stamp: int) -> Any:
+        """What a stamp stands for, whatever its number is."""
         if stamp <= UNWRITTEN:
             return stamp
         if stamp not in self._histories:

@@ -8,7 +8,7 @@ from typing import Any
 from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.groups.memory import FREED, NOBODY, NOTHING, REST, WHOLE, Content, GroupMemory
 from kvlockstep.models.requests.transfers.places import Block, OfPool, Place, Places
-from kvlockstep.reference.kv.memory import LOST, VOID
+from kvlockstep.reference.kv.memory import LOST, UNWRITTEN, VOID
 
 
 class GroupPlaces(Places):
@@ -73,6 +73,16 @@ class GroupPlaces(Places):
             raise ValueError(pool)
         source, target = map(whole, ends)
         return (OfPool(pool, target), source) if load else (OfPool(pool, source), target)
+
+    def prefix(self, content: Content) -> tuple[int | None, Sequence[int]] | None:
+        stamp = self.ending(content)[1]
+        return self._kv.history(stamp) if stamp > UNWRITTEN else None
+
+    def in_blocks(self) -> Iterable[Content]:
+        return self._kv.written
+
+    def ending(self, content: Content) -> tuple[int, int]:
+        return content.group, content.cells[max(content.cells)] if content.cells else UNWRITTEN
 
     def cells(self, place: Place) -> Any:
         return [(self.in_pool(place.unit), offset) for offset in (*range(self._most), WHOLE, REST)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kvlockstep.models.core.op import Op, Pick, command, one_in, require
@@ -26,17 +27,13 @@ class TransferCommands:
     @command(1, needs="tiers")
     def fail(self, pick: Pick) -> Op:
         """A transfer fails."""
-        n = self._transfer(pick)
-        require(self.judge.may_fail(self._unended()[n]))
-        return Op("fail", transfer=n)
+        return Op("fail", transfer=self._transfer(pick, self.judge.may_fail))
 
     @command(1, needs="tiers")
     def tear(self, pick: Pick) -> Op:
         """A load or a move fails after its first blocks."""
-        n = self._transfer(pick)
-        moving = self._unended()[n]
-        require(self.judge.may_fail(moving) and moving.reads_tier)
-        return Op("tear", transfer=n, written=pick(range(1, len(moving.targets))))
+        n = self._transfer(pick, self.judge.may_tear)
+        return Op("tear", transfer=n, written=pick(range(1, len(self._unended()[n].targets))))
 
     @command(3, needs="tiers")
     def poll(self, pick: Pick) -> Op:
@@ -50,14 +47,24 @@ class TransferCommands:
         tier, unit = pick(self.judge.transfers.losable() if self.judge.transfers else [])
         return Op("lose", tier=tier, unit=unit)
 
+    def _kept(self, pick: Pick, longest: int | None) -> tuple[list[int], int | None] | None:
+        """At most `longest` tokens and the extra key of a request that a tier has the beginning of; None for any other.
+
+        Left to chance few requests load anything: of those that come again the pool still has what the tier has.
+        """
+        transfers = self.judge.transfers
+        if transfers is None or self.scope.exhaustive or not one_in(2, pick) or not (kept := transfers.places.kept()):
+            return None
+        key, tokens = transfers.places.prefix(pick(kept))
+        return [*tokens, pick(self.scope.tokens)][:longest], key
+
     def _unended(self) -> list[Moving]:
         return self.judge.transfers.unended if self.judge.transfers else []
 
-    def _transfer(self, pick: Pick) -> int:
-        """A transfer in flight: any, more often the oldest or the last one."""
-        n = len(self._unended())
-        numbers = [*range(n)] if self.scope.exhaustive or not n else [0, n - 1, *range(n)]
-        return int(pick(numbers))
+    def _transfer(self, pick: Pick, may: Callable[[Moving], bool] = lambda _moving: True) -> int:
+        """A transfer in flight that may end so: any, more often the oldest or the last one."""
+        numbers = [n for n, moving in enumerate(self._unended()) if may(moving)]
+        return int(pick(numbers if self.scope.exhaustive else [*numbers[:1], *numbers[-1:], *numbers]))
 
     def _patient(self, pick: Pick) -> bool:
         """Decides whether a transfer may end: now and then none does for a while, which is where things race."""

@@ -45,8 +45,7 @@ class EndsTransfers:
     def tear(self, transfer: int, written: int) -> Answer:
         """The n-th transfer in flight is a load or a move that fails after its first `written` blocks."""
         moving = self._moving(transfer)
-        require(self.may_fail(moving) and moving.reads_tier)
-        require(0 < written < len(moving.targets))
+        require(self.may_tear(moving) and 0 < written < len(moving.targets))
         return self._end(moving, written)
 
     def lose(self, tier: str, unit: int) -> Answer:
@@ -68,6 +67,10 @@ class EndsTransfers:
     def may_fail(self, moving: Moving) -> bool:
         """Returns whether a transfer in flight may fail now."""
         return self.tiered().may_fail(moving)
+
+    def may_tear(self, moving: Moving) -> bool:
+        """Returns whether a transfer in flight may fail now with its first blocks written."""
+        return moving.reads_tier and len(moving.targets) > 1 and self.may_fail(moving)
 
     def tiered(self) -> Transfers:
         """Returns the transfers. Raises NotEnabled for a target without tiers."""

@@ -91,7 +91,23 @@ class Places:
 
     def prefix(self, content: Any) -> tuple[int | None, Sequence[int]] | None:
         """The extra key and all tokens up to the end of a content; None if it is no KV."""
-        return self._memory.history(content[-1]) if content[-1] > UNWRITTEN else None
+        stamp = self.ending(content)[1]
+        return self._memory.history(stamp) if stamp > UNWRITTEN else None
+
+    def kept(self) -> list[Any]:
+        """The KV in tiers that no block has."""
+        there = set(map(self.ending, self.in_blocks()))
+        kept = [content for place, content in self.stored.items() if place not in self.lost]
+        return [content for content in kept if (end := self.ending(content)) not in there and end[1] > UNWRITTEN]
+
+    def in_blocks(self) -> Iterable[Any]:
+        """The contents of all blocks that were ever written."""
+        blocks = {slot // self._size for slot in self._memory.written}
+        return [self.read(Place(None, block)) for block in blocks]
+
+    def ending(self, content: Any) -> tuple[int, int]:
+        """The group of a content, and its last stamp, which stands for all before it."""
+        return 0, content[-1]
 
     def cells(self, place: Place) -> Any:
         """The cells of a block: here the slots."""
