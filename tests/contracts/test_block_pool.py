@@ -426,7 +426,7 @@ class TestPoolManager:
         def make(blocks, block_size):
             return PoolManager(blocks, block_size, hash_function=hash_function)
 
-        outcome = watched(random_walk, KVManagerModel, make, seed=6, steps=12_000)
+        outcome = watched(random_walk, KVManagerModel, make, seed=6, steps=6_000)
         assert outcome.failure is None
         assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
 

@@ -18,7 +18,7 @@ from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld,
 
 
 def test_agrees_with_the_reference(device):
-    steps = 20_000 if device == "cpu" else 2_000
+    steps = 5_000 if device == "cpu" else 2_000
     outcome = watched(random_walk, BlockStackModel, lambda blocks: BlockStack(blocks, device), seed=3, steps=steps)
     assert outcome.failure is None
     assert not [goal.id for goal in BlockStackModel.goals if not outcome.reach[goal.id]]

@@ -237,7 +237,7 @@ class TestBlockManager:
     )
     def test_holds_and_reaches_everything(self, hash_function: Any) -> None:
         make = BlockManager if hash_function is None else partial(BlockManager, hash_function=hash_function)
-        reach = holds(make, 12_000)
+        reach = holds(make, 6_000)
         assert missed(reach) == set()
 
     def test_holds_on_tensors(self) -> None:
@@ -245,7 +245,7 @@ class TestBlockManager:
 
     @pytest.mark.usefixtures("stamps_per_block")
     def test_holds_with_stamps_per_block(self) -> None:
-        reach = holds(BlockManager, 12_000)
+        reach = holds(BlockManager, 6_000)
         assert missed(reach) == WITH_EVENTS, "nobody listens"
 
     def test_one_physical_copy_is_not_demanded(self) -> None:
@@ -384,7 +384,7 @@ class StaleCache(SlotPrefixCache):
 class TestSlotManager:
     @pytest.mark.parametrize("capacity", [None, 5, *slow(30)])
     def test_holds_and_reaches_what_rows_can(self, capacity: int | None) -> None:
-        reach = holds(partial(SlotManager, capacity=capacity), 12_000)
+        reach = holds(partial(SlotManager, capacity=capacity), 7_000)
         assert missed(reach) <= ROW_ONLY | WITH_EVENTS
 
     def test_holds_on_tensors(self) -> None:

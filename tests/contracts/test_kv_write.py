@@ -54,7 +54,7 @@ def walk(factory, steps=1_500, seed=1):
 # `score` plays the other ones, which are known-good targets, until they have reached everything.
 @pytest.mark.parametrize("make", [reference.QuantisedWriter, split.NormWriter])
 def test_a_reference_holds_and_reaches_everything(make):
-    outcome = walk(make, 4_000)
+    outcome = walk(make, 1_500)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
     assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()
@@ -62,7 +62,7 @@ def test_a_reference_holds_and_reaches_everything(make):
 
 @pytest.mark.parametrize("make", OURS)
 def test_ours_holds_and_reaches_everything(make, device):
-    outcome = walk(partial(make, device=device), 4_000)
+    outcome = walk(partial(make, device=device), 1_500)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
     assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()

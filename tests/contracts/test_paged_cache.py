@@ -45,7 +45,7 @@ def walk(model_type, factory, steps, seed=1):
 
 
 def test_agrees_with_the_reference_and_reaches_everything():
-    outcome = walk(PagedCacheModel, PagedCache, 8_000)
+    outcome = walk(PagedCacheModel, PagedCache, 4_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in PagedCacheModel.goals if not outcome.reach[goal.id]]
 
@@ -271,7 +271,7 @@ def manager_holds(steps, seed=1, **settings):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_manager_holds(policy):
-    outcome = manager_holds(10_000, policy=policy)
+    outcome = manager_holds(5_000, policy=policy)
     assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
 
 

@@ -24,7 +24,7 @@ from kvlockstep.reference.radix_cache.contract import NotLocked
 
 @pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_agrees_with_the_reference(seed):
-    outcome = watched(random_walk, RadixCacheModel, RadixCache, seed=seed, steps=8_000)
+    outcome = watched(random_walk, RadixCacheModel, RadixCache, seed=seed, steps=4_000)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -69,7 +69,7 @@ def test_agrees_in_the_states_that_many_steps_reach():
 
 
 def test_the_manager_keeps_the_request_level_contract():
-    outcome = watched(random_walk, KVManagerModel, RadixManager, seed=4, steps=12_000)
+    outcome = watched(random_walk, KVManagerModel, RadixManager, seed=4, steps=6_000)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["hit"] > 100
 

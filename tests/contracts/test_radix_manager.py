@@ -34,7 +34,7 @@ class Tabulating(RadixManager):
 @pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_page_tables_follow_the_slots(seed):
     factory = partial(Tabulating, rows=20, tensors=True)
-    outcome = watched(random_walk, KVManagerModel, factory, seed=seed, steps=8_000)
+    outcome = watched(random_walk, KVManagerModel, factory, seed=seed, steps=4_000)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
