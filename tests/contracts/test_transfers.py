@@ -210,7 +210,9 @@ def proposals(model: KVSchedulerModel, name: str) -> list[Op]:
 
 def after(make: Callable[..., Any], *ops: Op) -> KVSchedulerModel:
     """A model behind some operations, all of which are legal."""
-    model = KVSchedulerModel(SchedulerScope(8, 1, budget=8, running=4, live=4, outputs=1, tokens=tuple(range(50))), make)
+    model = KVSchedulerModel(
+        SchedulerScope(8, 1, budget=8, running=4, live=4, outputs=1, tokens=tuple(range(50))), make
+    )
     for op in ops:
         model.step(op)
     return model

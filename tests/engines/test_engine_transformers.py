@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pkgutil
 import random
 import sys
 from collections import Counter
@@ -11,19 +13,27 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the transformers target needs torch")
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'kvlockstep[engines]'")
-
-import torch
-from transformers.generation.continuous_batching.cache_allocators import cache_allocator, full_attention
-
-from kvlockstep.impl.engines.transformers import manager as target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
 
+needs = (importlib.util.find_spec(name) is None for name in ("torch", "transformers"))
+pytestmark = pytest.mark.skipif(any(needs), reason="it is not installed: pip install 'kvlockstep[engines]'")
+
 BLOCKS, SIZE = 4, 2
-make = partial(target.make, BLOCKS, SIZE)
+TARGET = "kvlockstep.impl.engines.transformers.manager"
+ALLOCATORS = "transformers.generation.continuous_batching.cache_allocators"
+
+
+def target() -> Any:
+    """The module is imported by the first test: with torch._dynamo it takes all workers seconds, and forks longer."""
+    return importlib.import_module(TARGET)
+
+
+def make(**kwargs: Any) -> Any:
+    return target().make(BLOCKS, SIZE, **kwargs)
+
+
 tensors_or_not = pytest.mark.parametrize("tensors", [True, False])
 
 
@@ -71,7 +81,7 @@ def random_walk(factory: Callable[..., Any], seed: int, steps: int) -> Counter[s
 @tensors_or_not
 @pytest.mark.parametrize(("blocks", "size"), [(3, 1), (4, 2), (5, 16), (7, 3), (2, 512)])
 def test_the_pool_is_exactly_what_was_asked_for(blocks: int, size: int, tensors: bool) -> None:
-    adapter = target.make(blocks, size, tensors)
+    adapter = target().make(blocks, size, tensors)
     assert adapter.total == adapter.avail() == adapter.free_now() == blocks * size
     assert len(set(adapter.free_slots())) == blocks * size
     assert (adapter.memory is not None) is tensors
@@ -216,7 +226,7 @@ def test_the_memory_shows_a_plane_that_differs() -> None:
             row = adapter.memory._row(slots[1])
             kept = plane[row].clone()
             plane[row, -1, -1] += 1
-            assert stamps(adapter, "a", 3) == [100, target.TORN, 102]
+            assert stamps(adapter, "a", 3) == [100, target().TORN, 102]
             plane[row] = kept
     assert stamps(adapter, "a", 3) == [100, 101, 102]
     adapter.memory.poison(slots[:1])
@@ -231,60 +241,67 @@ def test_the_memory_copies_whole_blocks_only() -> None:
 
 @pytest.mark.parametrize(("tensors", "steps"), [(True, 1_000), (False, 3_000)])
 def test_random_episodes_hold_every_law(tensors: bool, steps: int) -> None:
-    reach = random_walk(partial(target.make, tensors=tensors), 7, steps)
+    reach = random_walk(partial(target().make, tensors=tensors), 7, steps)
     wanted = {"hit", "eviction", "physical_reuse", "refused_admission", "refused_reserve", "chunk", "preempt", "resume"}
     wanted |= {"launched_abort", "fork", "copies", "reset_live", "evict_all", "reverse_commits", "admit_into_step"}
     assert wanted <= reach.keys()
 
 
-def copies_half(self: Any, sources: list[int], targets: list[int]) -> None:
-    half = self.bytes_per_block // 2
-    self._copy_view[torch.tensor(targets), :half] = self._copy_view[torch.tensor(sources), :half]
+def copies_half(_copies: Any) -> Any:
+    def copies(self: Any, sources: list[int], targets: list[int]) -> None:
+        half = self.bytes_per_block // 2
+        for source, target in zip(sources, targets, strict=True):
+            self._copy_view[target, :half] = self._copy_view[source, :half]
+
+    return copies
 
 
-def evicts_but_keeps_the_hash(self: Any) -> list[int]:
-    evicted = list(self.cached_blocks)
-    self.cached_blocks.clear()
-    return evicted
+def evicts_but_keeps_the_hash(_evicts: Any) -> Any:
+    def evicts(self: Any) -> list[int]:
+        evicted = list(self.cached_blocks)
+        self.cached_blocks.clear()
+        return evicted
+
+    return evicts
 
 
-def writes_k_into_v(self: Any, keys: Any, values: Any, *rows: Any) -> Any:
-    return update(self, keys, keys, *rows)
+def writes_k_into_v(update: Any) -> Any:
+    return lambda self, keys, values, *rows: update(self, keys, keys, *rows)
 
 
-def writes_one_row_off(self: Any, rid: str, past: int, n: int) -> list[int]:
-    return [row ^ 1 if self.tokens_per_page > 1 else row for row in write_indices(self, rid, past, n)]
+def writes_one_row_off(rows: Any) -> Any:
+    def written(self: Any, rid: str, past: int, n: int) -> list[int]:
+        return [row ^ 1 if self.tokens_per_page > 1 else row for row in rows(self, rid, past, n)]
 
-
-update = full_attention.FullAttentionCacheAllocator.update
-write_indices = full_attention.FullAttentionCacheAllocator.get_write_indices
+    return written
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "broken", "law"),
+    ("owner", "method", "breaks", "law"),
     [
-        (cache_allocator.CacheAllocator, "copy_blocks", copies_half, "content_equality"),
+        ("cache_allocator.CacheAllocator", "copy_blocks", copies_half, "content_equality"),
         (
-            cache_allocator.BlockLedger,
+            "cache_allocator.BlockLedger",
             "evict_cached_blocks",
             evicts_but_keeps_the_hash,
             "prefix_soundness content_equality",
         ),
-        (full_attention.FullAttentionCacheAllocator, "update", writes_k_into_v, "content_equality"),
-        (full_attention.FullAttentionCacheAllocator, "get_write_indices", writes_one_row_off, "content_equality"),
+        ("full_attention.FullAttentionCacheAllocator", "update", writes_k_into_v, "content_equality"),
+        ("full_attention.FullAttentionCacheAllocator", "get_write_indices", writes_one_row_off, "content_equality"),
     ],
 )
 def test_a_broken_engine_is_caught(
-    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, broken: Any, law: str
+    monkeypatch: pytest.MonkeyPatch, owner: str, method: str, breaks: Callable[[Any], Any], law: str
 ) -> None:
-    monkeypatch.setattr(owner, method, broken)
+    broken = pkgutil.resolve_name(f"{ALLOCATORS}.{owner}")
+    monkeypatch.setattr(broken, method, breaks(getattr(broken, method)))
     with pytest.raises(Divergence) as caught:
-        random_walk(target.make, 7, 5_000)
+        random_walk(target().make, 7, 5_000)
     assert caught.value.law in law.split()
 
 
 def test_without_transformers_the_import_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.delitem(sys.modules, target.__name__)
+    monkeypatch.delitem(sys.modules, TARGET, raising=False)
     with pytest.raises(ImportError, match=r"pip install 'kvlockstep\[engines\]'"):
-        __import__(target.__name__)
+        importlib.import_module(TARGET)

@@ -15,8 +15,6 @@ from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_store import LAYOUTS
 
-transformers = pytest.importorskip("transformers")
-
 LAYERS, HEADS, DIM, VOCABULARY = 2, 2, 16, 61
 BLOCK_SIZE = 4
 BOUND = 1e-3
@@ -27,6 +25,8 @@ PLANTED = 1e-1
 
 @pytest.fixture
 def model(device):
+    # Imported here, since it takes each worker of the tests a second.
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(5)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
