@@ -121,11 +121,11 @@ symbolic: $(READY)
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch setuptools
-	$(INSTALL) --editable '.[torch,test,engines]'
+	$(INSTALL) --no-build-isolation --editable '.[torch,test,engines]'
 	touch $@
 
 $(CLUSTER): $(READY)
-	$(INSTALL) --editable '.[cluster,cluster-test]'
+	$(INSTALL) --no-build-isolation --editable '.[cluster,cluster-test]'
 	touch $@
 
 clean:
