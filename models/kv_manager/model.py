@@ -18,7 +18,7 @@ from kvlockstep.models.kv_manager.loading_commands import LoadingCommands
 from kvlockstep.models.kv_manager.operations import OPERATIONS
 from kvlockstep.models.kv_manager.picture import picture
 from kvlockstep.models.kv_manager.prompts import Prompts
-from kvlockstep.models.kv_manager.scope import ALIKE_KEYS, KVScope, Mode, scopes
+from kvlockstep.models.kv_manager.scope import GROUP_SCOPES, SMALL_SCOPES, TIER_SCOPES, KVScope, Mode, scopes
 from kvlockstep.models.kv_manager.shortcuts import shortcuts
 from kvlockstep.models.requests.adapter import as_state, declares_groups, declares_tiers, make_adapter, read_traits
 from kvlockstep.models.requests.answers import Answer
@@ -36,14 +36,6 @@ from kvlockstep.reference.kv_manager.traits import Traits
 GROUP_TRAITS = {"groups", "frees_window"}
 # What is asked of a request that waits for its load.
 OF_WAITING = {load_ends.id, promise_kept.id}
-# What windows and states go through in few operations: one word, and prompts longer than a window.
-GROUP_SCOPES = (
-    KVScope(4, 1, 1, 5, tokens=(1,), mode=Mode.EXHAUSTIVE),
-    KVScope(3, 2, 1, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
-    KVScope(3, 2, 2, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
-)
-# One block is stored, evicted and loaded again, in every order in which transfers can end.
-TIER_SCOPES = (KVScope(2, 1, 1, 2, tokens=(1,), mode=Mode.EXHAUSTIVE),)
 
 
 class KVManagerModel(RequestModel[KVScope], LoadingCommands):
@@ -55,16 +47,7 @@ class KVManagerModel(RequestModel[KVScope], LoadingCommands):
     scope_type = KVScope
     operations = OPERATIONS
     scopes = tuple(scopes())
-    # One request at a time, or one token, leaves the budget for longer sequences than two of each do.
-    small_scopes = (
-        KVScope(2, 1, 1, 2, mode=Mode.EXHAUSTIVE),
-        KVScope(2, 1, 2, 2, keys=(None, 1), mode=Mode.EXHAUSTIVE),
-        KVScope(2, 1, 1, 2, tokens=(1,), keys=ALIKE_KEYS, mode=Mode.EXHAUSTIVE),
-        KVScope(2, 2, 1, 3, tokens=(1,), mode=Mode.EXHAUSTIVE),
-        KVScope(2, 2, 1, 3, mode=Mode.EXHAUSTIVE),
-        KVScope(3, 2, 2, 3, mode=Mode.EXHAUSTIVE),
-        KVScope(3, 2, 2, 5, mode=Mode.EXHAUSTIVE),
-    )
+    small_scopes = SMALL_SCOPES
     memory_type: ClassVar[Any] = SlotMemory
     judge: ManagerJudge
 

@@ -130,3 +130,23 @@ def scopes() -> Iterable[KVScope]:
     yield KVScope(40, 2, 12, 3, tokens=(1, 2, 3))
     yield KVScope(24, 2, 9, 24, mode=Mode.LONG)
     yield KVScope(2048, 1, 4, 64, tokens=tuple(range(1, 17)), ask="late", mode=Mode.MANY)
+
+
+# One request at a time, or one token, leaves the budget for longer sequences than two of each do.
+SMALL_SCOPES = (
+    KVScope(2, 1, 1, 2, mode=Mode.EXHAUSTIVE),
+    KVScope(2, 1, 2, 2, keys=(None, 1), mode=Mode.EXHAUSTIVE),
+    KVScope(2, 1, 1, 2, tokens=(1,), keys=ALIKE_KEYS, mode=Mode.EXHAUSTIVE),
+    KVScope(2, 2, 1, 3, tokens=(1,), mode=Mode.EXHAUSTIVE),
+    KVScope(2, 2, 1, 3, mode=Mode.EXHAUSTIVE),
+    KVScope(3, 2, 2, 3, mode=Mode.EXHAUSTIVE),
+    KVScope(3, 2, 2, 5, mode=Mode.EXHAUSTIVE),
+)
+# What windows and states go through in few operations: one word, and prompts longer than a window.
+GROUP_SCOPES = (
+    KVScope(4, 1, 1, 5, tokens=(1,), mode=Mode.EXHAUSTIVE),
+    KVScope(3, 2, 1, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
+    KVScope(3, 2, 2, 6, tokens=(1,), mode=Mode.EXHAUSTIVE),
+)
+# One block is stored, evicted and loaded again, in every order in which transfers can end.
+TIER_SCOPES = (KVScope(2, 1, 1, 2, tokens=(1,), mode=Mode.EXHAUSTIVE),)

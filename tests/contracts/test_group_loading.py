@@ -16,7 +16,7 @@ from kvlockstep.models.core.picture import HELD
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
 from kvlockstep.models.kv_manager.groups.picture import picture_of_groups
-from kvlockstep.models.kv_manager.model import GROUP_SCOPES, TIER_SCOPES
+from kvlockstep.models.kv_manager.scope import GROUP_SCOPES, TIER_SCOPES
 from kvlockstep.models.requests.groups.memory import WHOLE
 from kvlockstep.models.requests.transfers.places import OfPool
 from kvlockstep.reference.kv.memory import KVMemory

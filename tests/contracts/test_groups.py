@@ -18,8 +18,7 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.judge import ManagerJudge
-from kvlockstep.models.kv_manager.model import GROUP_SCOPES
-from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.models.kv_manager.scope import GROUP_SCOPES, KVScope
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step, needed
 from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, FullAndWindow, StatePool, TwoPools

@@ -24,7 +24,7 @@ from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.goals import unreachable
 from kvlockstep.models.kv_manager.judge import ManagerJudge
-from kvlockstep.models.kv_manager.model import TIER_SCOPES
+from kvlockstep.models.kv_manager.scope import TIER_SCOPES
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager import loading as laws
 from kvlockstep.reference.catalogue import CONTRACTS
