@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-# The gate takes what the others leave of the cores: they wait for Ray and for what hangs. It prints at its end.
+# The gate takes what the others leave of the cores: they wait for Ray and for what hangs.
 test: $(READY)
 	$(MAKE) --jobs 5 others beside
 
@@ -26,9 +26,11 @@ others:
 	$(MAKE) --output-sync=target lint outside
 	$(MAKE) tests
 
+# All that it prints stays in build/gate.txt.
 beside:
 	mkdir -p build
-	nice -n 5 $(MAKE) gate > build/gate.txt 2>&1; code=$$?; cat build/gate.txt; exit $$code
+	nice -n 5 $(MAKE) --no-print-directory gate > build/gate.txt 2>&1 || { cat build/gate.txt; exit 1; }
+	tail -n 1 build/gate.txt
 
 # Both build from this folder, so the wheel comes behind what installs for the cluster. Collecting compiles all modules:
 # the workers of `make tests` would all do it at the same time.
