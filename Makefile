@@ -26,10 +26,9 @@ others:
 	$(MAKE) --output-sync=target lint outside
 	$(MAKE) tests
 
-# All that it prints stays in build/gate.txt.
+# All that it prints stays in build/gate.txt. If something else fails, make ends when the gate does.
 beside:
-	mkdir -p build
-	nice -n 5 $(MAKE) --no-print-directory gate > build/gate.txt 2>&1 || { cat build/gate.txt; exit 1; }
+	mkdir -p build; nice -n 5 $(MAKE) --no-print-directory gate > build/gate.txt 2>&1 || { cat build/gate.txt; exit 1; }
 	tail -n 1 build/gate.txt
 
 # Both build from this folder, so the wheel comes behind what installs for the cluster. Collecting compiles all modules:

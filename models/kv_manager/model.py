@@ -74,7 +74,7 @@ class KVManagerModel(RequestModel[KVScope], LoadingCommands):
     @command(6, when=lambda self, _: self.has_room)
     def admit(self, pick: Pick) -> Op:
         """A new request asks for admission."""
-        kept = self._kept(pick, self.judge.traits.max_length)
+        kept = self._kept(pick, self.prompts.longest)
         tokens, key = kept or self.prompts.propose(pick, self.forks.script == LOOK_UP)
         name = self._new_name(pick, self.judge.live)
         return Op("admit", request=name, tokens=tokens, extra_key=key, n=self._chunk_of(pick, len(tokens)))

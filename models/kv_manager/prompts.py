@@ -25,7 +25,7 @@ class Prompts:
         traits = judge.traits
         self._sizes = judge.sizes
         self._keys = scope.keys if traits.extra_key else (None,)
-        self._longest = min(scope.max_tokens, traits.max_length or scope.max_tokens)
+        self.longest = min(scope.max_tokens, traits.max_length or scope.max_tokens)
 
     def remember(self, tokens: Sequence[int], extra_key: int | None) -> None:
         """A prompt, or all that a request had when it left, may come again."""
@@ -44,7 +44,7 @@ class Prompts:
         """
         scope = self._scope
         if scope.exhaustive:
-            return list(pick(all_prompts(scope.tokens, self._longest))), pick(self._keys)
+            return list(pick(all_prompts(scope.tokens, self.longest))), pick(self._keys)
         if scope.mode is Mode.MANY:
             return self._one_of_many(pick)
         last = [self._judge.live[name] for name in self._judge.scheduled[-1:] if self._judge.live[name].admitted]
@@ -58,7 +58,7 @@ class Prompts:
             return self._grown([], pick), pick(self._keys)
         if kind == "joined" and self._judge.live:
             other = pick(list(self._judge.live.values()))
-            return [*other.tokens[: other.computed], pick(scope.tokens)][: self._longest], other.extra_key
+            return [*other.tokens[: other.computed], pick(scope.tokens)][: self.longest], other.extra_key
         known, key = pick((*self.history, *self.history[-2:]))
         if len(self._keys) > 1 and one_in(2, pick, first=True):
             key = pick(self._keys)
@@ -69,32 +69,32 @@ class Prompts:
             return self._edited(base, pick), key
         if kind == "crossed":
             return self._crossed(base, pick), key
-        return base[: self._longest] if kind in ("repeat", "shorter") else self._grown(base, pick), key
+        return base[: self.longest] if kind in ("repeat", "shorter") else self._grown(base, pick), key
 
     def _one_of_many(self, pick: Pick) -> tuple[list[int], int | None]:
         """A prompt of random tokens, or one that was there before."""
         if self.history and one_in(2, pick, first=True):
             tokens, key = pick(self.history)
             return list(tokens), key
-        return [pick(self._scope.tokens) for _ in range(self._longest)], pick(self._keys)
+        return [pick(self._scope.tokens) for _ in range(self.longest)], pick(self._keys)
 
     def _grown(self, base: list[int], pick: Pick) -> list[int]:
-        room = self._longest - len(base)
+        room = self.longest - len(base)
         more = self._length(pick, room) if room > 0 else 0
         new = [pick(self._scope.tokens) for _ in range(min(more, DRAWN))]
-        return (base + (new * (more // DRAWN + 1))[:more])[: self._longest]
+        return (base + (new * (more // DRAWN + 1))[:more])[: self.longest]
 
     def _edited(self, base: list[int], pick: Pick) -> list[int]:
         """The sequence with one token replaced or left out, and perhaps one more, so that its last block can be hit."""
         at = pick((0, len(base) // 2, max(0, len(base) - 2), len(base) - 1))
         base[at : at + 1] = [pick(self._scope.tokens)] if len(base) == 1 or pick((True, True, False)) else []
-        return (base + [pick(self._scope.tokens)] * pick((0, 1)))[: self._longest]
+        return (base + [pick(self._scope.tokens)] * pick((0, 1)))[: self.longest]
 
     def _crossed(self, base: list[int], pick: Pick) -> list[int]:
         """The head of one sequence before the tail of another, as if requests that parted had come together again."""
         other, _ = pick(self.history)
         at = self._length(pick, min(len(base), len(other)))
-        return (base[:at] + list(other[at:]) + [pick(self._scope.tokens)])[: self._longest]
+        return (base[:at] + list(other[at:]) + [pick(self._scope.tokens)])[: self.longest]
 
     def _length(self, pick: Pick, most: int) -> int:
         """A length from 1 to `most`, near a multiple of the block, at times nine blocks for the goal `long_request`."""

@@ -101,10 +101,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         """A request arrives."""
         scope, traits = self.scope, self.judge.traits
         longest = self.judge.longest
-        if (kept := self._kept(pick, longest - 1)) is not None:
-            tokens, key = kept
-        else:
-            tokens, key = self._prompt(pick, longest - 1), pick(scope.keys) if traits.extra_key else None
+        tokens, key = self._kept(pick, longest - 1) or (self._prompt(pick, longest - 1), self._key(pick))
         most = min(scope.outputs, longest - len(tokens))
         return Op(
             "add",
@@ -144,10 +141,9 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     @command(1)
     def reset(self, pick: Pick) -> Op:
         """Every content is dropped."""
-        live = any(not job.fresh for job in self.judge.live.values())
-        # While something is in flight most targets allow none, and with tiers something nearly always is.
-        rare = live and self.judge.transfers is not None
-        require(self.scope.exhaustive or rare or one_in(3, pick))
+        # With tiers something is in flight nearly always, and then most targets allow none. What can be reset is.
+        loaded = self.judge.transfers is not None and any(not job.fresh for job in self.judge.live.values())
+        require(self.scope.exhaustive or loaded or one_in(3, pick))
         return Op("reset")
 
     @command(1)
@@ -172,8 +168,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         """Another instance fills its tier with a prefix."""
         tokens = self._prompt(pick, self.judge.longest - 1)
         require(len(tokens) >= self.scope.block_size)
-        key = pick(self.scope.keys) if self.judge.traits.extra_key else None
-        return Op("offer", tokens=tokens, extra_key=key)
+        return Op("offer", tokens=tokens, extra_key=self._key(pick))
 
     lose = TransferCommands.lose
 
@@ -294,6 +289,9 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
             return base[:room]
         more = self._length(pick, room - len(base)) if len(base) < room else 0
         return (base + [pick(scope.tokens) for _ in range(more)])[:room]
+
+    def _key(self, pick: Pick) -> int | None:
+        return pick(self.scope.keys) if self.judge.traits.extra_key else None
 
     def _length(self, pick: Pick, most: int) -> int:
         """A length from 1 to `most`, near a multiple of the block, more often a short one."""

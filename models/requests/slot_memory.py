@@ -31,6 +31,7 @@ class SlotMemory:
         self._writers: dict[int, str] = {}
         self._stamp_written: dict[int, int] = {}
         self._owner: dict[int, str] = {}
+        self._loaded: set[int] = set()
 
     def begin_forward(self) -> None:
         self._writers.clear()
@@ -114,8 +115,8 @@ class SlotMemory:
 
     @property
     def written(self) -> Set[int]:
-        """The slots that were ever written."""
-        return self._owner.keys()
+        """The slots that a request or a transfer ever wrote."""
+        return self._owner.keys() | self._loaded
 
     def peek(self, slots: Sequence[int]) -> list[int]:
         """The stamps in these slots, for a transfer that reads them."""
@@ -123,6 +124,7 @@ class SlotMemory:
 
     def put(self, slots: Sequence[int], stamps: Sequence[int]) -> None:
         """Stores the stamps that a transfer writes into these slots."""
+        self._loaded.update(slots)
         self._store.write(slots, stamps)
 
     def worst(self, stamps: Sequence[int]) -> str:
@@ -143,10 +145,10 @@ class SlotMemory:
 
     def sketch(self) -> Any:
         """Content of the memory by the hashes of histories, which takes no time for their lengths."""
-        slots, digests = sorted(self._owner), self._provenance.digests()
+        slots, digests = sorted(self.written), self._provenance.digests()
         return tuple(slots), tuple(digests[stamp] if stamp > UNWRITTEN else stamp for stamp in self._store.read(slots))
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
-        slots = sorted(self._owner)
+        slots = sorted(self.written)
         return tuple(zip(slots, map(self.history, self._store.read(slots)), strict=True))

@@ -242,6 +242,14 @@ def test_requests_begin_with_what_a_tier_has_and_the_pool_has_not(make: Callable
     assert (60 < len(found) < 140) if often else len(found) < 20
 
 
+def test_the_pool_has_what_was_loaded_before_anybody_writes_to_it() -> None:
+    model = after(ForgetsPool, *STORED, arrives("b", 1, 2, 1, 2), Op("schedule", tokens=[2]), Op("update"))
+    places = model.judge.tiered().places
+    assert [places.prefix(content) for content in places.kept()] == [(None, (1,)), (None, (1, 2)), (None, (1, 2, 1))]
+    model.step(Op("complete_all"))
+    assert places.kept() == []
+
+
 def test_what_can_be_torn_is_torn_whatever_else_is_in_flight() -> None:
     batch = Op("schedule", tokens=[2]), Op("update")
     model = after(ForgetsPool, *STORED, arrives("b", 2, 2), arrives("c", 1, 2, 1, 2), *batch)

@@ -78,8 +78,8 @@ class GroupPlaces(Places):
         stamp = self.ending(content)[1]
         return self._kv.history(stamp) if stamp > UNWRITTEN else None
 
-    def in_blocks(self) -> Iterable[Content]:
-        return self._kv.written
+    def endings(self) -> set[tuple[int, int]]:
+        return set(map(self.ending, self._kv.written))
 
     def ending(self, content: Content) -> tuple[int, int]:
         return content.group, content.cells[max(content.cells)] if content.cells else UNWRITTEN

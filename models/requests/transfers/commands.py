@@ -48,9 +48,10 @@ class TransferCommands:
         return Op("lose", tier=tier, unit=unit)
 
     def _kept(self, pick: Pick, longest: int | None) -> tuple[list[int], int | None] | None:
-        """At most `longest` tokens and the extra key of a request that a tier has the beginning of; None for any other.
+        """At most `longest` tokens and the extra key of a request that begins with KV of a tier which the pool lacks.
 
-        Left to chance few requests load anything: of those that come again the pool still has what the tier has.
+        None in every second call, and if there is no such KV. Left to chance few requests load anything: what a tier
+        has, the pool mostly has as well.
         """
         transfers = self.judge.transfers
         if transfers is None or self.scope.exhaustive or not one_in(2, pick) or not (kept := transfers.places.kept()):

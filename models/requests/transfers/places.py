@@ -95,15 +95,16 @@ class Places:
         return self._memory.history(stamp) if stamp > UNWRITTEN else None
 
     def kept(self) -> list[Any]:
-        """The KV in tiers that no block has."""
-        there = set(map(self.ending, self.in_blocks()))
+        """The KV that stands in tiers and, as far as its end tells, in no block."""
+        there = self.endings()
         kept = [content for place, content in self.stored.items() if place not in self.lost]
         return [content for content in kept if (end := self.ending(content)) not in there and end[1] > UNWRITTEN]
 
-    def in_blocks(self) -> Iterable[Any]:
-        """The contents of all blocks that were ever written."""
-        blocks = {slot // self._size for slot in self._memory.written}
-        return [self.read(Place(None, block)) for block in blocks]
+    def endings(self) -> set[tuple[int, int]]:
+        """The endings of what stands in blocks."""
+        # One read for all: a pool may have thousands of blocks.
+        last = [slot for slot in self._memory.written if slot % self._size == self._size - 1]
+        return {(0, stamp) for stamp in self._memory.peek(last)}
 
     def ending(self, content: Any) -> tuple[int, int]:
         """The group of a content, and its last stamp, which stands for all before it."""
