@@ -142,8 +142,8 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     def reset(self, pick: Pick) -> Op:
         """Every content is dropped."""
         # With tiers something is in flight nearly always, and then most targets allow none. What can be reset is.
-        loaded = self.judge.transfers is not None and any(not job.fresh for job in self.judge.live.values())
-        require(self.scope.exhaustive or loaded or one_in(3, pick))
+        live = self.judge.transfers is not None and any(not job.fresh for job in self.judge.live.values())
+        require(self.scope.exhaustive or live or one_in(3, pick))
         return Op("reset")
 
     @command(1)

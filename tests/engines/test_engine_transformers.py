@@ -17,8 +17,8 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
 
-needs = (importlib.util.find_spec(name) is None for name in ("torch", "transformers"))
-pytestmark = pytest.mark.skipif(any(needs), reason="it is not installed: pip install 'kvlockstep[engines]'")
+missing = (importlib.util.find_spec(name) is None for name in ("torch", "transformers"))
+pytestmark = pytest.mark.skipif(any(missing), reason="it is not installed: pip install 'kvlockstep[engines]'")
 
 BLOCKS, SIZE = 4, 2
 TARGET = "kvlockstep.impl.engines.transformers.manager"

@@ -47,7 +47,7 @@ class TransferCommands:
         tier, unit = pick(self.judge.transfers.losable() if self.judge.transfers else [])
         return Op("lose", tier=tier, unit=unit)
 
-    def _kept(self, pick: Pick, longest: int | None) -> tuple[list[int], int | None] | None:
+    def _kept(self, pick: Pick, longest: int) -> tuple[list[int], int | None] | None:
         """At most `longest` tokens and the extra key of a request that begins with KV of a tier which the pool lacks.
 
         None in every second call, and if there is no such KV. Left to chance few requests load anything: what a tier

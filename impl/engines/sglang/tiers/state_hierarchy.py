@@ -34,16 +34,9 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
     _host: SidedHostTier
 
     def __init__(
-        self,
-        blocks: int,
-        block_size: int,
-        budget: int,
-        running: int,
-        kind: Callable[..., Any] = DrainingStateScheduler,
-        repaired: bool = True,
-        **options: Any,
+        self, blocks: int, block_size: int, budget: int, running: int, repaired: bool = True, **options: Any
     ) -> None:
-        super().__init__(blocks, block_size, budget, running, kind=kind, **options)
+        super().__init__(blocks, block_size, budget, running, kind=DrainingStateScheduler, **options)
         self.tiers = {HOST: self._host.total}
         if repaired:
             component, evict = self._tree.components[STATE], self._tree.evict_for_alloc

@@ -59,13 +59,17 @@ class StoringScheduler(WithStorage, HierarchicalScheduler):
         tier: Callable[..., StoredTier] = StoredTier,
         **options: Any,
     ) -> None:
+        self._tier = tier
+        self._storing = Storage(2 * blocks), policy, batch
         super().__init__(blocks, block_size, budget, running, write_policy, AskingScheduler, **options)
         self.can_reset = False
         self.patience = PATIENCE[policy]
         self.tiers = {HOST: blocks, STORAGE: 2 * blocks}
-        given = blocks, block_size, write_policy, Storage(2 * blocks), policy, batch
-        self._host = tier(self._tree, self._allocator, *given)
         self._scheduler.enable_hicache_storage = True
+
+    def _make_host(self, write_policy: str) -> StoredTier:
+        given = self.tiers[HOST], self.block_size, write_policy, *self._storing
+        return self._tier(self._tree, self._allocator, *given)
 
     def _decide(self) -> tuple[Batch, int]:
         preempted, controller = list[str](), self._host.controller
