@@ -19,7 +19,6 @@ class GroupPlaces(Places):
 
     def __init__(self, memory: GroupMemory, pools: Collection[str], size: int) -> None:
         self._kv, self._pools, self._most = memory, list(pools), size
-        self._history = memory.history
         self.stored: dict[Place, Content] = {}
         self.lost: set[Place] = set()
         self.in_tiers: set[int] = set()
@@ -74,6 +73,10 @@ class GroupPlaces(Places):
             raise ValueError(pool)
         source, target = map(whole, ends)
         return (OfPool(pool, target), source) if load else (OfPool(pool, source), target)
+
+    def prefix(self, content: Content) -> tuple[int | None, Sequence[int]] | None:
+        stamp = self.ending(content)[1]
+        return self._kv.history(stamp) if stamp > UNWRITTEN else None
 
     def endings(self) -> set[tuple[int, int]]:
         return set(map(self.ending, self._kv.written))

@@ -43,7 +43,6 @@ class Places:
 
     def __init__(self, memory: SlotMemory, block_size: int) -> None:
         self._memory, self._size = memory, block_size
-        self._history = memory.history
         self.stored: dict[Place, Any] = {}
         self.lost: set[Place] = set()
 
@@ -93,7 +92,7 @@ class Places:
     def prefix(self, content: Any) -> tuple[int | None, Sequence[int]] | None:
         """The extra key and all tokens up to the end of a content; None if it is no KV."""
         stamp = self.ending(content)[1]
-        return self._history(stamp) if stamp > UNWRITTEN else None
+        return self._memory.history(stamp) if stamp > UNWRITTEN else None
 
     def kept(self) -> list[Any]:
         """The KV that stands in tiers and, as far as its end tells, in no block."""
