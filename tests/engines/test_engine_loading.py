@@ -21,6 +21,7 @@ MISSING = "SGLang is not on this machine: see --engine-path"
 tiered = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.tiered", reason=MISSING, exc_type=ImportError)
 linked = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.linked", reason=MISSING, exc_type=ImportError)
 restoring = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.restoring", reason=MISSING, exc_type=ImportError)
+windows = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.windows", reason=MISSING, exc_type=ImportError)
 
 MODEL = model_of("kv_manager")
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
@@ -67,10 +68,6 @@ def stored(make: Any, **options: Any) -> Any:
     return manager
 
 
-# Whether the adapter or the engine counts wrong is not known yet.
-OPEN = pytest.mark.xfail(strict=True, reason="a resume behind a load is admitted, and the window has no room")
-
-
 @pytest.mark.parametrize(
     ("target", "waited"),
     [
@@ -81,7 +78,7 @@ OPEN = pytest.mark.xfail(strict=True, reason="a resume behind a load is admitted
         ("sglang-hicache-selective", False),
         ("sglang-hicache-selective-python", False),
         ("sglang-hicache-window", False),
-        pytest.param("sglang-hicache-window-back", True, marks=OPEN),
+        ("sglang-hicache-window-back", True),
         ("sglang-restore", False),
         ("sglang-restore-python", False),
         ("sglang-restore-back", True),
@@ -319,6 +316,7 @@ def test_a_bug_in_the_engine_is_found(
 @pytest.mark.parametrize(
     ("known", "repaired"),
     [
+        ("sglang-window-load-uncounted", windows.make_through_rust),
         ("sglang-restore-merged", restoring.make_through_rust),
         ("sglang-restore-evicts-promise", restoring.make_back),
         ("sglang-restore-too-short", restoring.make_through_rust),

@@ -147,6 +147,7 @@ class SGLangKVManager:
     can_reset = can_evict_all = True
     hash_trust = "none"
     _memory = staticmethod(memory)
+    _adder_type = PrefillAdder
 
     def __init__(
         self,
@@ -345,7 +346,7 @@ class SGLangKVManager:
 
     def _prefill_adder(self, due: int) -> Any:
         """The admission budget of this step, less what is scheduled and not allocated yet."""
-        adder = PrefillAdder(
+        adder = self._adder_type(
             self.block_size,
             self._tree,
             self._allocator,

@@ -33,6 +33,8 @@ class GroupQuestions:
         self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
         self.names = [f"group {g} ({group})" for g, group in enumerate(self.groups)]
         self.shows_free = True
+        # Groups of which the target could not tell what a request holds.
+        self.untold: set[int] = set()
         self._adapter = adapter
         self._several = traits.pools is not None
 
@@ -79,7 +81,10 @@ class GroupQuestions:
 
     def _held(self, name: str, g: int) -> set[int] | None:
         blocks = numbers(self._adapter.held, name, g)
-        return None if blocks is None else set(blocks)
+        if blocks is None:
+            self.untold.add(g)
+            return None
+        return set(blocks)
 
 
 def table_of(answer: Any, method: Callable[..., Any]) -> Table:

@@ -10,6 +10,7 @@ from kvlockstep.models.core.model import Goal
 from kvlockstep.models.requests.groups.memory import Place
 from kvlockstep.models.requests.groups.occupied import Occupied
 from kvlockstep.models.requests.groups.places import GroupPlaces
+from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.session import GroupSession
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.transfers import Transfers
@@ -27,6 +28,7 @@ class TieredGroupSession(GroupSession, Protocol):
 
     adapter: Any
     places: GroupPlaces
+    progress: Progress
     transfers: Transfers | None
 
 
@@ -85,14 +87,17 @@ def note_loaded(session: TieredGroupSession, hit: Mapping[int, Sequence[Place]],
 def note_slid(session: TieredGroupSession, sliding: Mapping[str, set[Place]]) -> None:
     """Counts a window that has left a block while a store reads it; `sliding` are the blocks left, by request."""
     if session.transfers and sliding:
-        left = {session.places.block(*place) for places in sliding.values() for place in places}
+        # Whoever holds the block by now may have written it, and the store reads that.
+        held = session.progress.held
+        left = {session.places.block(*at) for places in sliding.values() for at in places if at[1] not in held[at[0]]}
         session.goals_met["window_slides_in_store"] += not left.isdisjoint(session.transfers.under_store())
 
 
 def unreachable(session: TieredGroupSession, mixed_hits: bool) -> set[str]:
     """Returns the goals of transfers that these groups cannot reach: by their kinds, and by what was stored so far."""
     groups, stored = session.groups, session.places.in_tiers
-    slides = any(groups.groups[g].kind in ("window", "chunked") for g in stored)
+    # Where nobody can tell what is held, a table loses what its pool takes, and no pool takes what a store reads.
+    slides = any(groups.groups[g].kind in ("window", "chunked") for g in stored - groups.untold)
     never = set() if slides and session.transfers and "store" in session.transfers.apart else {"window_slides_in_store"}
     never |= {"loaded_state"} if stored.isdisjoint(groups.states) or stored.issubset(groups.states) else set()
     never |= set() if len(stored) > 1 else {"loaded_groups"}

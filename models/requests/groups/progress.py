@@ -25,12 +25,15 @@ STATE_GOALS = (
 
 
 class Progress:
-    """What windows have left so far. `slid` are blocks by pool and request, as long as that lives."""
+    """What windows have left so far. `slid` are blocks by pool and request, as long as that lives.
+
+    `held` are the blocks of each pool that requests held when it last looked.
+    """
 
     def __init__(self, groups: Sequence[Group], met: Counter[str]) -> None:
         self._groups, self._met = groups, met
         self._before: Tables | None = None
-        self._held: dict[str, set[int]] = {}
+        self.held: dict[str, set[int]] = {}
         self._free: Mapping[str, int] = {}
         self._slid: dict[tuple[str, str], set[int]] = {}
 
@@ -41,11 +44,11 @@ class Progress:
 
         Returns the requests whose windows have given something back, with those blocks and their pools.
         """
-        if tables == self._before and held == self._held:
+        if tables == self._before and held == self.held:
             self._free = free
             return {}
         for pool, blocks in held.items() if self._before is not None else ():
-            self._met["eviction"] += len(blocks - self._held.get(pool, set())) > self._free[pool]
+            self._met["eviction"] += len(blocks - self.held.get(pool, set())) > self._free[pool]
         sliding: dict[str, set[tuple[str, int]]] = {}
         for name, groups in tables.items():
             old = (self._before or {}).get(name, {})
@@ -63,7 +66,7 @@ class Progress:
             elif blocks & held[pool]:
                 self._met["slid_block_reused"] += 1
                 blocks -= held[pool]
-        self._before, self._held, self._free = tables, held, free
+        self._before, self.held, self._free = tables, held, free
         return sliding
 
     def hit(self, request: Request, resumed: bool) -> None:

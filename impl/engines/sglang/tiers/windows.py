@@ -8,32 +8,52 @@ Source: sglang/srt/mem_cache/unified_cache/components/swa.py, beside those of ti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang.tiers.hicache import controllers
+from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, controllers
 from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedManager
 from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, SGLangWindowManager, sglang
 
 
-class TieredWindowManager(SidedManager, SGLangWindowManager):
-    """Full attention and a window, with a host tier."""
+class PinningAdder(sglang.PrefillAdder):  # type: ignore[misc]
+    """Without sglang-window-load-uncounted: no window that a request has matched counts as room for that request."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._tree.tree_core.has_swa_host_pool = True
+    def add_one_req(self, req: Any, *given: Any, **options: Any) -> Any:
+        window = self.tree_cache.lock(req.best_match_node, skip_lock_components=[sglang.ComponentType.FULL])
+        try:
+            return super().add_one_req(req, *given, **options)
+        finally:
+            self.tree_cache.unlock(window)
 
-    def limbo(self, pool: str = FULL) -> int:
-        group = (FULL, WINDOW).index(pool)
-        kept = self._in_group(list(self._host.kept()), group)
-        held = {slot for rid in self._running for slot in self.slots(rid, group)}
-        return len({slot // self.block_size for slot in kept if slot is not None and slot not in held})
+
+class WithWindow:
+    """The side of a target whose host tier keeps windows."""
+
+    block_size: int
+    tiers: dict[str, int]
+    pools: Any
+    slots: Any
+    _in_group: Any
+    _host: Any
+    _allocator: Any
+    _tree: Any
 
     def _make_side(self) -> Side:
+        """As much of the window in a host page as of full attention."""
         window = self._allocator.swa_attn_allocator
         component, pool = sglang.ComponentType.SWA, controllers.PoolName.SWA
-        sizes = self.pools[WINDOW], self.block_size
-        return Side(component, pool, "_swa_kv_pool_host", WINDOW, *sizes, window, self._evict_window)
+        pages = self.pools[WINDOW] * self.tiers[HOST] // self.pools[FULL]
+        given = pages, self.block_size, window, self._evict_window
+        return Side(component, pool, "_swa_kv_pool_host", WINDOW, *given)
+
+    def _in_limbo(self, pool: str, live: Iterable[str]) -> int:
+        """Blocks of a pool on the paths that transfers keep, of no request that is `live`."""
+        group = (FULL, WINDOW).index(pool)
+        kept = self._in_group(list(self._host.kept()), group)
+        held = {slot for rid in live for slot in self.slots(rid, group)}
+        return len({slot // self.block_size for slot in kept if slot is not None and slot not in held})
 
     def _evict_window(self, slots: int) -> None:
         """As `_evict_swa_for_device_alloc` of hybrid_pool_assembler.py, which cannot be imported without a device."""
@@ -42,12 +62,26 @@ class TieredWindowManager(SidedManager, SGLangWindowManager):
             self._tree.evict_for_alloc(sglang.EvictParams(swa_num_tokens=missing))
 
 
-def _make(core: str, write_policy: str, blocks: int, block_size: int) -> TieredWindowManager:
+class TieredWindowManager(WithWindow, SidedManager, SGLangWindowManager):
+    """Full attention and a window, with a host tier. Without `pins` as in the engine: sglang-window-load-uncounted."""
+
+    def __init__(self, *given: Any, pins: bool = True, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._tree.tree_core.has_swa_host_pool = True
+        self._adder_type = PinningAdder if pins else sglang.PrefillAdder
+
+    def limbo(self, pool: str = FULL) -> int:
+        return self._in_limbo(pool, self._running)
+
+
+def _make(core: str, write_policy: str, blocks: int, block_size: int, **options: Any) -> TieredWindowManager:
     """A window of 4 positions, in a scarcer pool."""
     window = max(4, blocks * 2 // 3)
-    return TieredWindowManager(blocks, block_size, core, write_policy, reach=4, window_blocks=window)
+    return TieredWindowManager(blocks, block_size, core, write_policy, reach=4, window_blocks=window, **options)
 
 
 make_through = partial(_make, "python", "write_through")
 make_through_rust = partial(_make, "rust", "write_through")
 make_back_rust = partial(_make, "rust", "write_back")
+# The host pool has twice the room of the device pool, as by default.
+make_unpinned = partial(_make, "rust", "write_through", ratio=2, pins=False)

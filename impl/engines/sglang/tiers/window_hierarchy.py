@@ -1,0 +1,45 @@
+"""kv_scheduler with groups and transfers on SGLang's Scheduler (0.5.23): a window over the host tier, on CPU.
+
+The scheduler is driven as in window_scheduler.py and hierarchy.py, and its host tier is that of windows.py here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
+from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
+from kvlockstep.impl.engines.sglang.tiers.sides import SidedHostTier
+from kvlockstep.impl.engines.sglang.tiers.windows import PinningAdder, WithWindow
+from kvlockstep.impl.engines.sglang.window_scheduler import SGLangWindowScheduler
+from kvlockstep.impl.engines.sglang.windows import FULL
+
+
+class PinningScheduler(DrainingScheduler):
+    """Without sglang-window-load-uncounted and sglang-scheduler-aborted-under-store."""
+
+    def get_prefill_adder_class(self) -> type:
+        return PinningAdder
+
+
+class WindowHierarchy(WithWindow, HierarchicalScheduler, SGLangWindowScheduler):
+    """A Scheduler over full attention and a window, with a host tier that has room for as much of both."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **{"kind": PinningScheduler} | options)
+        self.tiers = {HOST: self._host.total}
+        self._tree.tree_core.has_swa_host_pool = True
+
+    def limbo(self, pool: str = FULL) -> int:
+        return self._in_limbo(pool, [rid for rid, req in self._reqs.items() if req.kv.holds_kv])
+
+    def _make_host(self, write_policy: str) -> SidedHostTier:
+        given = self.pools[FULL], self._make_side(), FULL, self.block_size, write_policy
+        return SidedHostTier(self._tree, self._allocator, *given)
+
+
+make = WindowHierarchy
+make_overlap = partial(WindowHierarchy, core="rust", overlap=True)
+make_overlap_back = partial(make_overlap, write_policy="write_back")
+make_overlap_wide = partial(make_overlap, reach=7, interval=3, releases=True)
