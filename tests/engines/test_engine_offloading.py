@@ -17,6 +17,7 @@ from kvlockstep.models.registry import model_of
 
 MODEL = model_of("kv_scheduler")
 MANAGER = "vllm.v1.simple_kv_offload.manager:SimpleCPUOffloadScheduler"
+WINDOW = "sglang.srt.mem_cache.unified_cache.components.swa:SWAComponent"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 
 
@@ -45,6 +46,9 @@ def walk(target: str, steps: int) -> Any:
         "sglang-hicache-normal",
         "sglang-hicache-back",
         "sglang-hicache-selective",
+        "sglang-hicache-window",
+        "sglang-hicache-window-normal",
+        "sglang-hicache-window-back",
     ],
 )
 def test_no_false_alarm(target: str) -> None:
@@ -85,6 +89,13 @@ def starts_no_load(original: Any, self: Any) -> int:
     return -1
 
 
+def loads_the_window_backwards(original: Any, self: Any, node: Any, phase: Any, **options: Any) -> Any:
+    transfers = original(self, node, phase, **options)
+    for transfer in transfers or () if phase.name == "LOAD_BACK" else ():
+        transfer.host_indices = transfer.host_indices.view(-1, 2).flip(0).flatten()
+    return transfers
+
+
 @pytest.mark.parametrize(
     ("target", "owner", "method", "broken", "laws"),
     [
@@ -101,6 +112,13 @@ def starts_no_load(original: Any, self: Any) -> int:
             {"transfer_isolation", "source_stable"},
         ),
         ("sglang-hicache-normal", TREE, "ready_to_load_host_cache", starts_no_load, {"prefix_soundness"}),
+        (
+            "sglang-hicache-window-normal",
+            WINDOW,
+            "build_hicache_transfers",
+            loads_the_window_backwards,
+            {"prefix_soundness"},
+        ),
     ],
 )
 def test_a_bug_in_the_engine_is_found(
