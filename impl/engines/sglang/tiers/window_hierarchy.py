@@ -24,7 +24,7 @@ class PinningScheduler(DrainingScheduler):
 
 
 class WindowHierarchy(WithWindow, HierarchicalScheduler, SGLangWindowScheduler):
-    """A Scheduler over full attention and a window, with a host tier that has room for as much of both."""
+    """A Scheduler over full attention and a window, with a host tier of nearly as much room for both."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **{"kind": PinningScheduler} | options)
@@ -35,7 +35,7 @@ class WindowHierarchy(WithWindow, HierarchicalScheduler, SGLangWindowScheduler):
         return self._in_limbo(pool, [rid for rid, req in self._reqs.items() if req.kv.holds_kv])
 
     def _make_host(self, write_policy: str) -> SidedHostTier:
-        given = self.pools[FULL], self._make_side(), FULL, self.block_size, write_policy
+        given = self.tiers[HOST], self._make_side(), FULL, self.block_size, write_policy
         return SidedHostTier(self._tree, self._allocator, *given)
 
 
