@@ -46,16 +46,16 @@ def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) ->
     holding = session.holding if session.traits.loaded_first else set()
     # What somebody held may have been taken from him for this batch.
     holding = {name for name in holding if name in seen or session.held_by(name)}
+    starting = [item.rid for item in items if live[item.rid].fresh]
+    place = {name: (name not in holding, live[name].rank) for name in waiting + starting}
     # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
-    for item in items:
-        if not live[item.rid].fresh:
-            continue
-        place, rank = (item.rid not in holding, live[item.rid].rank), live[item.rid].rank
-        before = [n for n in waiting if n not in loading and (n not in holding, live[n].rank) < place]
+    for rid in starting:
+        before = [name for name in waiting if name not in loading and place[name] < place[rid]]
         # Preemption leaves the overtaken where it is: behind.
-        before = [name for name in before if (item.rid, name) not in session.overtaken]
-        session.overtaken |= {(item.rid, name) for name in waiting if live[name].rank < rank}
-        session.checks.check(laws.admission_order, item.rid, before, session.traits.policy)
+        before = [name for name in before if (rid, name) not in session.overtaken]
+        behind = waiting + [name for name in starting if place[name] > place[rid]]
+        session.overtaken |= {(rid, name) for name in behind if live[name].rank < live[rid].rank}
+        session.checks.check(laws.admission_order, rid, before, session.traits.policy)
 
 
 def _check_item(session: OneTable, item: Item, job: Job) -> None:

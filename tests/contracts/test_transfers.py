@@ -143,6 +143,34 @@ def test_who_has_overtaken_another_stays_in_front_of_it() -> None:
     assert str(run.schedule([6])).startswith("c[0:2]")
 
 
+def test_who_has_started_in_front_of_another_in_the_same_batch_stays_in_front_of_it() -> None:
+    run = stored(type("Made", (ForgetsPool, VARIANTS["holds-loaded"]), {}))
+    run.complete(0)
+    run.poll()
+    run.poll()
+    run.add("older", [4], None, 4, None)
+    run.schedule([5])
+    run.update()
+    run.add("loaded", [1, 2, 3], None, 4, None)
+    run.schedule([5])
+    run.update()
+    run.complete_all()
+    run.poll()
+    preempt(run, "older")
+    assert str(run.schedule([5])) == "loaded[2:3] older[2:3]"
+    run.update()
+    preempt(run, "older", "loaded")
+    run.adapter._most = 1
+    assert str(run.schedule([6])).startswith("loaded[2:4]")
+
+
+def preempt(run: SchedulerJudge, *names: str) -> None:
+    """The scheduler preempts these requests, one after the other."""
+    for name in names:
+        run.adapter._preempt(next(job for job in run.adapter._running if job.rid == name), [])
+    run._check_preempted(names)
+
+
 def test_what_is_held_goes_first_only_where_the_target_says_so() -> None:
     assert "sched-loaded-before-older" in FAULTS
     strict, said = FAULTS["sched-loaded-before-older"].make, VARIANTS["holds-loaded"]
