@@ -136,7 +136,7 @@ class LoadingOperations(OneTable, EndsTransfers):
         What the call has waited for ran in front of them, since it made room; what else it submits runs behind.
         """
         behind = self.follow_transfers(waited=True)
-        if self.transfers is not None and due:
+        if self.transfers is not None:
             self.transfers.wait()
             self.transfers.check_writes("a copy", self.blocks_copied(due))
         self.copy(due, when)

@@ -99,7 +99,7 @@ class KVManagerOptional(Protocol):
 
     def waits(self) -> Collection[Hashable]:
         """The ids of transfers that the worker waits for before this step copies and writes. Asked after `launch`, and
-        before the copies of a fork or a commit.
+        after a fork, or a commit with `copies_at_commit`, before their copies.
         """
 
     def complete(self, id: Hashable, ok: bool) -> None:

@@ -79,6 +79,8 @@ def stored(make: Any, **options: Any) -> Any:
         ("sglang-hicache-selective-python", False),
         ("sglang-hicache-window", False),
         ("sglang-hicache-window-back", True),
+        ("sglang-hicache-state", False),
+        ("sglang-hicache-state-back", True),
         ("sglang-restore", False),
         ("sglang-restore-python", False),
         ("sglang-restore-back", True),

@@ -9,11 +9,13 @@ import pytest
 from driving import random_walk
 from watched import watched
 
+from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import missed_goals, run_ops
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
+from kvlockstep.targets.registry import known_divergences
 
 REASON = "sglang is not on this machine: see --engine-path"
 windows = pytest.importorskip("kvlockstep.impl.engines.sglang.window_scheduler", reason=REASON, exc_type=ImportError)
@@ -115,6 +117,13 @@ def test_stores_keep_the_last_state_at_the_defaults_of_the_engine_too(ops: Any, 
     assert found is not None
     assert found.law == "error_contract"
     assert message in found.message
+
+
+def test_a_request_whose_load_is_refused_goes_on_from_a_state_where_it_is_repaired() -> None:
+    (known,) = [divergence for divergence in known_divergences() if divergence.id == "sglang-state-load-refused"]
+    trace = load_trace(known.trace)
+    with Watchdog(30.0).watching() as watchdog:
+        assert run_ops(KVSchedulerModel, tiers.make_back, trace.scope, trace.ops, watchdog) is None
 
 
 def reaches_further(*sizes: int) -> Any:

@@ -18,6 +18,7 @@ from kvlockstep.models.core.model import Model
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv.transfers import Fetching
 
 EVICT = "sglang.srt.mem_cache.base_prefix_cache:EvictParams"
@@ -74,13 +75,24 @@ def end_all(manager: Any) -> list[str]:
     return kinds
 
 
+def replay(name: str) -> Outcome:
+    trace = load_trace(Path(__file__).parents[1] / "data" / "engines" / f"{name}.jsonl")
+    factory = target_or_skip(trace.contract, trace.target).factory
+    return play_ops(model_of(trace.contract), factory, trace.scope, trace.ops, Watchdog(20.0))
+
+
 def test_who_waits_for_what_is_given_up_may_be_overtaken() -> None:
     """The fetch of r4 is given up to make room for r5, which starts in the same pass."""
-    trace = load_trace(Path(__file__).parents[1] / "data" / "engines" / "sglang-storage-back-given-up.jsonl")
-    factory = target_or_skip("kv_scheduler", trace.target).factory
-    replayed = play_ops(KVSchedulerModel, factory, trace.scope, trace.ops, Watchdog(20.0))
+    replayed = replay("sglang-storage-back-given-up")
     assert replayed.failure is None
     assert replayed.answers[-1] == "r5[32:33]"
+
+
+def test_who_has_asked_the_storage_in_vain_is_not_told_to_wait() -> None:
+    """What was fetched for r4 is evicted before it starts, and the host has no room to fetch it again."""
+    replayed = replay("sglang-storage-back-asks-in-vain")
+    assert replayed.failure is None
+    assert replayed.answers[-1] == "refused"
 
 
 @pytest.mark.parametrize("end", ["", "-python"])

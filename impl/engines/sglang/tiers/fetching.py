@@ -78,8 +78,8 @@ class FetchingManager(WithStorage, TieredManager):
             self._asker.ask(req)
             self._answer()
         while self._asker.waits(req):
-            # It may have asked again.
-            if not self._answer():
+            # It may have asked again. If nothing is fetched then, it starts in one of the next passes.
+            if not self._answer() and req.cache_request_handle in self._tree.ongoing_prefetch:
                 self._told.add(rid)
                 return Fetching()
         cached = super().admit(rid, tokens, extra_key, n)

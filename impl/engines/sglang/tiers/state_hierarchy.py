@@ -9,26 +9,26 @@ Source: sglang/srt/mem_cache/unified_cache/components/mamba.py, beside those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import state_scheduler
-from kvlockstep.impl.engines.sglang.states import FULL, STATE, STATES, sglang
-from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, controllers
+from kvlockstep.impl.engines.sglang.states import FULL, STATE
+from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
-from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedHostTier
+from kvlockstep.impl.engines.sglang.tiers.sides import SidedHostTier
+from kvlockstep.impl.engines.sglang.tiers.states import WithStates
 
 
 class DrainingStateScheduler(DrainingScheduler, state_scheduler.SwappingScheduler):
     """Without sglang-state-overwritten and sglang-scheduler-aborted-under-store."""
 
 
-class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler):
+class StateHierarchy(WithStates, HierarchicalScheduler, state_scheduler.SGLangStateScheduler):
     """A Scheduler over full attention and states, with a host tier that has room for as much of both.
 
-    Stores keep states. With `repaired` an admission that finds none waits for the stores, and a request that runs
-    leaves its checkpoint out (sglang-state-under-store).
+    With `repaired` an admission that finds no state waits for the stores that keep them, a request that runs leaves its
+    checkpoint out, and one whose load is refused goes on from a state.
     """
 
     _host: SidedHostTier
@@ -39,9 +39,7 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
         super().__init__(blocks, block_size, budget, running, kind=DrainingStateScheduler, **options)
         self.tiers = {HOST: self._host.total}
         if repaired:
-            component, evict = self._tree.components[STATE], self._tree.evict_for_alloc
-            component.prepare_for_caching_req = partial(self._prepare, component.prepare_for_caching_req, evict)
-            self._tree.evict_for_alloc = partial(self._evict, evict)
+            self._repair()
 
     def limbo(self, pool: str = FULL) -> int:
         live = [rid for rid, req in self._reqs.items() if req.kv.holds_kv]
@@ -60,38 +58,11 @@ class StateHierarchy(HierarchicalScheduler, state_scheduler.SGLangStateScheduler
         return [] if state is None else list(map(int, state.tolist()))
 
     def _make_host(self, write_policy: str) -> SidedHostTier:
-        states, pool = self._rows.mamba_allocator, controllers.PoolName.MAMBA
-        side = Side(STATE, pool, "_mamba_pool_host", STATES, self.pools[STATES], 1, states, self._evict_states)
-        pages = self.pools[FULL]
-        return SidedHostTier(self._tree, self._allocator, pages, side, FULL, self.block_size, write_policy)
-
-    def _prepare(
-        self, prepare: Callable[..., Any], evict: Callable[..., Any], req: Any, is_finished: bool, **more: Any
-    ) -> Any:
-        """As the engine does, but a request that goes on gives the tree nothing if no state is found for it instead."""
-        states = self._rows.mamba_allocator
-        if not is_finished and not states.available_size():
-            evict(sglang.EvictParams(mamba_num=1))
-            if not states.available_size():
-                return 0
-        return prepare(req=req, is_finished=is_finished, **more)
-
-    def _evict(self, evict: Callable[..., Any], params: Any, **options: Any) -> Any:
-        """As the engine does, and waits for the stores if too few states are found."""
-        states = self._rows.mamba_allocator
-        asked = states.available_size() + params.mamba_num
-        result = evict(params, **options)
-        if params.mamba_num and states.available_size() < asked:
-            self._tree.writing_check(write_back=True)
-            evict(sglang.EvictParams(mamba_num=asked - states.available_size()))
-        return result
-
-    def _evict_states(self, slots: int) -> None:
-        """As `_evict_mamba_for_device_alloc` of hybrid_pool_assembler.py, which cannot be imported without a device."""
-        missing = slots - self._rows.mamba_allocator.schedulable_available_size()
-        if missing > 0:
-            self._tree.evict_for_alloc(sglang.EvictParams(mamba_num=missing))
+        given = self.pools[FULL], self._make_side(), FULL, self.block_size, write_policy
+        return SidedHostTier(self._tree, self._allocator, *given)
 
 
 make = partial(StateHierarchy, core="rust", chunk=2, interval=4, overlap=True)
+make_back = partial(make, write_policy="write_back")
 make_unrepaired = partial(make, repaired=False)
+make_back_unrepaired = partial(make_back, repaired=False)
