@@ -17,10 +17,19 @@ from kvlockstep.impl.engines.sglang.windows import FULL
 
 
 class PinningScheduler(DrainingScheduler):
-    """Without sglang-window-load-uncounted and sglang-scheduler-aborted-under-store."""
+    """Without sglang-window-load-uncounted and sglang-scheduler-aborted-under-store.
+
+    Nor is a chunk parked because stores keep windows: decodes would take the room that its prompt was promised.
+    """
 
     def get_prefill_adder_class(self) -> type:
         return PinningAdder
+
+    def get_new_batch_prefill(self, running_batch: Any) -> Any:
+        windows = self.token_to_kv_pool_allocator.swa_available_size() + self.tree_cache.swa_evictable_size()
+        if self.chunked_req is not None and windows <= self.page_size:
+            self.tree_cache.writing_check(write_back=True)
+        return super().get_new_batch_prefill(running_batch)
 
 
 class WindowHierarchy(WithWindow, HierarchicalScheduler, SGLangWindowScheduler):
