@@ -83,6 +83,7 @@ TARGETS = {
         "sglang-hicache-window-wide": "kvlockstep.impl.engines.sglang.tiers.window_hierarchy:make_overlap_wide",
         "sglang-hicache-state": "kvlockstep.impl.engines.sglang.tiers.state_hierarchy:make",
         "sglang-hicache-state-back": "kvlockstep.impl.engines.sglang.tiers.state_hierarchy:make_back",
+        "sglang-hicache-state-window": "kvlockstep.impl.engines.sglang.tiers.state_hierarchy:make_window",
         "sglang-storage": "kvlockstep.impl.engines.sglang.tiers.stored:make",
         "sglang-storage-normal": "kvlockstep.impl.engines.sglang.tiers.stored:make_normal",
         "sglang-storage-best-effort": "kvlockstep.impl.engines.sglang.tiers.stored:make_best_effort",

@@ -1,7 +1,7 @@
-"""SGLang's host tier for a tree with a second component: a host pool for it beside that of full attention.
+"""SGLang's host tier for a tree with more components: a host pool for each of them beside that of full attention.
 
 The host has a pool for each device pool; here they are one tier, whose first units are those of full attention. As in
-the engine a load takes device slots for the second component when it is queued, and evicts for them.
+the engine a load takes device slots for the other components when it is queued, and evicts for them.
 Source: sglang/srt/mem_cache/hybrid_cache/hybrid_pool_assembler.py, beside those of hicache.py.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, HostTier, Part, controllers
+from kvlockstep.impl.engines.sglang.tiers.hierarchy import HierarchicalScheduler
 from kvlockstep.impl.engines.sglang.tiers.host_tier import host_pool
 from kvlockstep.impl.engines.sglang.tiers.tiered import TieredManager
 from kvlockstep.reference.kv.transfers import TierUnits
@@ -33,16 +34,24 @@ class Side(NamedTuple):
 
 
 class SidedHostTier(HostTier):
-    """A host pool of `pages` pages for full attention, and one for a `side`."""
+    """A host pool of `pages` pages for full attention, whose device pool is named `full`, and one for each side."""
 
-    def __init__(self, tree: Any, allocator: Any, pages: int, side: Side, full: str, page: int, *given: Any) -> None:
-        self._side, self._full = side, full
+    def __init__(
+        self, tree: Any, allocator: Any, pages: int, sides: Sequence[Side], full: str, page: int, *given: Any
+    ) -> None:
+        self._sides, self._full = sides, full
         super().__init__(tree, allocator, pages, page, *given)
-        setattr(tree.components[side.component], side.attribute, self._pools.entry_map[side.pool].host_pool)
+        for side in sides:
+            setattr(tree.components[side.component], side.attribute, self._pools.entry_map[side.pool].host_pool)
 
     def _make_pools(self, pages: int, page: int) -> Any:
-        pools, side = super()._make_pools(pages, page), self._side
-        entry = controllers.PoolEntry(
+        pools = super()._make_pools(pages, page)
+        for side in self._sides:
+            pools.add_entry(self._entry(side))
+        return pools
+
+    def _entry(self, side: Side) -> Any:
+        return controllers.PoolEntry(
             side.pool,
             host_pool(side.pages, side.page),
             None,
@@ -52,12 +61,14 @@ class SidedHostTier(HostTier):
             device_alloc_fn=side.allocator.alloc,
             device_free_fn=side.allocator.free,
         )
-        pools.add_entry(entry)
-        return pools
 
     def _parts(self) -> list[Part]:
-        full, other = (entry.host_pool for entry in self._pools.entries)
-        return [Part(full, 0, (self._full,)), Part(other, full.size // self._page, (self._side.named,))]
+        names = [self._full, *(side.named for side in self._sides)]
+        parts, first = list[Part](), 0
+        for entry, name in zip(self._pools.entries, names, strict=True):
+            parts.append(Part(entry.host_pool, first, (name,)))
+            first += entry.host_pool.size // entry.host_pool.page_size
+        return parts
 
     def units(self) -> TierUnits:
         free = [unit for part in self.copies.parts for unit in part.free()]
@@ -69,25 +80,51 @@ class SidedHostTier(HostTier):
         return sum(part.pool.size // part.pool.page_size for part in self.copies.parts)
 
 
-class SidedManager(TieredManager):
+class WithSides:
+    """A target whose host tier has sides: those of the classes behind the first, and its own."""
+
+    block_size: int
+    tiers: dict[str, int]
+    pools: dict[str, int]
+    _tree: Any
+    _allocator: Any
+    _host: Any
+
+    def _make_sides(self) -> list[Side]:
+        return []
+
+    def _make_sided_host(self, write_policy: str, *given: Any) -> SidedHostTier:
+        full, pages = next(iter(self.pools)), self.tiers[HOST]
+        options = pages, self._make_sides(), full, self.block_size, write_policy, *given
+        return SidedHostTier(self._tree, self._allocator, *options)
+
+
+class SidedManager(WithSides, TieredManager):
     """A part of managers with groups and a host tier. It is named before the manager with the groups."""
 
     mixed_hits = True
     groups: Any
-    pools: dict[str, int]
-    _host: SidedHostTier
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.tiers = {HOST: self._host.total}
 
     def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> HostTier:
-        full = next(iter(self.pools))
-        given = pages, self._make_side(), full, self.block_size, write_policy, restores, least
-        return SidedHostTier(self._tree, self._allocator, *given)
-
-    def _make_side(self) -> Side:
-        raise NotImplementedError
+        return self._make_sided_host(write_policy, restores, least)
 
     def _loaded(self, admitted: Sequence[Any]) -> list[str]:
         return [req.rid for req in admitted if req.needs_host_load_back()]
+
+
+class SidedHierarchy(WithSides, HierarchicalScheduler):
+    """A part of schedulers with groups and a host tier. It is named before the scheduler with the groups."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.tiers = {HOST: self._host.total}
+
+    def _make_host(self, write_policy: str) -> HostTier:
+        return self._make_sided_host(write_policy)
+
+    def _live(self) -> list[str]:
+        return [rid for rid, req in self._reqs.items() if req.kv.holds_kv]

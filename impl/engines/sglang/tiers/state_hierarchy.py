@@ -13,56 +13,64 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import state_scheduler
-from kvlockstep.impl.engines.sglang.states import FULL, STATE
-from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
-from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
-from kvlockstep.impl.engines.sglang.tiers.sides import SidedHostTier
+from kvlockstep.impl.engines.sglang.states import FULL, STATE, STATES
+from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler
+from kvlockstep.impl.engines.sglang.tiers.sides import SidedHierarchy
 from kvlockstep.impl.engines.sglang.tiers.states import WithStates
+from kvlockstep.impl.engines.sglang.tiers.window_hierarchy import PinningScheduler
+from kvlockstep.impl.engines.sglang.tiers.windows import WithWindow
 
 
 class DrainingStateScheduler(DrainingScheduler, state_scheduler.SwappingScheduler):
     """Without sglang-state-overwritten and sglang-scheduler-aborted-under-store."""
 
 
-class StateHierarchy(WithStates, HierarchicalScheduler, state_scheduler.SGLangStateScheduler):
-    """A Scheduler over full attention and states, with a host tier that has room for as much of both.
+class StateHierarchy(WithStates, SidedHierarchy, state_scheduler.SGLangStateScheduler):
+    """A Scheduler over full attention and states, with a host tier of nearly as much room for both.
 
     With `repaired` an admission that finds no state waits for the stores that keep them, a request that runs leaves its
     checkpoint out, and one whose load is refused goes on from a state.
     """
 
-    _host: SidedHostTier
-
-    def __init__(
-        self, blocks: int, block_size: int, budget: int, running: int, repaired: bool = True, **options: Any
-    ) -> None:
-        super().__init__(blocks, block_size, budget, running, kind=DrainingStateScheduler, **options)
-        self.tiers = {HOST: self._host.total}
+    def __init__(self, *given: Any, repaired: bool = True, **options: Any) -> None:
+        super().__init__(*given, **{"kind": DrainingStateScheduler} | options)
         if repaired:
             self._repair()
 
     def limbo(self, pool: str = FULL) -> int:
-        live = [rid for rid, req in self._reqs.items() if req.kv.holds_kv]
-        if pool == FULL:
-            kept = {slot // self.block_size for slot in self._host.kept()}
-            return len(kept.difference(*(self.held(rid, 0) or () for rid in live)))
-        kept = {slot for end in self._ends() for slot in self._state_of(end)}
-        return len(kept.difference(*(self.held(rid, 1) or () for rid in live)))
+        if pool == STATES:
+            return self._states_in_limbo(1)
+        kept = {slot // self.block_size for slot in self._host.kept()}
+        return len(kept.difference(*(self.held(rid, 0) or () for rid in self._live())))
 
-    def _ends(self) -> list[Any]:
-        """The nodes that transfers keep, each with its path."""
-        return [*self._tree.ongoing_write_through, *self._tree.ongoing_load_back]
+    def _states_in_limbo(self, group: int) -> int:
+        """The states at the ends of the paths that transfers keep, of no request that is live."""
+        ends = [*self._tree.ongoing_write_through, *self._tree.ongoing_load_back]
+        kept = {slot for end in ends for slot in self._state_of(end)}
+        return len(kept.difference(*(self.held(rid, group) or () for rid in self._live())))
 
     def _state_of(self, node: Any) -> list[int]:
         state = self._tree.tree_core.get_component_device_value(node, STATE)
         return [] if state is None else list(map(int, state.tolist()))
 
-    def _make_host(self, write_policy: str) -> SidedHostTier:
-        given = self.pools[FULL], self._make_side(), FULL, self.block_size, write_policy
-        return SidedHostTier(self._tree, self._allocator, *given)
+
+class PinningStateScheduler(PinningScheduler, DrainingStateScheduler):
+    """Without all of these, and sglang-window-load-uncounted."""
+
+
+class StateWindowHierarchy(WithWindow, StateHierarchy, state_scheduler.SGLangStateWindowScheduler):
+    """A Scheduler over full attention, a window and states, with a host tier."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **{"kind": PinningStateScheduler} | options)
+        self._tree.tree_core.has_swa_host_pool = True
+
+    def limbo(self, pool: str = FULL) -> int:
+        return self._states_in_limbo(2) if pool == STATES else self._in_limbo(pool, self._live())
 
 
 make = partial(StateHierarchy, core="rust", chunk=2, interval=4, overlap=True)
 make_back = partial(make, write_policy="write_back")
 make_unrepaired = partial(make, repaired=False)
 make_back_unrepaired = partial(make_back, repaired=False)
+make_window = partial(StateWindowHierarchy, core="rust", chunk=2, interval=4, overlap=True)

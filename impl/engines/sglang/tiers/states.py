@@ -20,19 +20,18 @@ from kvlockstep.impl.engines.sglang.states import (
     sglang,
 )
 from kvlockstep.impl.engines.sglang.tiers.hicache import controllers
-from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedManager
+from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedManager, WithSides
 
 
-class WithStates:
-    """The side of a target whose host tier keeps states, and its repaired tree."""
+class WithStates(WithSides):
+    """A target whose host tier keeps states, and its repaired tree."""
 
-    pools: Any
     _rows: Any
-    _tree: Any
 
-    def _make_side(self) -> Side:
+    def _make_sides(self) -> list[Side]:
         states, pool = self._rows.mamba_allocator, controllers.PoolName.MAMBA
-        return Side(STATE, pool, "_mamba_pool_host", STATES, self.pools[STATES], 1, states, self._evict_states)
+        given = self.pools[STATES], 1, states, self._evict_states
+        return [*super()._make_sides(), Side(STATE, pool, "_mamba_pool_host", STATES, *given)]
 
     def _evict_states(self, slots: int) -> None:
         """As `_evict_mamba_for_device_alloc` of hybrid_pool_assembler.py, which cannot be imported without a device."""

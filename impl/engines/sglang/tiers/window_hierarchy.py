@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
-from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
-from kvlockstep.impl.engines.sglang.tiers.sides import SidedHostTier
+from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler
+from kvlockstep.impl.engines.sglang.tiers.sides import SidedHierarchy
 from kvlockstep.impl.engines.sglang.tiers.windows import PinningAdder, WithWindow
 from kvlockstep.impl.engines.sglang.window_scheduler import SGLangWindowScheduler
 from kvlockstep.impl.engines.sglang.windows import FULL
@@ -32,20 +31,15 @@ class PinningScheduler(DrainingScheduler):
         return super().get_new_batch_prefill(running_batch)
 
 
-class WindowHierarchy(WithWindow, HierarchicalScheduler, SGLangWindowScheduler):
+class WindowHierarchy(WithWindow, SidedHierarchy, SGLangWindowScheduler):
     """A Scheduler over full attention and a window, with a host tier of nearly as much room for both."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **{"kind": PinningScheduler} | options)
-        self.tiers = {HOST: self._host.total}
         self._tree.tree_core.has_swa_host_pool = True
 
     def limbo(self, pool: str = FULL) -> int:
-        return self._in_limbo(pool, [rid for rid, req in self._reqs.items() if req.kv.holds_kv])
-
-    def _make_host(self, write_policy: str) -> SidedHostTier:
-        given = self.tiers[HOST], self._make_side(), FULL, self.block_size, write_policy
-        return SidedHostTier(self._tree, self._allocator, *given)
+        return self._in_limbo(pool, self._live())
 
 
 make = WindowHierarchy

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, controllers
-from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedManager
+from kvlockstep.impl.engines.sglang.tiers.sides import Side, SidedManager, WithSides
 from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, SGLangWindowManager, sglang
 
 
@@ -21,32 +21,27 @@ class PinningAdder(sglang.PrefillAdder):  # type: ignore[misc]
     """Without sglang-window-load-uncounted: no window that a request has matched counts as room for that request."""
 
     def add_one_req(self, req: Any, *given: Any, **options: Any) -> Any:
-        window = self.tree_cache.lock(req.best_match_node, skip_lock_components=[sglang.ComponentType.FULL])
+        others = [sglang.ComponentType.FULL, sglang.ComponentType.MAMBA]
+        window = self.tree_cache.lock(req.best_match_node, skip_lock_components=others)
         try:
             return super().add_one_req(req, *given, **options)
         finally:
             self.tree_cache.unlock(window)
 
 
-class WithWindow:
-    """The side of a target whose host tier keeps windows."""
+class WithWindow(WithSides):
+    """A target whose host tier keeps windows."""
 
-    block_size: int
-    tiers: dict[str, int]
-    pools: Any
     slots: Any
     _in_group: Any
-    _host: Any
-    _allocator: Any
-    _tree: Any
 
-    def _make_side(self) -> Side:
+    def _make_sides(self) -> list[Side]:
         """As much of the window in a host page as of full attention."""
         window = self._allocator.swa_attn_allocator
         component, pool = sglang.ComponentType.SWA, controllers.PoolName.SWA
         pages = self.pools[WINDOW] * self.tiers[HOST] // self.pools[FULL]
         given = pages, self.block_size, window, self._evict_window
-        return Side(component, pool, "_swa_kv_pool_host", WINDOW, *given)
+        return [*super()._make_sides(), Side(component, pool, "_swa_kv_pool_host", WINDOW, *given)]
 
     def _in_limbo(self, pool: str, live: Iterable[str]) -> int:
         """Blocks of a pool on the paths that transfers keep, of no request that is `live`."""
