@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from types import SimpleNamespace
 from typing import Any
 
@@ -354,3 +354,36 @@ def test_commands_that_call_a_manager_themselves_say_so(run_cli: Any, command: t
     code, _, err = run_cli(*command)
     assert code == 2
     assert "has tiers" in err
+
+
+class EndsStoresAtCommit(TieredManager):
+    """A commit waits for the stores in flight, and takes in their ends."""
+
+    copies_at_commit = True
+    fails = "loads"
+
+    def reset(self) -> None:
+        super().reset()
+        self._waited: list[Hashable] = []
+
+    def commit(self, rid: str, n: int) -> None:
+        super().commit(rid, n)
+        fresh = {transfer.id for transfer in self._submitted}
+        self._waited += [id for id in self._stores if id not in fresh]
+        for id in self._waited:
+            self._end_store(self._stores.pop(id), True)
+        self._completed = [(id, ok) for id, ok in self._completed if id not in self._waited]
+
+    def waits(self) -> Collection[Hashable]:
+        waited, self._waited = self._waited, []
+        return waited
+
+    def complete(self, id: Hashable, ok: bool) -> None:
+        if id in self._stores or id in self._loads:
+            super().complete(id, ok)
+
+
+def test_a_commit_without_copies_may_wait_for_a_store() -> None:
+    outcome = walk(EndsStoresAtCommit, 1_500)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert outcome.reach["waited"] > 0

@@ -318,7 +318,7 @@ def test_a_bug_in_the_engine_is_found(
 @pytest.mark.parametrize(
     ("known", "repaired"),
     [
-        ("sglang-window-load-uncounted", windows.make_through_rust),
+        ("sglang-window-load-uncounted", windows.make_pinned),
         ("sglang-restore-merged", restoring.make_through_rust),
         ("sglang-restore-evicts-promise", restoring.make_back),
         ("sglang-restore-too-short", restoring.make_through_rust),

@@ -133,7 +133,7 @@ class GroupedJudge(ManagerJudge):
         blocks: dict[int, list[Place]] = {}
         for g, group in enumerate(self.groups.groups):
             if group.kind == "state":
-                numbers = held[g] or self._read_state(name, g)
+                numbers = held[g] or self._state_source(name, g)
             else:
                 table, positions = tables[g], needed(group, hit, hit)
                 slots = (table[p] for p in positions if p < len(table))
@@ -142,7 +142,7 @@ class GroupedJudge(ManagerJudge):
                 blocks[g] = [(group.pool, number) for number in numbers]
         in_flight.note_loaded(self, blocks, loaded)
 
-    def _read_state(self, name: str, g: int) -> set[int]:
+    def _state_source(self, name: str, g: int) -> set[int]:
         """The block of the state that a launched request goes on from."""
         source = self.groups.state(name, g).source if name in self.scheduled else None
         return set() if source is None else {source}

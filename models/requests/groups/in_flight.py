@@ -96,7 +96,7 @@ def note_slid(session: TieredGroupSession, sliding: Mapping[str, set[Place]]) ->
 def unreachable(session: TieredGroupSession, mixed_hits: bool) -> set[str]:
     """Returns the goals of transfers that these groups cannot reach: by their kinds, and by what was stored so far."""
     groups, stored = session.groups, session.places.in_tiers
-    # Where nobody can tell what is held, a table loses what its pool takes, and no pool takes what a store reads.
+    # Where SGLang cannot tell what is held, a table loses what the pool takes, which is nothing that a store reads.
     slides = any(groups.groups[g].kind in ("window", "chunked") for g in stored - groups.untold)
     never = set() if slides and session.transfers and "store" in session.transfers.apart else {"window_slides_in_store"}
     never |= {"loaded_state"} if stored.isdisjoint(groups.states) or stored.issubset(groups.states) else set()

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import state_scheduler
-from kvlockstep.impl.engines.sglang.states import FULL, STATE, STATES
+from kvlockstep.impl.engines.sglang.states import FULL, STATES
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler
 from kvlockstep.impl.engines.sglang.tiers.sides import SidedHierarchy
 from kvlockstep.impl.engines.sglang.tiers.states import WithStates
-from kvlockstep.impl.engines.sglang.tiers.window_hierarchy import PinningScheduler
+from kvlockstep.impl.engines.sglang.tiers.window_hierarchy import UnparkedScheduler
 from kvlockstep.impl.engines.sglang.tiers.windows import WithWindow
 
 
@@ -44,25 +44,18 @@ class StateHierarchy(WithStates, SidedHierarchy, state_scheduler.SGLangStateSche
         return len(kept.difference(*(self.held(rid, 0) or () for rid in self._live())))
 
     def _states_in_limbo(self, group: int) -> int:
-        """The states at the ends of the paths that transfers keep, of no request that is live."""
-        ends = [*self._tree.ongoing_write_through, *self._tree.ongoing_load_back]
-        kept = {slot for end in ends for slot in self._state_of(end)}
-        return len(kept.difference(*(self.held(rid, group) or () for rid in self._live())))
-
-    def _state_of(self, node: Any) -> list[int]:
-        state = self._tree.tree_core.get_component_device_value(node, STATE)
-        return [] if state is None else list(map(int, state.tolist()))
+        return len(self._kept_states().difference(*(self.held(rid, group) or () for rid in self._live())))
 
 
-class PinningStateScheduler(PinningScheduler, DrainingStateScheduler):
-    """Without all of these, and sglang-window-load-uncounted."""
+class UnparkedStateScheduler(UnparkedScheduler, DrainingStateScheduler):
+    """Without sglang-window-parked-under-store as well."""
 
 
 class StateWindowHierarchy(WithWindow, StateHierarchy, state_scheduler.SGLangStateWindowScheduler):
     """A Scheduler over full attention, a window and states, with a host tier."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": PinningStateScheduler} | options)
+        super().__init__(*given, **{"kind": UnparkedStateScheduler} | options)
         self._tree.tree_core.has_swa_host_pool = True
 
     def limbo(self, pool: str = FULL) -> int:

@@ -39,6 +39,12 @@ class WithStates(WithSides):
         if missing > 0:
             self._tree.evict_for_alloc(sglang.EvictParams(mamba_num=missing))
 
+    def _kept_states(self) -> set[int]:
+        """The states at the ends of the paths that transfers keep."""
+        ends = [*self._tree.ongoing_write_through, *self._tree.ongoing_load_back]
+        found = (self._tree.tree_core.get_component_device_value(end, STATE) for end in ends)
+        return {int(slot) for states in found if states is not None for slot in states.tolist()}
+
     def _repair(self) -> None:
         """Without sglang-state-under-store and sglang-state-load-refused."""
         component, tree = self._tree.components[STATE], self._tree
@@ -102,8 +108,7 @@ class TieredStateManager(WithStates, SidedManager, _StateManager):
 
     def limbo(self, pool: str = FULL) -> int:
         if pool == STATES:
-            # Of each path that a transfer keeps the state at its end.
-            return len(self._tree.ongoing_write_through) + len(self._tree.ongoing_load_back)
+            return len(self._kept_states())
         return len(self._host.kept().difference(*(self.slots(rid) for rid in self._running)))
 
 

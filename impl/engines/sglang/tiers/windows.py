@@ -21,8 +21,7 @@ class PinningAdder(sglang.PrefillAdder):  # type: ignore[misc]
     """Without sglang-window-load-uncounted: no window that a request has matched counts as room for that request."""
 
     def add_one_req(self, req: Any, *given: Any, **options: Any) -> Any:
-        others = [sglang.ComponentType.FULL, sglang.ComponentType.MAMBA]
-        window = self.tree_cache.lock(req.best_match_node, skip_lock_components=others)
+        window = self.tree_cache.lock(req.best_match_node, skip_lock_components=[sglang.ComponentType.FULL])
         try:
             return super().add_one_req(req, *given, **options)
         finally:
@@ -69,14 +68,24 @@ class TieredWindowManager(WithWindow, SidedManager, SGLangWindowManager):
         return self._in_limbo(pool, self._running)
 
 
-def _make(core: str, write_policy: str, blocks: int, block_size: int, **options: Any) -> TieredWindowManager:
-    """A window of 4 positions, in a scarcer pool."""
-    window = max(4, blocks * 2 // 3)
-    return TieredWindowManager(blocks, block_size, core, write_policy, reach=4, window_blocks=window, **options)
+def _make(
+    core: str,
+    write_policy: str,
+    blocks: int,
+    block_size: int,
+    reach: int = 4,
+    window_blocks: int | None = None,
+    **options: Any,
+) -> TieredWindowManager:
+    """A window of `reach` positions, in a scarcer pool."""
+    window_blocks = window_blocks or max(4, blocks * 2 // 3)
+    given = {"reach": reach, "window_blocks": window_blocks} | options
+    return TieredWindowManager(blocks, block_size, core, write_policy, **given)
 
 
 make_through = partial(_make, "python", "write_through")
 make_through_rust = partial(_make, "rust", "write_through")
 make_back_rust = partial(_make, "rust", "write_back")
 # The host pool has twice the room of the device pool, as by default.
-make_unpinned = partial(_make, "rust", "write_through", ratio=2, pins=False)
+make_pinned = partial(_make, "rust", "write_through", reach=6, window_blocks=12, ratio=2)
+make_unpinned = partial(make_pinned, pins=False)
