@@ -15,7 +15,7 @@ from kvlockstep.drivers.episode import missed_goals, run_ops
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.model import SchedulerScope
-from kvlockstep.targets.registry import known_divergences
+from kvlockstep.targets.registry import known_divergences, resolve
 
 REASON = "sglang is not on this machine: see --engine-path"
 windows = pytest.importorskip("kvlockstep.impl.engines.sglang.window_scheduler", reason=REASON, exc_type=ImportError)
@@ -119,11 +119,18 @@ def test_stores_keep_the_last_state_at_the_defaults_of_the_engine_too(ops: Any, 
     assert message in found.message
 
 
-def test_a_request_whose_load_is_refused_goes_on_from_a_state_where_it_is_repaired() -> None:
-    (known,) = [divergence for divergence in known_divergences() if divergence.id == "sglang-state-load-refused"]
-    trace = load_trace(known.trace)
+@pytest.mark.parametrize(
+    ("known", "repaired"),
+    [
+        ("sglang-state-load-refused", tiers.make_back),
+        ("sglang-window-parked-under-store", resolve("kv_scheduler", "sglang-hicache-window-normal").factory),
+    ],
+)
+def test_a_known_divergence_is_gone_where_it_is_repaired(known: str, repaired: Any) -> None:
+    (entry,) = [divergence for divergence in known_divergences() if divergence.id == known]
+    trace = load_trace(entry.trace)
     with Watchdog(30.0).watching() as watchdog:
-        assert run_ops(KVSchedulerModel, tiers.make_back, trace.scope, trace.ops, watchdog) is None
+        assert run_ops(KVSchedulerModel, repaired, trace.scope, trace.ops, watchdog) is None
 
 
 def reaches_further(*sizes: int) -> Any:
