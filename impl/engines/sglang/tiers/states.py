@@ -92,15 +92,14 @@ class _StateManager(SGLangStateManager):
 
 
 class TieredStateManager(WithStates, SidedManager, _StateManager):
-    """Full attention and states for `running` requests at a time, with a host tier. Not `repaired` as in the engine.
+    """Full attention and states for `running` requests at a time, with a host tier.
 
     An admission is refused while stores keep the states that it needs.
     """
 
-    def __init__(self, *given: Any, repaired: bool = True, **options: Any) -> None:
+    def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        if repaired:
-            self._repair()
+        self._repair()
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         short = self.avail(STATES) < SLOTS_PER_REQUEST
