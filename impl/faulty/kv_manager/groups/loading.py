@@ -133,6 +133,18 @@ class FailedKeepsWindow(FullAndWindow, CachesInTier):
         request.computed = self._lookup(request.tokens, request.extra_key)
 
 
+@fault("kv-load-failed-no-state", law="state_soundness", seen=("sglang#25088",))
+class FailedNoState(StatePool, StoresInside):
+    """A request whose load has failed goes on behind what the pool has, but from a fresh block instead of the state."""
+
+    def _start_over(self, request: Request) -> None:
+        super()._start_over(request)
+        pool, state = self._pool(STATE), request.states[STATE]
+        if state is not None and pool.room():
+            request.states[STATE] = pool.take()
+            pool.drop(state)
+
+
 @fault("kv-load-fork-unfenced", law="transfer_isolation", seen=("mutant",))
 class ForkUnfenced(FencedStates):
     """The worker waits for stores of what a step writes, not of the block that a fork copies a state to."""
