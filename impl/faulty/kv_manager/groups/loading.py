@@ -135,7 +135,7 @@ class FailedKeepsWindow(FullAndWindow, CachesInTier):
 
 @fault("kv-load-failed-no-state", law="state_soundness", seen=("sglang#25088",))
 class FailedNoState(StatePool, StoresInside):
-    """A request whose load has failed goes on behind what the pool has, but from a fresh block instead of the state."""
+    """A request whose load has failed goes on behind what the pool has, without the state there."""
 
     def _start_over(self, request: Request) -> None:
         super()._start_over(request)
