@@ -83,10 +83,11 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
     def limbo(self) -> int:
         """Slots on the paths that transfers keep, of nobody who is live."""
         kept = self._host.kept()
-        for rid, req in self._reqs.items() if kept else ():
-            if req.kv.holds_kv:
-                kept.difference_update(self.slots(rid))
-        return len(kept)
+        return len(kept.difference(*map(self.slots, self._live()))) if kept else 0
+
+    def _live(self) -> list[str]:
+        """The requests that hold KV."""
+        return [rid for rid, req in self._reqs.items() if req.kv.holds_kv]
 
 
 make = HierarchicalScheduler

@@ -90,6 +90,10 @@ class WithSides:
     _allocator: Any
     _host: Any
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.tiers = {HOST: self._host.total}
+
     def _make_sides(self) -> list[Side]:
         return []
 
@@ -105,10 +109,6 @@ class SidedManager(WithSides, TieredManager):
     mixed_hits = True
     groups: Any
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.tiers = {HOST: self._host.total}
-
     def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> HostTier:
         return self._make_sided_host(write_policy, restores, least)
 
@@ -119,12 +119,5 @@ class SidedManager(WithSides, TieredManager):
 class SidedHierarchy(WithSides, HierarchicalScheduler):
     """A part of schedulers with groups and a host tier. It is named before the scheduler with the groups."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.tiers = {HOST: self._host.total}
-
     def _make_host(self, write_policy: str) -> HostTier:
         return self._make_sided_host(write_policy)
-
-    def _live(self) -> list[str]:
-        return [rid for rid, req in self._reqs.items() if req.kv.holds_kv]

@@ -56,7 +56,6 @@ class StateWindowHierarchy(WithWindow, StateHierarchy, state_scheduler.SGLangSta
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **{"kind": UnparkedStateScheduler} | options)
-        self._tree.tree_core.has_swa_host_pool = True
 
     def limbo(self, pool: str = FULL) -> int:
         return self._states_in_limbo(2) if pool == STATES else self._in_limbo(pool, self._live())

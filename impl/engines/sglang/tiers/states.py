@@ -106,9 +106,7 @@ class TieredStateManager(WithStates, SidedManager, _StateManager):
         return None if short else super().admit(rid, tokens, extra_key, n)
 
     def limbo(self, pool: str = FULL) -> int:
-        if pool == STATES:
-            return len(self._kept_states())
-        return len(self._host.kept().difference(*(self.slots(rid) for rid in self._running)))
+        return len(self._kept_states()) if pool == STATES else super().limbo()
 
 
 def _make(core: str, write_policy: str, blocks: int, block_size: int) -> TieredStateManager:

@@ -30,7 +30,6 @@ class WindowHierarchy(WithWindow, SidedHierarchy, SGLangWindowScheduler):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **{"kind": UnparkedScheduler} | options)
-        self._tree.tree_core.has_swa_host_pool = True
 
     def limbo(self, pool: str = FULL) -> int:
         return self._in_limbo(pool, self._live())

@@ -34,6 +34,10 @@ class WithWindow(WithSides):
     slots: Any
     _in_group: Any
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._tree.tree_core.has_swa_host_pool = True
+
     def _make_sides(self) -> list[Side]:
         """As much of the window in a host page as of full attention."""
         window = self._allocator.swa_attn_allocator
@@ -61,7 +65,6 @@ class TieredWindowManager(WithWindow, SidedManager, SGLangWindowManager):
 
     def __init__(self, *given: Any, pins: bool = True, **options: Any) -> None:
         super().__init__(*given, **options)
-        self._tree.tree_core.has_swa_host_pool = True
         self._adder_type = PinningAdder if pins else sglang.PrefillAdder
 
     def limbo(self, pool: str = FULL) -> int:
@@ -78,9 +81,8 @@ def _make(
     **options: Any,
 ) -> TieredWindowManager:
     """A window of `reach` positions, in a scarcer pool."""
-    window_blocks = window_blocks or max(4, blocks * 2 // 3)
-    given = {"reach": reach, "window_blocks": window_blocks} | options
-    return TieredWindowManager(blocks, block_size, core, write_policy, **given)
+    options |= {"reach": reach, "window_blocks": window_blocks or max(4, blocks * 2 // 3)}
+    return TieredWindowManager(blocks, block_size, core, write_policy, **options)
 
 
 make_through = partial(_make, "python", "write_through")
