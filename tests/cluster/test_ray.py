@@ -10,7 +10,7 @@ from campaigns import campaign, sums, traces
 pytest.importorskip("ray", reason="ray is not installed; make cluster installs it")
 pytest.importorskip("redis", reason="redis is not installed; make cluster installs it")
 
-from kvlockstep.campaign.ray_workers import ray_workers
+from kvlockstep.campaign.ray_workers import RayWorkers, ray_workers
 from kvlockstep.campaign.redis_store import RedisStore
 from kvlockstep.core.capture import output_shown
 from kvlockstep.core.errors import UsageError
@@ -97,16 +97,32 @@ def test_no_such_cluster(tmp_path):
         campaign(target, tmp_path, make_workers=partial(ray_workers, address="127.0.0.1:1"))
 
 
-def test_a_node_that_goes_away(cluster, here, tmp_path):
-    removed = []
+class OneNodeIsLost(RayWorkers):
+    """Two workers, one on each node. The second node goes away as soon as both are at work."""
 
-    def remove_a_node(state):
-        if state.episodes and not removed:
-            removed.append(True)
+    cluster = None
+    at_work = 0
+
+    def submit(self, task):
+        super().submit(task)
+        self.at_work += 1
+        if self.at_work == 2 and (cluster := self.cluster):
+            self.cluster = None
             cluster.remove_node(cluster.second, allow_graceful=False)
 
-    lossy = on_ray(resolve(*FAULT), tmp_path, cluster, progress=remove_a_node)
-    assert removed
+    def collect(self, seconds):
+        done = super().collect(seconds)
+        self.at_work -= len(done)
+        return done
+
+
+def test_a_node_that_goes_away(cluster, here, tmp_path):
+    def workers(target, plan, jobs, database):
+        made = OneNodeIsLost(target, plan, jobs, "", cluster.address)
+        made.cluster = cluster
+        return made
+
+    lossy = campaign(resolve(*FAULT), tmp_path, make_workers=workers, shards=SHARDS, jobs=2)
     assert traces(tmp_path) == traces(here)
     assert sums(tmp_path) == sums(here)
     assert any("it is done again" in text for text in lossy.lost_workers)
