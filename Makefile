@@ -14,21 +14,17 @@ LINKS := build/lint
 # If a caller sets it, each of the hundreds of processes that tests start compiles kvlockstep again, for a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check docs test others beside lint tests slow outside collected cluster wheel gate bench gpu score mutation engines symbolic clean
+.PHONY: check docs test beside lint tests slow outside collected cluster wheel gate bench gpu score mutation engines symbolic clean
 
 check: $(READY)
 	$(BIN)/kvlockstep check
 
-# The gate takes what the others leave of the cores: they wait for downloads, for Ray and for what hangs.
+# The tests keep all cores busy. Each of the others is mostly one process, or waits: they go side by side before.
 test: $(CORE)
-	$(MAKE) --jobs 5 others beside
-
-# Linting takes one core, and what is outside mostly waits: they go side by side.
-others:
-	$(MAKE) --output-sync=target lint outside
+	$(MAKE) --jobs 4 --output-sync=target beside lint outside
 	$(MAKE) tests
 
-# All that it prints stays in build/gate.txt. If something else fails, make ends when the gate does.
+# Everything that it prints stays in build/gate.txt.
 beside:
 	mkdir -p build; nice -n 5 $(MAKE) --no-print-directory gate > build/gate.txt 2>&1 || { cat build/gate.txt; exit 1; }
 	tail -n 1 build/gate.txt

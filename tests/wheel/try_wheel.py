@@ -69,6 +69,8 @@ def try_wheel(wheel: Path, folder: Path) -> None:
         step(f"no {absent}", [python, "-c", f"import {absent}"], work, code=1)
     expect("kv_manager", step("list", [kvlockstep, "list"], work))
     step("new-target", [kvlockstep, "new-target", "adapter"], work)
+    if not (work / "test_adapter.py").is_file():
+        raise StepFailed("new-target wrote no test_adapter.py")
     expect("VIOLATED", step("check a broken manager", [kvlockstep, *BROKEN], work, code=1))
     (trace,) = (work / FAILURES).iterdir()
     step("report", [kvlockstep, "report", trace, "-o", "page.html"], work)
