@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingState, AnnouncingStates, AnnouncingWindow
 from kvlockstep.reference.kv_manager.groups.contract import Admitted
 from kvlockstep.reference.kv_manager.groups.geometries import (
     Chunked,
@@ -140,4 +141,7 @@ GROUP_VARIANTS = {
     "cuts-chunks": CutsChunks,
     "defers-twins": DefersTwins,
     "copies-checkpoints": CopiesCheckpoints,
+    "announces-window": AnnouncingWindow,
+    "announces-state": AnnouncingState,
+    "announces-states": AnnouncingStates,
 }

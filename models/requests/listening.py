@@ -11,6 +11,7 @@ from kvlockstep.models.requests.adapter import events
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Room
 from kvlockstep.properties.law import verdict
 from kvlockstep.reference.kv_manager.contract import BlockRemoved
@@ -19,7 +20,9 @@ from kvlockstep.reference.kv_manager.contract import BlockRemoved
 class Listening:
     """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
 
-    def __init__(self, adapter: Any, listener: Listener, checks: Checks, goals_met: Counter[str]) -> None:
+    def __init__(
+        self, adapter: Any, listener: Listener | GroupListener, checks: Checks, goals_met: Counter[str]
+    ) -> None:
         self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
         self._unannounced: str | None = None
         # By request, what is wrong with its hit unless something is loaded for it.
@@ -50,6 +53,7 @@ class Listening:
         if transfers is None:
             self.moments(())
         else:
+            assert isinstance(self._listener, Listener), "what tiers announce is looked at without groups only"
             back = transfers.came_back()
             for blocks in back:
                 self._listener.come_back(blocks)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kvlockstep.properties.kv_manager import groups, loading
 from kvlockstep.properties.kv_manager.cell import Cell
+from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.listener import Fact, Listener
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
 
@@ -211,7 +212,7 @@ def purity(first: object, second: object, what: str) -> str | None:
     needs=("event_listener",),
     answers=("sglang#14934", "sglang#24568", "vllm#55092", "tokenspeed#87"),
 )
-def event_consistency(listener: Listener, fact: Fact) -> str | None:
+def event_consistency(listener: Listener | GroupListener, fact: Fact) -> str | None:
     """A listener that follows the events can predict every hit exactly."""
     return listener.contradiction(fact)
 

@@ -24,12 +24,13 @@ class Hit(NamedTuple):
 class Room(NamedTuple):
     """`blocks` blocks are not free: live requests hold them, or they can be hit. `said` is who says so.
 
-    Of a `medium` other than the pool they are those that can be hit.
+    Of a `medium` other than the pool they are those that can be hit. With several pools, `pool` has its name.
     """
 
     blocks: int
     said: str = "free_now"
     medium: str | None = None
+    pool: str | None = None
 
 
 class Fetched(NamedTuple):

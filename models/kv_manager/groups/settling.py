@@ -13,6 +13,7 @@ from kvlockstep.models.requests.groups.occupied import check_free, check_sum, ch
 from kvlockstep.models.requests.groups.reading import read
 from kvlockstep.models.requests.groups.session import of_pool
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.listener import Room
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
@@ -23,6 +24,9 @@ def settle(judge: GroupedJudge) -> None:
     """Checks the state between two steps. Raises Divergence."""
     checks, questions, live = judge.checks, judge.groups, judge.live
     checks.subject = None
+    if judge.listening is not None:
+        # Here and not at the admission: the forward has read the hit by now, and found its content right.
+        judge.listening.raise_unannounced()
     judge.follow_transfers()
     holding = judge.holding()
     answers = questions.between_steps(holding)
@@ -43,6 +47,8 @@ def settle(judge: GroupedJudge) -> None:
         checks.check(laws.free_count, free_now, avail, "", (), 1, name=of_pool(judge, pool))
     for request in live.values():
         read(judge, request, answers.tables, request.computed)
+    if judge.listening is not None and judge.ask != "late":
+        judge.listening.between(None, *_rooms(judge, answers.free_now))
     in_flight.poison(judge, answers.free)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now))
@@ -50,6 +56,12 @@ def settle(judge: GroupedJudge) -> None:
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
     judge.saw_growth = True
     checks.subject = None
+
+
+def _rooms(judge: GroupedJudge, free_now: Mapping[str, int]) -> list[Room]:
+    """The blocks of each pool that are not free."""
+    pools = judge.groups.pools
+    return [Room(n - free_now[pool], pool=pool if len(pools) > 1 else None) for pool, n in pools.items()]
 
 
 def _settle_transfers(

@@ -10,6 +10,7 @@ from kvlockstep.models.requests.adapter import not_checked
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import GroupQuestions
 from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.models.requests.listening import Listening
 from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
 from kvlockstep.properties.law import Law
 
@@ -25,6 +26,7 @@ class GroupSession(Protocol):
     kv: GroupMemory
     seen: dict[str, set[int]]
     goals_met: Counter[str]
+    listening: Listening | None
 
     @property
     def reading(self) -> Sequence[Law[[Any]]]: ...
@@ -46,8 +48,8 @@ def lacking(laws: Any, session: GroupSession) -> dict[str, str]:
     """Which of a contract's `laws`, the module that declares them, are not checked, each with the reason."""
     groups = session.groups
     found = not_checked(laws.LAWS, session.traits, groups.shows_free)
-    if session.traits.event_listener:
-        found[laws.event_consistency.id] = "the events of groups are not looked at"
+    if session.traits.event_listener and session.listening is None:
+        found[laws.event_consistency.id] = "events of groups are looked at under kv_manager, without tiers"
     if not groups.shows_free:
         found[laws.eviction_safety.id] = "free_slots returns None"
     kinds = {group.kind for group in groups.groups}

@@ -1,0 +1,66 @@
+"""kv_manager with groups that announces what can be hit in each group."""
+
+from __future__ import annotations
+
+from kvlockstep.reference.kv_manager.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, FullAndWindow, StatePool
+from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
+from kvlockstep.reference.kv_manager.groups.pool import Key, Pool
+
+
+class AnnouncingPool(Pool):
+    """Appends what it publishes and evicts to `events`. The key of a prefix is the same in every group."""
+
+    def __init__(self, blocks: int, groups: tuple[Group, ...], events: list[Event]) -> None:
+        super().__init__(blocks)
+        self._groups = groups
+        self._events = events
+
+    def publish(self, key: Key, block: int) -> None:
+        known = len(self.cached)
+        super().publish(key, block)
+        if len(self.cached) > known:
+            self._events.append(self.stored(key))
+
+    def evict(self, block: int) -> None:
+        group, extra_key, tokens = self.key_of[block]
+        super().evict(block)
+        self._events.append(BlockRemoved(((extra_key, tokens),), group=group))
+
+    def stored(self, key: Key) -> BlockStored:
+        """The event of one block."""
+        group, extra_key, tokens = key
+        size = self._groups[group].block_size
+        before = tokens[:-size]
+        parent = (extra_key, before) if before else None
+        return BlockStored(((extra_key, tokens),), parent, tokens[-size:], size, extra_key, group=group)
+
+
+class AnnouncingGroups(GroupedManager):
+    """Announces each block when it is published and when it is evicted, in this order."""
+
+    event_listener = "set"
+    pool_type = AnnouncingPool
+
+    def reset(self) -> None:
+        super().reset()
+        self._events: list[Event] = [AllBlocksCleared()]
+        self._pools = {name: self.pool_type(n, self.groups, self._events) for name, n in self._sizes.items()}
+
+    def events(self) -> list[Event]:
+        told = list(self._events)
+        self._events.clear()
+        return told
+
+
+class AnnouncingWindow(AnnouncingGroups, FullAndWindow):
+    """Full attention and a window, in one pool."""
+
+
+class AnnouncingState(AnnouncingGroups, FullAndState):
+    """Full attention and a state, in one pool."""
+
+
+class AnnouncingStates(AnnouncingGroups, StatePool):
+    """Full attention, a window, and states in a pool of their own."""
