@@ -26,6 +26,9 @@ class VllmHybridManager(VllmKVManager):
 
     `retention` is how the cache keeps checkpoints of windows and states: None all, 0 the ends of prompts, else one in
     so many tokens. With `eagle` the last block of a hit is computed again. `hash_size` are the tokens of a hash.
+
+    A `listener` can predict hits where all groups have one block size, none skips a block and no head is in the way.
+    With several sizes the engine also announces hits within a block, of as many tokens as a hash has.
     """
 
     copies_at_admit = copies_at_reserve = False
@@ -38,13 +41,14 @@ class VllmHybridManager(VllmKVManager):
         retention: int | None = None,
         eagle: bool = False,
         hash_size: int | None = None,
+        listener: str | None = None,
     ) -> None:
         self.groups = groups
         self.block_size = groups[0].block_size
         total = blocks * len(groups)
         self.total = total * self.block_size
         self.prefix_cache = self.can_evict_all = True
-        self.event_listener = None
+        self.event_listener = listener
         sizes = [group.block_size for group in groups]
         config = cache_config(total, [self.spec(group) for group in groups], retention)
         self.hash_size = hash_size or math.gcd(*sizes)
@@ -54,6 +58,7 @@ class VllmHybridManager(VllmKVManager):
             scheduler_block_size=math.lcm(*sizes),
             hash_block_size=self.hash_size,
             enable_caching=True,
+            enable_kv_cache_events=listener is not None,
             use_eagle=eagle,
         )
         self._pool = self._manager.block_pool
@@ -111,7 +116,8 @@ def cache_config(blocks: int, specs: list[Any], retention: int | None) -> Any:
 
 def make_window(blocks: int, block_size: int) -> VllmHybridManager:
     """Full attention and a window of 3 positions."""
-    return VllmHybridManager(blocks, block_size, (Group("full", block_size), Group("window", block_size, reach=3)))
+    groups = Group("full", block_size), Group("window", block_size, reach=3)
+    return VllmHybridManager(blocks, block_size, groups, listener="counting")
 
 
 def make_windows(blocks: int, block_size: int) -> VllmHybridManager:
@@ -121,18 +127,18 @@ def make_windows(blocks: int, block_size: int) -> VllmHybridManager:
         Group("window", block_size, reach=block_size + 1),
         Group("window", block_size, reach=5),
     )
-    return VllmHybridManager(blocks, block_size, groups)
+    return VllmHybridManager(blocks, block_size, groups, listener="counting")
 
 
 def make_window_alone(blocks: int, block_size: int) -> VllmHybridManager:
     """A window of 4 positions and nothing else."""
-    return VllmHybridManager(blocks, block_size, (Group("window", block_size, reach=4),))
+    return VllmHybridManager(blocks, block_size, (Group("window", block_size, reach=4),), listener="counting")
 
 
 def make_chunked(blocks: int, block_size: int) -> VllmHybridManager:
     """Full attention and chunks of two blocks."""
     groups = Group("full", block_size), Group("chunked", block_size, reach=2 * block_size)
-    return VllmHybridManager(blocks, block_size, groups)
+    return VllmHybridManager(blocks, block_size, groups, listener="counting")
 
 
 def make_two_sizes(blocks: int, block_size: int) -> VllmHybridManager:

@@ -157,10 +157,15 @@ class VllmKVManager:
             return AllBlocksCleared()
         keys = tuple(event.block_hashes)
         if isinstance(event, vllm.events.BlockRemoved):
-            return BlockRemoved(keys)
-        key = event.lora_name.removeprefix(vllm.ADAPTER) if event.lora_name else (event.extra_keys[0] or (None,))[0]
+            return BlockRemoved(keys, group=event.group_idx)
+        key = (
+            event.lora_name.removeprefix(vllm.ADAPTER)
+            if event.lora_name
+            else ((event.extra_keys or [None])[0] or (None,))[0]
+        )
         extra_key = None if key is None else int(key)
-        return BlockStored(keys, event.parent_block_hash, tuple(event.token_ids), event.block_size, extra_key)
+        tokens = tuple(event.token_ids)
+        return BlockStored(keys, event.parent_block_hash, tokens, event.block_size, extra_key, group=event.group_idx)
 
     def _start_step(self) -> None:
         if not self._scheduling:

@@ -38,8 +38,9 @@ class VllmStateManager(VllmHybridManager):
         groups: tuple[Group, ...],
         retention: int | None = None,
         hash_size: int | None = None,
+        listener: str | None = None,
     ) -> None:
-        super().__init__(blocks, block_size, groups, retention, hash_size=hash_size)
+        super().__init__(blocks, block_size, groups, retention, hash_size=hash_size, listener=listener)
         self.chunk_align = block_size
         partial = self.hash_size < block_size and self._manager.coordinator.enable_partial_hash_hits
         self.copies_at_admit = self.copies_at_reserve = partial
@@ -119,6 +120,12 @@ def make_state(blocks: int, block_size: int) -> VllmStateManager:
     """Full attention and a state."""
     groups = Group("full", block_size), Group("state", block_size, units=UNITS)
     return VllmStateManager(blocks, block_size, groups)
+
+
+def make_state_announced(blocks: int, block_size: int) -> VllmStateManager:
+    """Full attention and a state, with events."""
+    groups = Group("full", block_size), Group("state", block_size, units=UNITS)
+    return VllmStateManager(blocks, block_size, groups, listener="counting")
 
 
 def make_state_sparse(blocks: int, block_size: int) -> VllmStateManager:

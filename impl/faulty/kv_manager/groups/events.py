@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_manager.events import BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.announcing import (
@@ -26,7 +28,7 @@ class TokensOfSkipped(AnnouncingState):
                 self._events[i] = self._with_skipped(event, before)
 
     def _with_skipped(self, event: BlockStored, before: int) -> BlockStored:
-        ((extra_key, tokens),) = event.keys  # type: ignore[misc]
+        extra_key, tokens = cast("tuple[int | None, tuple[int, ...]]", event.keys[0])
         first = before // self.block_size * self.block_size
         return event._replace(parent=(extra_key, tokens[:first]) if first else None, tokens=tokens[first:])
 

@@ -1,0 +1,121 @@
+"""Events of a kv_manager with groups: what a listener makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
+from kvlockstep.properties.kv_manager.group_listener import GroupListener
+from kvlockstep.properties.kv_manager.laws import event_consistency
+from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room
+from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups, AnnouncingState
+from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv_manager.groups.geometries import TieredState
+
+FULL, WINDOW, CHUNKED, STATE = Group("full", 2), Group("window", 2, 3), Group("chunked", 2, 4), Group("state", 4)
+TOKENS = (1, 2, 3, 4, 5, 6, 7, 8)
+KEYS = "abcd"
+
+
+def stored(group: int, *places: int, size: int = 2) -> list[BlockStored]:
+    """An event for each block of TOKENS at these places; a key is the same in every group."""
+    ends = [(place + 1) * size for place in places]
+    return [
+        BlockStored(
+            (KEYS[end // 2 - 1],), KEYS[(end - size) // 2 - 1] if end > size else None, TOKENS[end - size : end], size
+        )._replace(group=group)
+        for end in ends
+    ]
+
+
+def listener_of(groups: tuple[Group, ...], *events: Event, counting: bool = False) -> GroupListener:
+    """One that has heard these events, none of which contradicts those before it."""
+    listener = GroupListener(groups, counting)
+    for event in events:
+        assert event_consistency(listener, event) is None
+        listener.apply(event)
+    return listener
+
+
+@pytest.mark.parametrize(
+    ("other", "places", "length"),
+    [
+        # Of a window of 3 the token behind 6 reads positions 4 and 5, the one behind 4 positions 2 and 3.
+        (WINDOW, [0, 1, 2], 6),
+        (WINDOW, [2], 6),
+        (WINDOW, [1], 4),
+        (WINDOW, [0], 2),
+        (WINDOW, [], 0),
+        # Behind 4 tokens a chunk of 4 begins, and reads nothing.
+        (CHUNKED, [2], 6),
+        (CHUNKED, [], 4),
+    ],
+)
+def test_a_length_is_known_if_every_group_has_what_is_read_behind_it(
+    other: Group, places: list[int], length: int
+) -> None:
+    listener = listener_of((FULL, other), *stored(0, 0, 1, 2), *stored(1, *places))
+    assert [n for n in range(8) if event_consistency(listener, Hit(TOKENS, None, n)) is None] == [length]
+
+
+def test_a_state_is_known_behind_its_last_token_only() -> None:
+    listener = listener_of((FULL, STATE), *stored(0, 0, 1, 2), *stored(1, 0, size=4))
+    assert event_consistency(listener, Hit(TOKENS, None, 4)) is None
+    assert event_consistency(listener, Hit(TOKENS, None, 2)) == (
+        "2 tokens of [1, 2, 3, 4, 5, 6, 7, 8] were hit, but by the events group 1 (state, blocks of 4) "
+        "lacks the block up to position 4"
+    )
+    listener.apply(BlockRemoved(("b",), group=1))
+    assert event_consistency(listener, Hit(TOKENS, None, 0)) is None
+
+
+def test_the_parent_may_be_a_block_of_another_group() -> None:
+    heard = listener_of((FULL, STATE), *stored(0, 0, 1, 2, 3), *stored(1, 1, size=4))
+    assert event_consistency(heard, Hit((*TOKENS, 9), None, 8)) is None
+
+
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [
+        (stored(2, 0)[0], "BlockStored of group 2; the groups are 0 to 1"),
+        (BlockRemoved(("a",), group=-1), "BlockRemoved of group -1; the groups are 0 to 1"),
+        (stored(1, 1)[0]._replace(block_size=4), "BlockStored of 2 tokens in 1 block of 4; group 1 has blocks of 2"),
+        (
+            stored(1, 1)[0]._replace(tokens=TOKENS[:4]),
+            "BlockStored of 4 tokens in 1 block of 2; group 1 has blocks of 2",
+        ),
+        (stored(1, 3)[0], "BlockStored behind 'c', which was never stored in any group"),
+        (stored(1, 1)[0]._replace(extra_key=7), "BlockStored under extra key 7 behind 'a', which has another"),
+        (stored(1, 1)[0]._replace(keys=("a",)), "BlockStored gives the key 'a' to a second prefix"),
+        (BlockRemoved(("a",), group=1), "BlockRemoved of 'a', which is not stored in group 1"),
+        (Room(1, pool="kv"), "the events leave 2 blocks of pool 'kv' stored, but by free_now only 1 are not free"),
+    ],
+)
+def test_what_contradicts_the_events(fact: Fact, wrong: str) -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0, 1), counting=True)
+    assert event_consistency(listener, fact) == wrong
+
+
+def test_a_set_may_hear_of_a_removal_again() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0), BlockRemoved(("a",)))
+    assert event_consistency(listener, BlockRemoved(("a",))) is None
+
+
+def test_all_groups_are_cleared() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0, 1), *stored(1, 0, 1), AllBlocksCleared())
+    assert event_consistency(listener, Room(0)) is None
+    assert event_consistency(listener, Hit(TOKENS, None, 0)) is None
+
+
+class TieredAndAnnounced(AnnouncingGroups, TieredState):
+    """Full attention and a state, with a tier."""
+
+
+def test_where_the_events_of_groups_are_looked_at() -> None:
+    heard = GroupedJudge(AnnouncingState(4, 2), "avail")
+    assert heard.listening is not None
+    assert "event_consistency" not in heard.lacking()
+    deaf = GroupedJudge(TieredAndAnnounced(4, 2), "avail")
+    assert deaf.listening is None
+    assert deaf.lacking()["event_consistency"] == "events of groups are looked at under kv_manager, without tiers"
