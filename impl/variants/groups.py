@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingState, AnnouncingStates, AnnouncingWindow
+from kvlockstep.reference.kv_manager.groups.announcing import (
+    AnnouncingChunks,
+    AnnouncingState,
+    AnnouncingStates,
+    AnnouncingWindow,
+    AnnouncingWindows,
+)
 from kvlockstep.reference.kv_manager.groups.contract import Admitted
 from kvlockstep.reference.kv_manager.groups.geometries import (
     Chunked,
@@ -142,6 +148,8 @@ GROUP_VARIANTS = {
     "defers-twins": DefersTwins,
     "copies-checkpoints": CopiesCheckpoints,
     "announces-window": AnnouncingWindow,
+    "announces-windows": AnnouncingWindows,
+    "announces-chunks": AnnouncingChunks,
     "announces-state": AnnouncingState,
     "announces-states": AnnouncingStates,
 }

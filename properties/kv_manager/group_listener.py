@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room
+from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room, Stored
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
-from kvlockstep.reference.kv_manager.groups.contract import Group, needed
+from kvlockstep.reference.kv_manager.groups.contract import Group, needed, owed
 
-# The extra key, and all tokens up to the end of a block.
-Prefix = tuple[int | None, tuple[int, ...]]
+ROOT = 0
 
 
 class GroupListener:
     """Tracks which blocks of each group can be hit, as a set, or `counting` the copies of each.
 
-    A key stands for one prefix in every group, and is kept after its removal: children may be stored behind it.
+    Prefixes are numbered token by token, so that blocks of any size end at one. A key stands for the same prefix in
+    every group, and is kept after its removal: children may be stored behind it. What media other than the pool have is
+    not looked at.
     """
 
     def __init__(self, groups: Sequence[Group], counting: bool) -> None:
         self._groups = groups
         self._counting = counting
-        self._named: dict[Hashable, Prefix] = {}
-        self._stored: list[Counter[Prefix]] = [Counter() for _ in groups]
+        self._numbers: dict[tuple[int, int | None], int] = {}
+        self._roots: dict[int, int] = {}
+        self._named: dict[Hashable, int] = {}
+        self._stored = [Stored(counting) for _ in groups]
+        self._heard: list[set[Hashable]] = [set() for _ in groups]
         self._aligned = math.lcm(*(group.block_size for group in groups))
 
     def apply(self, event: Event) -> None:
@@ -33,68 +38,78 @@ class GroupListener:
         if isinstance(event, AllBlocksCleared):
             for stored in self._stored:
                 stored.clear()
-        elif self._knows(event.group):
-            stored = self._stored[event.group]
-            if isinstance(event, BlockStored):
-                for key, prefix in self._prefixes(event):
+            return
+        g = self._index(event)
+        if g is None or event.medium is not None:
+            return
+        if isinstance(event, BlockStored):
+            for key, prefix in self._prefixes(event, self._groups[g].block_size):
+                if not any(stored.copies[key] for stored in self._stored):
                     self._named[key] = prefix
-                    stored[prefix] = stored[prefix] + 1 if self._counting else 1
-            else:
-                for prefix in (self._named[key] for key in event.keys if key in self._named):
-                    stored[prefix] = max(0, stored[prefix] - 1)
+                self._stored[g].store(key, self._named[key])
+                self._heard[g].add(key)
+        else:
+            for key in event.keys:
+                if key in self._named:
+                    self._stored[g].remove(key, self._named[key])
 
     def known(self, hit: Hit) -> int:
         """The longest length that every group can serve with what is stored; at most all tokens but one.
 
         It ends with a block of every group.
         """
-        last = (len(hit.tokens) - 1) // self._aligned * self._aligned
-        return next((n for n in range(last, 0, -self._aligned) if self._lacks(hit, n) is None), 0)
+        chain = self._chain(hit)
+        heads = [self._head(g, chain) for g, group in enumerate(self._groups) if group.kind == "full"]
+        last = min([len(hit.tokens) - 1, *heads]) // self._aligned * self._aligned
+        return next((n for n in range(last, 0, -self._aligned) if self._lacks(chain, n, full=False) is None), 0)
 
     def contradiction(self, fact: Fact) -> str | None:
         """Says why the fact contradicts the earlier events; None if it does not."""
-        if isinstance(fact, BlockStored | BlockRemoved) and not self._knows(fact.group):
-            return f"{type(fact).__name__} of group {fact.group!r}; the groups are 0 to {len(self._groups) - 1}"
-        if isinstance(fact, BlockStored):
-            return self._wrong_store(fact)
-        if isinstance(fact, BlockRemoved):
-            return self._wrong_removal(fact)
         if isinstance(fact, Hit):
             return self._wrong_hit(fact)
         if isinstance(fact, Room):
             return self._wrong_room(fact)
-        return None if isinstance(fact, AllBlocksCleared) else f"{fact!r} is no event"
+        if isinstance(fact, AllBlocksCleared):
+            return None
+        if not isinstance(fact, BlockStored | BlockRemoved):
+            return f"{fact!r} is no event"
+        if fact.medium is not None:
+            return None
+        g = self._index(fact)
+        if g is None:
+            return f"{type(fact).__name__} of group {fact.group!r}; the groups are 0 to {len(self._groups) - 1}"
+        return self._wrong_store(fact, g) if isinstance(fact, BlockStored) else self._wrong_removal(fact, g)
 
-    def _wrong_store(self, event: BlockStored) -> str | None:
-        size = self._groups[event.group].block_size
+    def _wrong_store(self, event: BlockStored, g: int) -> str | None:
+        size = self._groups[g].block_size
         if event.block_size != size or len(event.tokens) != len(event.keys) * size:
             tokens, blocks = counted(len(event.tokens), "token"), counted(len(event.keys), "block")
-            return (
-                f"BlockStored of {tokens} in {blocks} of {event.block_size}; group {event.group} has blocks of {size}"
-            )
+            return f"BlockStored of {tokens} in {blocks} of {event.block_size}; group {g} has blocks of {size}"
         if event.parent is not None and event.parent not in self._named:
             return f"BlockStored behind {event.parent!r}, which was never stored in any group"
-        if event.parent is not None and event.extra_key not in (None, self._named[event.parent][0]):
+        behind = self._named.get(event.parent) if event.parent is not None and event.extra_key is not None else None
+        if behind is not None and self._roots[behind] != self._number(ROOT, event.extra_key):
             return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which has another"
-        for key, prefix in self._prefixes(event):
-            if self._named.get(key, prefix) != prefix and any(stored[self._named[key]] for stored in self._stored):
+        told: dict[Hashable, int] = {}
+        for key, prefix in self._prefixes(event, size):
+            stored = any(stored.copies[key] for stored in self._stored)
+            if told.setdefault(key, self._named[key] if stored else prefix) != prefix:
                 return f"BlockStored gives the key {key!r} to a second prefix"
         return None
 
-    def _wrong_removal(self, event: BlockRemoved) -> str | None:
+    def _wrong_removal(self, event: BlockRemoved, g: int) -> str | None:
         """A listener with a set accepts a second removal of a key; a counting one does not."""
-        stored = self._stored[event.group]
         for key, times in Counter(event.keys).items():
-            if key not in self._named or (self._counting and times > stored[self._named[key]]):
-                return f"BlockRemoved of {key!r}, which is not stored in group {event.group}"
+            if key not in self._heard[g] or (self._counting and times > self._stored[g].copies[key]):
+                return f"BlockRemoved of {key!r}, which is not stored in group {g}"
         return None
 
     def _wrong_hit(self, fact: Hit) -> str | None:
+        """A hit may be longer than what is known if it ends within a block of a group that reads nothing there."""
         under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
-        hit = (
-            f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under} {'was' if fact.cached == 1 else 'were'} hit"
-        )
-        lacking = self._lacks(fact, fact.cached)
+        tokens = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
+        hit = f"{tokens} {'was' if fact.cached == 1 else 'were'} hit"
+        lacking = self._lacks(self._chain(fact), fact.cached)
         if lacking is not None:
             return f"{hit}, but by the events {lacking}"
         known = self.known(fact)
@@ -102,37 +117,60 @@ class GroupListener:
 
     def _wrong_room(self, fact: Room) -> str | None:
         groups = [g for g, group in enumerate(self._groups) if fact.pool in (None, group.pool)]
-        stored = sum(self._stored[g].total() for g in groups)
+        stored = sum(self._stored[g].copies.total() for g in groups)
         if stored <= fact.blocks:
             return None
         of_pool = f" of pool {fact.pool!r}" if fact.pool is not None else ""
         left = f"the events leave {counted(stored, 'block')}{of_pool} stored"
         return f"{left}, but by {fact.said} only {fact.blocks} are not free"
 
-    def _lacks(self, hit: Hit, n: int) -> str | None:
-        """Says what a group has not stored of what the first forward behind `n` tokens reads; None if nothing."""
+    def _lacks(self, chain: Sequence[int], n: int, full: bool = True) -> str | None:
+        """Says what a group has not stored of what the first forward behind `n` tokens reads; None if nothing.
+
+        Without `full` the groups of full attention are left out.
+        """
         for g, group in enumerate(self._groups):
-            for place in _read_first(group, n):
-                end = (place + 1) * group.block_size
-                if end > n or not self._stored[g][hit.extra_key, tuple(hit.tokens[:end])]:
+            if group.kind == "full" and not full:
+                continue
+            size = group.block_size
+            if n % size and (group.kind == "state" or needed(group, n, n)):
+                return f"no block of group {g} ({group}) ends there"
+            for place in owed(group, n):
+                end = (place + 1) * size
+                if not self._stored[g].keys[chain[end]]:
                     return f"group {g} ({group}) lacks the block up to position {end}"
         return None
 
-    def _prefixes(self, event: BlockStored) -> Iterator[tuple[Hashable, Prefix]]:
-        """Yields the keys of an event, each with its prefix."""
-        size = self._groups[event.group].block_size
-        extra_key, tokens = self._named.get(event.parent, (event.extra_key, ()))
+    def _head(self, g: int, chain: Sequence[int]) -> int:
+        """Counts the tokens at the head of a request whose blocks a group has all stored."""
+        size, keys = self._groups[g].block_size, self._stored[g].keys
+        return next((end - size for end in range(size, len(chain), size) if not keys[chain[end]]), len(chain) - 1)
+
+    def _chain(self, hit: Hit) -> list[int]:
+        """The prefixes of a request, from that of no token up to that of all."""
+        chain = [self._number(ROOT, hit.extra_key)]
+        for token in hit.tokens:
+            chain.append(self._number(chain[-1], token))
+        return chain
+
+    def _prefixes(self, event: BlockStored, size: int) -> Iterator[tuple[Hashable, int]]:
+        """Yields the keys of an event, each with the number of its prefix."""
+        known = None if event.parent is None else self._named.get(event.parent)
+        prefix = self._number(ROOT, event.extra_key) if known is None else known
         for i, key in enumerate(event.keys):
-            tokens = (*tokens, *event.tokens[i * size : (i + 1) * size])
-            yield key, (extra_key, tokens)
+            for token in event.tokens[i * size : (i + 1) * size]:
+                prefix = self._number(prefix, token)
+            yield key, prefix
 
-    def _knows(self, group: object) -> bool:
-        return isinstance(group, int) and 0 <= group < len(self._groups)
+    def _number(self, before: int, last: int | None) -> int:
+        number = self._numbers.setdefault((before, last), len(self._numbers) + 1)
+        self._roots.setdefault(number, self._roots.get(before, number))
+        return number
 
-
-def _read_first(group: Group, n: int) -> range:
-    """Returns the places of the blocks that the first forward behind `n` cached tokens reads."""
-    stop = -(-n // group.block_size)
-    if group.kind == "state":
-        return range(max(0, stop - 1), stop)
-    return range(needed(group, n, n).start // group.block_size, stop)
+    def _index(self, event: BlockStored | BlockRemoved) -> int | None:
+        """The group of an event, None if there is no such group."""
+        try:
+            g = operator.index(event.group)
+        except TypeError:
+            return None
+        return g if 0 <= g < len(self._groups) else None

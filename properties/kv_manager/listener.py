@@ -44,12 +44,33 @@ class Fetched(NamedTuple):
 Fact = Event | Hit | Room | Fetched
 
 
-class _Medium:
-    """What is stored in one place: the copies of each key, and how many keys each prefix has."""
+class Stored:
+    """What is stored in one place: the copies of each key, and how many keys each prefix has. A set has one copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, counting: bool) -> None:
         self.copies: Counter[Hashable] = Counter()
         self.keys: Counter[int] = Counter()
+        self._counting = counting
+
+    def store(self, key: Hashable, prefix: int) -> None:
+        """Stores a block of the prefix under the key; a set has it once."""
+        if not self.copies[key]:
+            self.keys[prefix] += 1
+        self.copies[key] = self.copies[key] + 1 if self._counting else 1
+
+    def remove(self, key: Hashable, prefix: int) -> None:
+        """Removes one copy, if there is one."""
+        if not self.copies[key]:
+            return
+        self.copies[key] -= 1
+        if not self.copies[key]:
+            del self.copies[key]
+            self.keys[prefix] -= 1
+
+    def clear(self) -> None:
+        """Removes everything."""
+        self.copies.clear()
+        self.keys.clear()
 
 
 class Listener:
@@ -65,24 +86,27 @@ class Listener:
         self._numbers: dict[tuple[int, tuple[int | None, ...]], int] = {}
         self._roots: dict[int, int] = {}
         self._named: dict[Hashable, int] = {}
-        self._pool = _Medium()
-        self._media: dict[str | None, _Medium] = {None: self._pool}
+        self._pool = Stored(counting)
+        self._media: dict[str | None, Stored] = {None: self._pool}
         # Prefixes that come back from a tier, each with the one before it that comes back as well.
         self._back: dict[int, int] = {}
 
     def apply(self, event: Event) -> None:
         """Applies the parts of an event that make sense."""
         if isinstance(event, BlockStored):
-            medium = self._media.setdefault(event.medium, _Medium())
+            medium = self._medium(event.medium)
             for key, prefix in self._prefixes(event):
-                self._store(medium, key, prefix)
+                if not medium.copies[key]:
+                    self._named[key] = prefix
+                medium.store(key, self._named[key])
         elif isinstance(event, BlockRemoved):
+            medium = self._medium(event.medium)
             for key in event.keys:
-                self._remove(self._media.setdefault(event.medium, _Medium()), key)
+                if key in self._named:
+                    medium.remove(key, self._named[key])
         else:
             for medium in self._media.values():
-                medium.copies.clear()
-                medium.keys.clear()
+                medium.clear()
 
     def known(self, hit: Hit, anywhere: bool = False) -> int:
         """Counts the tokens at the head of a request whose blocks are all stored; at most all tokens but one.
@@ -199,16 +223,5 @@ class Listener:
         self._roots.setdefault(number, self._roots.get(before, number))
         return number
 
-    def _store(self, medium: _Medium, key: Hashable, prefix: int) -> None:
-        if not medium.copies[key]:
-            self._named[key] = prefix
-            medium.keys[prefix] += 1
-        medium.copies[key] = medium.copies[key] + 1 if self._counting else 1
-
-    def _remove(self, medium: _Medium, key: Hashable) -> None:
-        if not medium.copies[key]:
-            return
-        medium.copies[key] -= 1
-        if not medium.copies[key]:
-            del medium.copies[key]
-            medium.keys[self._named[key]] -= 1
+    def _medium(self, name: str | None) -> Stored:
+        return self._media.setdefault(name, Stored(self._counting))

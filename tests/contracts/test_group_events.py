@@ -63,8 +63,8 @@ def test_a_state_is_known_behind_its_last_token_only() -> None:
     listener = listener_of((FULL, STATE), *stored(0, 0, 1, 2), *stored(1, 0, size=4))
     assert event_consistency(listener, Hit(TOKENS, None, 4)) is None
     assert event_consistency(listener, Hit(TOKENS, None, 2)) == (
-        "2 tokens of [1, 2, 3, 4, 5, 6, 7, 8] were hit, but by the events group 1 (state, blocks of 4) "
-        "lacks the block up to position 4"
+        "2 tokens of [1, 2, 3, 4, 5, 6, 7, 8] were hit, but by the events no block of group 1 (state, blocks of 4) "
+        "ends there"
     )
     listener.apply(BlockRemoved(("b",), group=1))
     assert event_consistency(listener, Hit(TOKENS, None, 0)) is None
@@ -89,6 +89,10 @@ def test_the_parent_may_be_a_block_of_another_group() -> None:
         (stored(1, 1)[0]._replace(extra_key=7), "BlockStored under extra key 7 behind 'a', which has another"),
         (stored(1, 1)[0]._replace(keys=("a",)), "BlockStored gives the key 'a' to a second prefix"),
         (BlockRemoved(("a",), group=1), "BlockRemoved of 'a', which is not stored in group 1"),
+        (
+            stored(1, 1)[0]._replace(keys=("k", "k"), tokens=TOKENS[2:6]),
+            "BlockStored gives the key 'k' to a second prefix",
+        ),
         (Room(1, pool="kv"), "the events leave 2 blocks of pool 'kv' stored, but by free_now only 1 are not free"),
     ],
 )
@@ -97,9 +101,43 @@ def test_what_contradicts_the_events(fact: Fact, wrong: str) -> None:
     assert event_consistency(listener, fact) == wrong
 
 
+def test_a_prefix_may_have_several_keys() -> None:
+    other = stored(0, 0)[0]._replace(keys=("x",))
+    listener = listener_of((FULL, WINDOW), *stored(0, 0), *stored(1, 0), other, BlockRemoved(("a",)), counting=True)
+    assert event_consistency(listener, Hit(TOKENS, None, 2)) is None
+    assert event_consistency(listener, BlockRemoved(("a",))) == "BlockRemoved of 'a', which is not stored in group 0"
+    listener.apply(BlockRemoved(("a",), group=1))
+    assert event_consistency(listener, stored(0, 1)[0]._replace(parent="x", keys=("a",))) is None
+
+
+def test_a_hit_may_end_within_a_block_that_nothing_is_read_of() -> None:
+    fine, chunks = Group("full", 1), Group("chunked", 2, 3)
+    events = [BlockStored((TOKENS[:n],), TOKENS[: n - 1] or None, TOKENS[n - 1 : n], 1) for n in (1, 2, 3)]
+    listener = listener_of((fine, chunks), *events)
+    assert [n for n in range(5) if event_consistency(listener, Hit(TOKENS, None, n)) is None] == [0, 3]
+
+
+def test_other_media_and_numbers_of_any_type() -> None:
+    elsewhere = [stored(0, 0)[0]._replace(medium="cpu"), BlockRemoved(("a",), "cpu")]
+    numbered = stored(1, 0)[0]._replace(group=Whole(1))
+    listener = listener_of((FULL, WINDOW), *stored(0, 0), *elsewhere, numbered)
+    assert event_consistency(listener, Hit(TOKENS, None, 2)) is None
+
+
+class Whole:
+    """A number of another library."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
 def test_a_set_may_hear_of_a_removal_again() -> None:
     listener = listener_of((FULL, WINDOW), *stored(0, 0), BlockRemoved(("a",)))
     assert event_consistency(listener, BlockRemoved(("a",))) is None
+    assert event_consistency(listener, BlockRemoved(("a",), group=1)) is not None
 
 
 def test_all_groups_are_cleared() -> None:

@@ -277,5 +277,5 @@ def test_events_of_a_scheduler_with_groups_are_said_not_to_be_looked_at() -> Non
             return ["nonsense"]
 
     model = KVSchedulerModel(GROUP_SCOPES[0], Announces)
-    assert model.not_checked()["event_consistency"] == "the events of groups are not looked at"
+    assert model.not_checked()["event_consistency"] == "events of groups are looked at under kv_manager, without tiers"
     assert "announced_tier" in model.unreachable()

@@ -9,6 +9,7 @@ from driving import random_walk
 from watched import watched
 
 from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.reference.kv_manager.events import BlockRemoved
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
 REASON = "vllm is not on this machine: see --engine-path"
@@ -47,6 +48,14 @@ def forgets_copies(blocks: int, block_size: int) -> Any:
     return made
 
 
+def removes_from_the_first_group(blocks: int, block_size: int) -> Any:
+    """Every block that the engine evicts is announced as one of the first group."""
+    made = hybrid.make_window(blocks, block_size)
+    told = made.events
+    made.events = lambda: [e._replace(group=0) if isinstance(e, BlockRemoved) else e for e in told()]
+    return made
+
+
 @pytest.mark.parametrize(
     ("make", "law"),
     [
@@ -54,6 +63,7 @@ def forgets_copies(blocks: int, block_size: int) -> Any:
         (slides_too_far, "coverage"),
         (retires_the_state, "state_soundness"),
         (forgets_copies, "state_soundness"),
+        (removes_from_the_first_group, "event_consistency"),
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:

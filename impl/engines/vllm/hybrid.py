@@ -27,8 +27,8 @@ class VllmHybridManager(VllmKVManager):
     `retention` is how the cache keeps checkpoints of windows and states: None all, 0 the ends of prompts, else one in
     so many tokens. With `eagle` the last block of a hit is computed again. `hash_size` are the tokens of a hash.
 
-    A `listener` can predict hits where all groups have one block size, none skips a block and no head is in the way.
-    With several sizes the engine also announces hits within a block, of as many tokens as a hash has.
+    A `listener` can predict every hit if all groups have one block size, none skips a block, and there is no EAGLE
+    head. With several sizes the engine also makes hits that end within a block, and announces them by their hash.
     """
 
     copies_at_admit = copies_at_reserve = False

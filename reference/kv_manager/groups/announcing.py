@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from kvlockstep.reference.kv_manager.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.contract import Group
-from kvlockstep.reference.kv_manager.groups.geometries import FullAndState, FullAndWindow, StatePool
+from kvlockstep.reference.kv_manager.groups.geometries import (
+    Chunked,
+    FullAndState,
+    FullAndWindow,
+    StatePool,
+    TwoWindows,
+)
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.pool import Key, Pool
 
@@ -56,6 +62,14 @@ class AnnouncingGroups(GroupedManager):
 
 class AnnouncingWindow(AnnouncingGroups, FullAndWindow):
     """Full attention and a window, in one pool."""
+
+
+class AnnouncingWindows(AnnouncingGroups, TwoWindows):
+    """Full attention with two windows, of which one has smaller blocks, in one pool."""
+
+
+class AnnouncingChunks(AnnouncingGroups, Chunked):
+    """Full attention and chunks of two blocks."""
 
 
 class AnnouncingState(AnnouncingGroups, FullAndState):
