@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.properties.kv_manager.listener import Hit, Room
@@ -22,6 +22,14 @@ def compare_starts(session: SchedulerSession, items: Sequence[Item], submitted: 
         if not job.undelivered
     ]
     session.listening.moments(hits)
+
+
+def note_computed(session: SchedulerSession, names: Collection[str]) -> None:
+    """A batch with these requests is back: what they have computed may be announced."""
+    if session.listening is None or session.transfers is None:
+        return
+    for request in (session.live[name].request for name in names if name in session.live):
+        session.listening.computed(request, request.hit, request.computed)
 
 
 def listen(session: SchedulerSession, free: Sequence[int]) -> None:

@@ -40,7 +40,10 @@ def forward(
         if item.rid not in void:
             session.contents.read(session.live[item.rid].request, tables, item.start + item.n)
     for item in items:
-        session.live[item.rid].request.computed = item.start + item.n - item.drafts
+        request = session.live[item.rid].request
+        request.computed = item.start + item.n - item.drafts
+        if session.listening is not None and session.transfers is not None:
+            session.listening.computed(request, item.start, request.computed)
     session.memory.end_forward()
     if session.free_before is not None:
         fresh = len(written - session.occupancy.held) * session.traits.block_size

@@ -13,7 +13,7 @@ from typing import Any
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler.answers import batch_of, names_of, queues_of
-from kvlockstep.models.kv_scheduler.events import compare_starts
+from kvlockstep.models.kv_scheduler.events import compare_starts, note_computed
 from kvlockstep.models.kv_scheduler.forward import sample
 from kvlockstep.models.kv_scheduler.items import check_items
 from kvlockstep.models.kv_scheduler.job import Job
@@ -116,6 +116,7 @@ class SchedulerJudge(TransferOperations):
         require(self.allows("update"))
         flight = self.flights.popleft()
         expected = []
+        note_computed(self, flight.names)
         for name, gained in flight.gained.items():
             job = self.live.get(name)
             self.goals_met["late_token"] += job is None

@@ -9,6 +9,7 @@ from typing import Any
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import events
 from kvlockstep.models.requests.checks import Checks
+from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.group_listener import GroupListener
@@ -58,11 +59,15 @@ class Listening:
             for blocks in back:
                 self._listener.come_back(blocks)
             self.moments(transfers.fetched())
-            if not back:
-                self._listener.forget_back()
+            self._listener.forget(back=not back)
             rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in transfers.cached().items()))
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
+
+    def computed(self, request: Request, start: int, stop: int) -> None:
+        """A request of a target with tiers has computed its tokens from `start` up to `stop`."""
+        if isinstance(self._listener, Listener):
+            self._listener.computed(request.extra_key, request.tokens, start, stop)
 
     def compare(self, hit: Hit, name: str | None = None) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.

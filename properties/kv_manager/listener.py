@@ -90,6 +90,8 @@ class Listener:
         self._media: dict[str | None, Stored] = {None: self._pool}
         # Prefixes that come back from a tier, each with the one before it that comes back as well.
         self._back: dict[int, int] = {}
+        # Prefixes whose last block a request has just computed.
+        self._own: set[int] = set()
 
     def apply(self, event: Event) -> None:
         """Applies the parts of an event that make sense."""
@@ -131,9 +133,19 @@ class Listener:
         loaded = {chain[-1] for chain in chains}
         self._back.update({chain[-1]: chain[-2] for chain in chains if chain[-2] in loaded})
 
-    def forget_back(self) -> None:
-        """What has come back is announced by now, or it never is."""
-        self._back.clear()
+    def computed(self, extra_key: int | None, tokens: Sequence[int], start: int, stop: int) -> None:
+        """A request has computed the tokens from `start` up to `stop` itself.
+
+        A block that it has filled is announced for its own sake, whatever comes back from a tier meanwhile.
+        """
+        chain = self._chain(extra_key, tokens[:stop])
+        self._own.update(chain[start // self._size + 1 :])
+
+    def forget(self, back: bool) -> None:
+        """What was computed is announced by now, or it never is; so is what has come `back`."""
+        self._own.clear()
+        if back:
+            self._back.clear()
 
     def contradiction(self, fact: Fact) -> str | None:
         """Says why the fact contradicts the earlier events; None if it does not."""
@@ -189,7 +201,7 @@ class Listener:
         for key, prefix in self._prefixes(event):
             if any(medium.copies[key] for medium in self._media.values()) and self._named[key] != prefix:
                 return f"BlockStored gives the key {key!r} to a second prefix"
-            parent = self._back.get(prefix) if event.medium is None else None
+            parent = self._back.get(prefix) if event.medium is None and prefix not in self._own else None
             if parent is not None and parent not in before and not self._pool.keys[parent]:
                 return f"BlockStored of {key!r}, which comes back from a tier before its parent does"
             before.add(prefix)

@@ -154,7 +154,13 @@ def test_what_comes_back_is_announced_behind_its_parent() -> None:
     assert event_consistency(listener, child) is None
     listener.apply(BlockRemoved(("a",)))
     assert event_consistency(listener, child) is not None
-    listener.forget_back()
+    listener.computed(None, [1, 2, 3, 4, 5], 2, 4)
+    assert event_consistency(listener, child) is None, "a request has computed this block itself"
+    listener.forget(back=False)
+    assert event_consistency(listener, child) is not None
+    listener.computed(None, [1, 2, 3, 4, 5], 0, 3)
+    assert event_consistency(listener, child) is not None, "it has computed a part of the block"
+    listener.forget(back=True)
     assert event_consistency(listener, child) is None
 
 
