@@ -14,6 +14,7 @@ from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.traits import as_number, taken_traits
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
 from kvlockstep.reference.catalogue import CONTRACTS
+from kvlockstep.reference.kv_manager.events import BlockRemoved, BlockStored
 from kvlockstep.reference.kv_manager.groups.contract import Group, one_full
 
 if TYPE_CHECKING:
@@ -114,7 +115,19 @@ def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | Non
 def events(method: Callable[..., Any]) -> list[Any]:
     """Calls a method that must return events. Raises Divergence."""
     answer = answered(method)
-    return taken(lambda: list(answer), answer, method, "events")
+    return taken(lambda: [_event(event) for event in answer], answer, method, "events")
+
+
+def _event(event: Any) -> Any:
+    """Returns an event with the types of fields that the listeners count on; raises TypeError if it has others."""
+    if not isinstance(event, BlockStored | BlockRemoved):
+        return event
+    hash((*event.keys, event.medium))
+    event = event._replace(keys=tuple(event.keys), group=whole(event.group))
+    if isinstance(event, BlockStored):
+        hash((event.parent, event.extra_key))
+        event = event._replace(tokens=tuple(map(whole, event.tokens)), block_size=whole(event.block_size))
+    return event
 
 
 def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:

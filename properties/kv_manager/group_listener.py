@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -169,8 +168,4 @@ class GroupListener:
 
     def _index(self, event: BlockStored | BlockRemoved) -> int | None:
         """The group of an event, None if there is no such group."""
-        try:
-            g = operator.index(event.group)
-        except TypeError:
-            return None
-        return g if 0 <= g < len(self._groups) else None
+        return event.group if 0 <= event.group < len(self._groups) else None

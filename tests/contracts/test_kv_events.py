@@ -12,6 +12,7 @@ from kvlockstep.impl.kv_manager.blocks import BlockManager
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.requests import adapter
 from kvlockstep.properties.kv_manager.laws import event_consistency
 from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Room
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -162,6 +163,35 @@ def test_what_comes_back_is_announced_behind_its_parent() -> None:
     assert event_consistency(listener, child) is not None, "it has computed a part of the block"
     listener.forget(back=True)
     assert event_consistency(listener, child) is None
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        STORED._replace(keys=None),
+        STORED._replace(keys=([1],)),
+        STORED._replace(parent=[1]),
+        STORED._replace(extra_key={}),
+        STORED._replace(tokens=5),
+        STORED._replace(tokens=(1, [2], 3, 4)),
+        STORED._replace(block_size="two"),
+        STORED._replace(group=None),
+        BlockRemoved(5),
+        BlockRemoved(("a",), []),
+    ],
+)
+def test_an_event_with_fields_of_other_types_is_none(junk: Event) -> None:
+    def events() -> list[Event]:
+        return [junk]
+
+    with pytest.raises(Divergence, match="not events"):
+        adapter.events(events)
+
+
+def test_numbers_of_events_may_be_of_any_type() -> None:
+    numpy = pytest.importorskip("numpy")
+    given = STORED._replace(tokens=numpy.array(STORED.tokens), block_size=numpy.int64(2), group=numpy.int8(0))
+    assert adapter.events(lambda: [given]) == [STORED]
 
 
 def test_a_tier_that_is_removed_from_says_nothing_of_the_pool() -> None:
