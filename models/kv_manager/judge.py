@@ -302,8 +302,8 @@ class ManagerJudge(LoadingOperations):
         self.checks.subject = request.name
         self._call(self.adapter.commit, request.name, n)
         request.computed += n
-        if self.listening is not None and self.transfers is not None:
-            self.listening.computed(request, request.computed - n, request.computed)
+        if self.listening is not None:
+            self.listening.computed(self.transfers, request, request.computed - n)
         if self.traits.copies_at_commit:
             self.copy_apart(self._due_copies(), f"when {request.name} was committed")
         else:

@@ -26,10 +26,10 @@ def compare_starts(session: SchedulerSession, items: Sequence[Item], submitted: 
 
 def note_computed(session: SchedulerSession, names: Collection[str]) -> None:
     """A batch with these requests is back: what they have computed may be announced."""
-    if session.listening is None or session.transfers is None:
+    if session.listening is None:
         return
     for request in (session.live[name].request for name in names if name in session.live):
-        session.listening.computed(request, request.hit, request.computed)
+        session.listening.computed(session.transfers, request, request.hit)
 
 
 def listen(session: SchedulerSession, free: Sequence[int]) -> None:

@@ -42,8 +42,8 @@ def forward(
     for item in items:
         request = session.live[item.rid].request
         request.computed = item.start + item.n - item.drafts
-        if session.listening is not None and session.transfers is not None:
-            session.listening.computed(request, item.start, request.computed)
+        if session.listening is not None:
+            session.listening.computed(session.transfers, request, item.start)
     session.memory.end_forward()
     if session.free_before is not None:
         fresh = len(written - session.occupancy.held) * session.traits.block_size

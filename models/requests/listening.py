@@ -17,6 +17,8 @@ from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Ro
 from kvlockstep.properties.law import verdict
 from kvlockstep.reference.kv_manager.contract import BlockRemoved
 
+TABLES_ONLY = "what tiers announce is looked at without groups only"
+
 
 class Listening:
     """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
@@ -54,7 +56,7 @@ class Listening:
         if transfers is None:
             self.moments(())
         else:
-            assert isinstance(self._listener, Listener), "what tiers announce is looked at without groups only"
+            assert isinstance(self._listener, Listener), TABLES_ONLY
             back = transfers.came_back()
             for blocks in back:
                 self._listener.come_back(blocks)
@@ -64,10 +66,11 @@ class Listening:
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
 
-    def computed(self, request: Request, start: int, stop: int) -> None:
-        """A request of a target with tiers has computed its tokens from `start` up to `stop`."""
-        if isinstance(self._listener, Listener):
-            self._listener.computed(request.extra_key, request.tokens, start, stop)
+    def computed(self, transfers: Transfers | None, request: Request, start: int) -> None:
+        """A request has computed its tokens from `start` on, which matters only beside what `transfers` bring back."""
+        if transfers is not None:
+            assert isinstance(self._listener, Listener), TABLES_ONLY
+            self._listener.computed(request.extra_key, request.tokens, start, request.computed)
 
     def compare(self, hit: Hit, name: str | None = None) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.

@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room, Stored
+from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room, hit_text
+from kvlockstep.properties.kv_manager.prefixes import Prefixes, Stored
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed, owed
-
-ROOT = 0
 
 
 class GroupListener:
@@ -25,9 +24,7 @@ class GroupListener:
     def __init__(self, groups: Sequence[Group], counting: bool) -> None:
         self._groups = groups
         self._counting = counting
-        self._numbers: dict[tuple[int, int | None], int] = {}
-        self._roots: dict[int, int] = {}
-        self._named: dict[Hashable, int] = {}
+        self._prefixes = Prefixes()
         self._stored = [Stored(counting) for _ in groups]
         self._heard: list[set[Hashable]] = [set() for _ in groups]
         self._aligned = math.lcm(*(group.block_size for group in groups))
@@ -38,19 +35,19 @@ class GroupListener:
             for stored in self._stored:
                 stored.clear()
             return
-        g = self._index(event)
+        g, named = self._index(event), self._prefixes.named
         if g is None or event.medium is not None:
             return
         if isinstance(event, BlockStored):
-            for key, prefix in self._prefixes(event, self._groups[g].block_size):
+            for key, prefix in self._blocks(event, self._groups[g].block_size):
                 if not any(stored.copies[key] for stored in self._stored):
-                    self._named[key] = prefix
-                self._stored[g].store(key, self._named[key])
+                    named[key] = prefix
+                self._stored[g].store(key, named[key])
                 self._heard[g].add(key)
         else:
             for key in event.keys:
-                if key in self._named:
-                    self._stored[g].remove(key, self._named[key])
+                if key in named:
+                    self._stored[g].remove(key, named[key])
 
     def known(self, hit: Hit) -> int:
         """The longest length that every group can serve with what is stored; at most all tokens but one.
@@ -84,15 +81,13 @@ class GroupListener:
         if event.block_size != size or len(event.tokens) != len(event.keys) * size:
             tokens, blocks = counted(len(event.tokens), "token"), counted(len(event.keys), "block")
             return f"BlockStored of {tokens} in {blocks} of {event.block_size}; group {g} has blocks of {size}"
-        if event.parent is not None and event.parent not in self._named:
-            return f"BlockStored behind {event.parent!r}, which was never stored in any group"
-        behind = self._named.get(event.parent) if event.parent is not None and event.extra_key is not None else None
-        if behind is not None and self._roots[behind] != self._number(ROOT, event.extra_key):
-            return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which has another"
+        wrong = self._prefixes.wrong_parent(event, " in any group")
+        if wrong is not None:
+            return wrong
         told: dict[Hashable, int] = {}
-        for key, prefix in self._prefixes(event, size):
+        for key, prefix in self._blocks(event, size):
             stored = any(stored.copies[key] for stored in self._stored)
-            if told.setdefault(key, self._named[key] if stored else prefix) != prefix:
+            if told.setdefault(key, self._prefixes.named[key] if stored else prefix) != prefix:
                 return f"BlockStored gives the key {key!r} to a second prefix"
         return None
 
@@ -105,14 +100,11 @@ class GroupListener:
 
     def _wrong_hit(self, fact: Hit) -> str | None:
         """A hit may be longer than what is known if it ends within a block of a group that reads nothing there."""
-        under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
-        tokens = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
-        hit = f"{tokens} {'was' if fact.cached == 1 else 'were'} hit"
         lacking = self._lacks(self._chain(fact), fact.cached)
         if lacking is not None:
-            return f"{hit}, but by the events {lacking}"
+            return f"{hit_text(fact)}, but by the events {lacking}"
         known = self.known(fact)
-        return f"{hit}, but the events say {known}" if known > fact.cached else None
+        return f"{hit_text(fact)}, but the events say {known}" if known > fact.cached else None
 
     def _wrong_room(self, fact: Room) -> str | None:
         groups = [g for g, group in enumerate(self._groups) if fact.pool in (None, group.pool)]
@@ -147,24 +139,18 @@ class GroupListener:
 
     def _chain(self, hit: Hit) -> list[int]:
         """The prefixes of a request, from that of no token up to that of all."""
-        chain = [self._number(ROOT, hit.extra_key)]
+        chain = [self._prefixes.root(hit.extra_key)]
         for token in hit.tokens:
-            chain.append(self._number(chain[-1], token))
+            chain.append(self._prefixes.number(chain[-1], token))
         return chain
 
-    def _prefixes(self, event: BlockStored, size: int) -> Iterator[tuple[Hashable, int]]:
+    def _blocks(self, event: BlockStored, size: int) -> Iterator[tuple[Hashable, int]]:
         """Yields the keys of an event, each with the number of its prefix."""
-        known = None if event.parent is None else self._named.get(event.parent)
-        prefix = self._number(ROOT, event.extra_key) if known is None else known
+        prefix = self._prefixes.before(event)
         for i, key in enumerate(event.keys):
             for token in event.tokens[i * size : (i + 1) * size]:
-                prefix = self._number(prefix, token)
+                prefix = self._prefixes.number(prefix, token)
             yield key, prefix
-
-    def _number(self, before: int, last: int | None) -> int:
-        number = self._numbers.setdefault((before, last), len(self._numbers) + 1)
-        self._roots.setdefault(number, self._roots.get(before, number))
-        return number
 
     def _index(self, event: BlockStored | BlockRemoved) -> int | None:
         """The group of an event, None if there is no such group."""

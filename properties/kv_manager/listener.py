@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+from kvlockstep.properties.kv_manager.prefixes import ROOT, Prefixes, Stored
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
-
-ROOT = 0
 
 
 class Hit(NamedTuple):
@@ -44,68 +43,44 @@ class Fetched(NamedTuple):
 Fact = Event | Hit | Room | Fetched
 
 
-class Stored:
-    """What is stored in one place: the copies of each key, and how many keys each prefix has. A set has one copy."""
-
-    def __init__(self, counting: bool) -> None:
-        self.copies: Counter[Hashable] = Counter()
-        self.keys: Counter[int] = Counter()
-        self._counting = counting
-
-    def store(self, key: Hashable, prefix: int) -> None:
-        """Stores a block of the prefix under the key; a set has it once."""
-        if not self.copies[key]:
-            self.keys[prefix] += 1
-        self.copies[key] = self.copies[key] + 1 if self._counting else 1
-
-    def remove(self, key: Hashable, prefix: int) -> None:
-        """Removes one copy, if there is one."""
-        if not self.copies[key]:
-            return
-        self.copies[key] -= 1
-        if not self.copies[key]:
-            del self.copies[key]
-            self.keys[prefix] -= 1
-
-    def clear(self) -> None:
-        """Removes everything."""
-        self.copies.clear()
-        self.keys.clear()
+def hit_text(hit: Hit) -> str:
+    """What was hit, in words."""
+    under = f" under key {hit.extra_key}" if hit.extra_key is not None else ""
+    tokens = f"{counted(hit.cached, 'token')} of {list(hit.tokens)}{under}"
+    return f"{tokens} {'was' if hit.cached == 1 else 'were'} hit"
 
 
 class Listener:
     """Tracks which blocks of `block_size` tokens can be hit, as a set, or `counting` the copies of each.
 
-    Prefixes are numbered: each stands for the prefix before it and the tokens of its last block, the first for an
-    extra key. The prefix of a key is kept after its removal, since children may still be stored behind it.
+    What follows the prefix before, in the numbers of prefixes, are the tokens of a block.
     """
 
     def __init__(self, block_size: int, counting: bool) -> None:
         self._size = block_size
         self._counting = counting
-        self._numbers: dict[tuple[int, tuple[int | None, ...]], int] = {}
-        self._roots: dict[int, int] = {}
-        self._named: dict[Hashable, int] = {}
+        self._prefixes = Prefixes()
         self._pool = Stored(counting)
         self._media: dict[str | None, Stored] = {None: self._pool}
         # Prefixes that come back from a tier, each with the one before it that comes back as well.
         self._back: dict[int, int] = {}
-        # Prefixes whose last block a request has just computed.
-        self._own: set[int] = set()
+        # What requests have just computed: the extra key, all tokens so far, and how many were there before.
+        self._own: list[tuple[int | None, Sequence[int], int]] = []
 
     def apply(self, event: Event) -> None:
         """Applies the parts of an event that make sense."""
+        named = self._prefixes.named
         if isinstance(event, BlockStored):
             medium = self._medium(event.medium)
-            for key, prefix in self._prefixes(event):
+            for key, prefix in self._blocks(event):
                 if not medium.copies[key]:
-                    self._named[key] = prefix
-                medium.store(key, self._named[key])
+                    named[key] = prefix
+                medium.store(key, named[key])
         elif isinstance(event, BlockRemoved):
             medium = self._medium(event.medium)
             for key in event.keys:
-                if key in self._named:
-                    medium.remove(key, self._named[key])
+                if key in named:
+                    medium.remove(key, named[key])
         else:
             for medium in self._media.values():
                 medium.clear()
@@ -117,9 +92,9 @@ class Listener:
         """
         size, tokens = self._size, hit.tokens
         media = list(self._media.values()) if anywhere else [self._pool]
-        prefix: int | None = self._numbers.get((ROOT, (hit.extra_key,)))
+        prefix: int | None = self._prefixes.find(ROOT, (hit.extra_key,))
         for first in range(0, len(tokens) - size, size):
-            prefix = self._numbers.get((prefix or ROOT, tuple(tokens[first : first + size])))
+            prefix = self._prefixes.find(prefix or ROOT, tuple(tokens[first : first + size]))
             if prefix is None or not any(medium.keys[prefix] for medium in media):
                 return first
         return (len(tokens) - 1) // size * size
@@ -138,8 +113,8 @@ class Listener:
 
         A block that it has filled is announced for its own sake, whatever comes back from a tier meanwhile.
         """
-        chain = self._chain(extra_key, tokens[:stop])
-        self._own.update(chain[start // self._size + 1 :])
+        if start // self._size < stop // self._size:
+            self._own.append((extra_key, tokens[:stop], start))
 
     def forget(self, back: bool) -> None:
         """What was computed is announced by now, or it never is; so is what has come `back`."""
@@ -169,10 +144,8 @@ class Listener:
         most = self.known(fact, anywhere=True) if fact.loads else known
         if known <= cached <= most:
             return None
-        under = f" under key {fact.extra_key}" if fact.extra_key is not None else ""
-        hit = f"{counted(fact.cached, 'token')} of {list(fact.tokens)}{under}"
         said = f"{known} to {most}" if most > known else str(known)
-        return f"{hit} {'was' if fact.cached == 1 else 'were'} hit, but the events say {said}"
+        return f"{hit_text(fact)}, but the events say {said}"
 
     def _wrong_room(self, fact: Room) -> str | None:
         medium = self._media.get(fact.medium)
@@ -191,18 +164,16 @@ class Listener:
                 f"of {event.block_size}; "
                 f"a block has {self._size}"
             )
-        if event.parent is not None and event.parent not in self._named:
-            return f"BlockStored behind {event.parent!r}, which was never stored"
-        if event.parent is not None and event.extra_key is not None:
-            root = self._roots[self._named[event.parent]]
-            if root != self._number(ROOT, (event.extra_key,)):
-                return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which has another"
+        wrong = self._prefixes.wrong_parent(event)
+        if wrong is not None:
+            return wrong
         before: set[int] = set()
-        for key, prefix in self._prefixes(event):
-            if any(medium.copies[key] for medium in self._media.values()) and self._named[key] != prefix:
+        for key, prefix in self._blocks(event):
+            if any(medium.copies[key] for medium in self._media.values()) and self._prefixes.named[key] != prefix:
                 return f"BlockStored gives the key {key!r} to a second prefix"
-            parent = self._back.get(prefix) if event.medium is None and prefix not in self._own else None
-            if parent is not None and parent not in before and not self._pool.keys[parent]:
+            parent = self._back.get(prefix) if event.medium is None else None
+            early = parent is not None and parent not in before and not self._pool.keys[parent]
+            if early and not self._was_computed(prefix):
                 return f"BlockStored of {key!r}, which comes back from a tier before its parent does"
             before.add(prefix)
         return None
@@ -211,29 +182,27 @@ class Listener:
         """A listener with a set accepts a second removal of a key; a counting one does not."""
         medium = self._media.get(event.medium, self._pool)
         for key, times in Counter(event.keys).items():
-            if times > medium.copies[key] and (self._counting or key not in self._named):
+            if times > medium.copies[key] and (self._counting or key not in self._prefixes.named):
                 return f"BlockRemoved of {key!r}, which is not stored"
         return None
 
-    def _prefixes(self, event: BlockStored) -> Iterator[tuple[Hashable, int]]:
+    def _was_computed(self, prefix: int) -> bool:
+        """Tells whether a request has just computed the last block of a prefix."""
+        return any(prefix in self._chain(key, tokens)[start // self._size + 1 :] for key, tokens, start in self._own)
+
+    def _blocks(self, event: BlockStored) -> Iterator[tuple[Hashable, int]]:
         """Yields the keys of an event, each with the number of its prefix."""
-        known = None if event.parent is None else self._named.get(event.parent)
-        prefix = self._number(ROOT, (event.extra_key,)) if known is None else known
+        prefix = self._prefixes.before(event)
         for i, key in enumerate(event.keys):
-            prefix = self._number(prefix, tuple(event.tokens[i * self._size : (i + 1) * self._size]))
+            prefix = self._prefixes.number(prefix, tuple(event.tokens[i * self._size : (i + 1) * self._size]))
             yield key, prefix
 
     def _chain(self, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
         """The prefixes of a sequence, from that of no block up to that of all its full blocks."""
-        chain = [self._number(ROOT, (extra_key,))]
+        chain = [self._prefixes.root(extra_key)]
         for first in range(0, len(tokens) - self._size + 1, self._size):
-            chain.append(self._number(chain[-1], tuple(tokens[first : first + self._size])))
+            chain.append(self._prefixes.number(chain[-1], tuple(tokens[first : first + self._size])))
         return chain
-
-    def _number(self, before: int, last: tuple[int | None, ...]) -> int:
-        number = self._numbers.setdefault((before, last), len(self._numbers) + 1)
-        self._roots.setdefault(number, self._roots.get(before, number))
-        return number
 
     def _medium(self, name: str | None) -> Stored:
         return self._media.setdefault(name, Stored(self._counting))

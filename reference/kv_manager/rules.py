@@ -50,9 +50,9 @@ RULES = {
         "in one event or in several. A parent may be removed before its children, and even before "
         "they are stored. With `tiers` an event names the tier of its blocks as `medium`, and blocks "
         "that one load brings back are announced behind their parents, unless a request computes them "
-        "meanwhile. With `groups` an event names the "
-        "group of its blocks, and the parent may be a block of another group. The hit is then at least the "
-        "longest length that every group can serve and that ends with a block of each."
+        "meanwhile. With `groups` an event names the group of its blocks, and the parent may be a block of "
+        "another group. The hit is then at least the longest length that every group can serve and that "
+        "ends with a block of each."
     ),
     15: (
         "With `groups`, a forward over [start, stop) reads, in a full group, all positions below stop; in a "

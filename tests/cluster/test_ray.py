@@ -117,12 +117,15 @@ class OneNodeIsLost(RayWorkers):
 
 
 def test_a_node_that_goes_away(cluster, here, tmp_path):
+    made = []
+
     def workers(target, plan, jobs, database):
-        made = OneNodeIsLost(target, plan, jobs, "", cluster.address)
-        made.cluster = cluster
-        return made
+        made.append(OneNodeIsLost(target, plan, jobs, "", cluster.address))
+        made[0].cluster = cluster
+        return made[0]
 
     lossy = campaign(resolve(*FAULT), tmp_path, make_workers=workers, shards=SHARDS, jobs=2)
+    assert made[0].cluster is None, "no node went away"
     assert traces(tmp_path) == traces(here)
     assert sums(tmp_path) == sums(here)
     assert any("it is done again" in text for text in lossy.lost_workers)

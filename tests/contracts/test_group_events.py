@@ -20,13 +20,11 @@ KEYS = "abcd"
 
 def stored(group: int, *places: int, size: int = 2) -> list[BlockStored]:
     """An event for each block of TOKENS at these places; a key is the same in every group."""
-    ends = [(place + 1) * size for place in places]
-    return [
-        BlockStored(
-            (KEYS[end // 2 - 1],), KEYS[(end - size) // 2 - 1] if end > size else None, TOKENS[end - size : end], size
-        )._replace(group=group)
-        for end in ends
-    ]
+    told = []
+    for end in ((place + 1) * size for place in places):
+        parent = KEYS[(end - size) // 2 - 1] if end > size else None
+        told.append(BlockStored((KEYS[end // 2 - 1],), parent, TOKENS[end - size : end], size, group=group))
+    return told
 
 
 def listener_of(groups: tuple[Group, ...], *events: Event, counting: bool = False) -> GroupListener:

@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
-ADAPTER = """from kvlockstep.reference.slot_pool import SlotPool
+ADAPTER = """from kvlockstep.reference.kv_manager.manager import KVManager
 
 
-class MyPool(SlotPool):
+class MyManager(KVManager):
     pass
 """
 TEST = """import kvlockstep
-from my_pool import MyPool
+from my_manager import MyManager
 
 
-def test_my_pool():
-    assert kvlockstep.check(MyPool, contract="slot_pool").holds
+def test_my_manager():
+    assert kvlockstep.check(MyManager, contract="kv_manager").holds
 """
 BROKEN = ("check", "kv_manager", "--target", "fault:kv-fork-no-copy")
 FAILURES = Path(".kvlockstep", "failures")
@@ -75,9 +75,9 @@ def try_wheel(wheel: Path, folder: Path) -> None:
     (trace,) = (work / FAILURES).iterdir()
     step("report", [kvlockstep, "report", trace, "-o", "page.html"], work)
     expect(trace.name.split("-")[1], (work / "page.html").read_text())
-    (work / "my_pool.py").write_text(ADAPTER)
-    (work / "test_my_pool.py").write_text(TEST)
-    expect("1 passed", step("pytest", [python, "-m", "pytest", "-q", "test_my_pool.py"], work))
+    (work / "my_manager.py").write_text(ADAPTER)
+    (work / "test_my_manager.py").write_text(TEST)
+    expect("1 passed", step("pytest", [python, "-m", "pytest", "-q", "test_my_manager.py"], work))
     needs = step("kv_store without torch", [kvlockstep, "check", "kv_store", "--target", "tensors"], work, code=2)
     expect("pip install 'kvlockstep[torch]'", needs)
     print(f"{'wheel':<28}{wheel.stat().st_size / 1e6:8.1f} MB")

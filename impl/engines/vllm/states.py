@@ -8,6 +8,7 @@ the admission is refused then. Source: vllm/v1/worker/mamba_utils.py, preprocess
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,16 +117,13 @@ def group_spec(group: Group, mode: str = "align", drafts: int = 0) -> Any:
     )
 
 
-def make_state(blocks: int, block_size: int) -> VllmStateManager:
+def make_state(blocks: int, block_size: int, listener: str | None = None) -> VllmStateManager:
     """Full attention and a state."""
     groups = Group("full", block_size), Group("state", block_size, units=UNITS)
-    return VllmStateManager(blocks, block_size, groups)
+    return VllmStateManager(blocks, block_size, groups, listener=listener)
 
 
-def make_state_announced(blocks: int, block_size: int) -> VllmStateManager:
-    """Full attention and a state, with events."""
-    groups = Group("full", block_size), Group("state", block_size, units=UNITS)
-    return VllmStateManager(blocks, block_size, groups, listener="counting")
+make_state_announced = partial(make_state, listener="counting")
 
 
 def make_state_sparse(blocks: int, block_size: int) -> VllmStateManager:

@@ -30,9 +30,9 @@ class AnnouncingPool(Pool):
             self._events.append(self.stored(key))
 
     def evict(self, block: int) -> None:
-        group, extra_key, tokens = self.key_of[block]
+        key = self.key_of[block]
         super().evict(block)
-        self._events.append(BlockRemoved(((extra_key, tokens),), group=group))
+        self._events += self.removed(key)
 
     def stored(self, key: Key) -> BlockStored:
         """The event of one block."""
@@ -42,6 +42,11 @@ class AnnouncingPool(Pool):
         parent = (extra_key, before) if before else None
         return BlockStored(((extra_key, tokens),), parent, tokens[-size:], size, extra_key, group=group)
 
+    def removed(self, key: Key) -> list[BlockRemoved]:
+        """The events of one block that is gone."""
+        group, *prefix = key
+        return [BlockRemoved((tuple(prefix),), group=group)]
+
 
 class AnnouncingGroups(GroupedManager):
     """Announces each block when it is published and when it is evicted, in this order."""
@@ -50,9 +55,11 @@ class AnnouncingGroups(GroupedManager):
     pool_type = AnnouncingPool
 
     def reset(self) -> None:
-        super().reset()
         self._events: list[Event] = [AllBlocksCleared()]
-        self._pools = {name: self.pool_type(n, self.groups, self._events) for name, n in self._sizes.items()}
+        super().reset()
+
+    def _make_pool(self, blocks: int) -> AnnouncingPool:
+        return self.pool_type(blocks, self.groups, self._events)
 
     def events(self) -> list[Event]:
         told = list(self._events)

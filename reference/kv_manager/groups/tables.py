@@ -21,9 +21,12 @@ class GroupTables:
         self.reset()
 
     def reset(self) -> None:
-        self._pools = {name: Pool(blocks) for name, blocks in self._sizes.items()}
+        self._pools = {name: self._make_pool(blocks) for name, blocks in self._sizes.items()}
         self._live: dict[str, Request] = {}
         self._due: list[tuple[str, int, int]] = []
+
+    def _make_pool(self, blocks: int) -> Pool:
+        return Pool(blocks)
 
     def _pool(self, g: int) -> Pool:
         return self._pools[self.groups[g].pool]

@@ -58,11 +58,8 @@ class NoGroup(AnnouncingWindow):
 class RemovesEverywhere(AnnouncingPool):
     """Announces a block as gone from every group."""
 
-    def evict(self, block: int) -> None:
-        super().evict(block)
-        event = self._events[-1]
-        assert isinstance(event, BlockRemoved)
-        self._events += [event._replace(group=g) for g in range(len(self._groups)) if g != event.group]
+    def removed(self, key: Key) -> list[BlockRemoved]:
+        return [event._replace(group=g) for event in super().removed(key) for g in range(len(self._groups))]
 
 
 @fault("kv-group-event-removed-in-all", law="event_consistency", seen=("mutant",))
@@ -88,10 +85,8 @@ class SlidIsGone(AnnouncingWindow):
 class ForgetsStates(AnnouncingPool):
     """Says nothing of a state that is evicted."""
 
-    def evict(self, block: int) -> None:
-        super().evict(block)
-        if self._groups[self._events[-1].group].kind == "state":  # type: ignore[union-attr]
-            self._events.pop()
+    def removed(self, key: Key) -> list[BlockRemoved]:
+        return [event for event in super().removed(key) if self._groups[event.group].kind != "state"]
 
 
 @fault("kv-group-event-state-evicted", law="event_consistency", seen=("mutant",))

@@ -1,0 +1,81 @@
+"""What a listener to events keeps: the prefixes that keys stand for, and the blocks that are stored in one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+from kvlockstep.reference.kv_manager.contract import BlockStored
+
+ROOT = 0
+
+
+class Prefixes:
+    """Numbers prefixes: each stands for the prefix before it and what follows, the first for an extra key.
+
+    `named` has the prefix of each key. It is kept after the removal of the key, since children may still be stored
+    behind it.
+    """
+
+    def __init__(self) -> None:
+        self.named: dict[Hashable, int] = {}
+        self._numbers: dict[tuple[int, Hashable], int] = {}
+        self._roots: dict[int, int] = {}
+
+    def root(self, extra_key: int | None) -> int:
+        """The prefix of no token under an extra key."""
+        return self.number(ROOT, (extra_key,))
+
+    def number(self, before: int, last: Hashable) -> int:
+        """The prefix that `last` follows `before` in."""
+        number = self._numbers.setdefault((before, last), len(self._numbers) + 1)
+        self._roots.setdefault(number, self._roots.get(before, number))
+        return number
+
+    def find(self, before: int, last: Hashable) -> int | None:
+        """The number of a prefix, None if it has none yet."""
+        return self._numbers.get((before, last))
+
+    def before(self, event: BlockStored) -> int:
+        """The prefix that the first block of an event stands behind."""
+        known = None if event.parent is None else self.named.get(event.parent)
+        return self.root(event.extra_key) if known is None else known
+
+    def wrong_parent(self, event: BlockStored, where: str = "") -> str | None:
+        """Says why nothing can be stored behind the parent of an event, and `where` it was never stored."""
+        if event.parent is None:
+            return None
+        if event.parent not in self.named:
+            return f"BlockStored behind {event.parent!r}, which was never stored{where}"
+        if event.extra_key is not None and self._roots[self.named[event.parent]] != self.root(event.extra_key):
+            return f"BlockStored under extra key {event.extra_key} behind {event.parent!r}, which has another"
+        return None
+
+
+class Stored:
+    """What is stored in one place: the copies of each key, and how many keys each prefix has. A set has one copy."""
+
+    def __init__(self, counting: bool) -> None:
+        self.copies: Counter[Hashable] = Counter()
+        self.keys: Counter[int] = Counter()
+        self._counting = counting
+
+    def store(self, key: Hashable, prefix: int) -> None:
+        """Stores a block of the prefix under the key; a set has it once."""
+        if not self.copies[key]:
+            self.keys[prefix] += 1
+        self.copies[key] = self.copies[key] + 1 if self._counting else 1
+
+    def remove(self, key: Hashable, prefix: int) -> None:
+        """Removes one copy, if there is one."""
+        if not self.copies[key]:
+            return
+        self.copies[key] -= 1
+        if not self.copies[key]:
+            del self.copies[key]
+            self.keys[prefix] -= 1
+
+    def clear(self) -> None:
+        """Removes everything."""
+        self.copies.clear()
+        self.keys.clear()
