@@ -6,9 +6,11 @@ from typing import Any
 
 from kvlockstep.impl.variants.groups import CopiesCheckpoints
 from kvlockstep.reference.kv.transfers import Loading
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups
 from kvlockstep.reference.kv_manager.groups.geometries import (
     StatePool,
     TieredPools,
+    TieredWindow,
     TieredWindows,
 )
 from kvlockstep.reference.kv_manager.groups.in_tier import Block
@@ -30,6 +32,10 @@ class LoadsByGroup(TieredGroupManager):
 
 class LoadsStatesApart(StatePool, LoadsByGroup):
     """Full attention, a window and states, each loaded apart."""
+
+
+class AnnouncesWithTier(AnnouncingGroups, TieredWindow):
+    """Full attention and a window, over a tier of which nothing is announced."""
 
 
 class TierOfOneGroup(TieredPools):
@@ -86,6 +92,7 @@ class StoresCheckpoints(CopiesCheckpoints, TieredGroupManager):
 GROUP_LOADING_VARIANTS: dict[str, Any] = {
     "tiered-windows": TieredWindows,
     "loads-states-apart": LoadsStatesApart,
+    "announces-with-tier": AnnouncesWithTier,
     "tier-of-one-group": TierOfOneGroup,
     "waits-for-states": WaitsForStates,
     "stores-checkpoints": StoresCheckpoints,

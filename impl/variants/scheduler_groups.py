@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.reference.kv_manager.events import Event
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.request import Request
 from kvlockstep.reference.kv_scheduler.contract import Item
-from kvlockstep.reference.kv_scheduler.grouped import Chunked, FullAndWindow, StatePool, TwoPools, TwoWindows
+from kvlockstep.reference.kv_scheduler.grouped import (
+    Chunked,
+    FullAndWindow,
+    GroupedScheduler,
+    StatePool,
+    TwoPools,
+    TwoWindows,
+)
 from kvlockstep.reference.kv_scheduler.scheduler import Job
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredWindow
 
 
 class SlidesAtSchedule(FullAndWindow):
@@ -70,6 +81,37 @@ class CutsAtTheGrid(StatePool):
         return min(wanted, size - job.computed % size) if len(job.tokens) - job.computed > 1 else wanted
 
 
+class Announces(GroupedScheduler):
+    """Its manager announces what can be hit in each group."""
+
+    event_listener = "set"
+    manager = AnnouncingGroups
+
+    def events(self) -> list[Event]:
+        events: list[Event] = self._kv.events()
+        return events
+
+
+class AnnouncesWindow(Announces, FullAndWindow):
+    """Full attention and a window, in one pool."""
+
+
+class AnnouncesWindows(Announces, TwoWindows):
+    """Full attention with two windows, of which one has smaller blocks, in one pool."""
+
+
+class AnnouncesStates(Announces, StatePool):
+    """Full attention, a window, and states in a pool of their own."""
+
+
+class AnnouncesInFlight(Announces, FullAndWindow, OverlapScheduler):
+    """Full attention and a window, with a batch in flight."""
+
+
+class AnnouncesWithTier(Announces, TieredWindow):
+    """Full attention and a window, over a tier of which nothing is announced."""
+
+
 GROUP_VARIANTS = {
     "full-and-window": FullAndWindow,
     "two-windows": TwoWindows,
@@ -79,4 +121,9 @@ GROUP_VARIANTS = {
     "rows-keep-slid": RowsKeepSlid,
     "cannot-tell": CannotTell,
     "cuts-at-the-grid": CutsAtTheGrid,
+    "announces-window": AnnouncesWindow,
+    "announces-windows": AnnouncesWindows,
+    "announces-states": AnnouncesStates,
+    "announces-in-flight": AnnouncesInFlight,
+    "announces-with-tier": AnnouncesWithTier,
 }

@@ -81,7 +81,7 @@ class Session:
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
         self.listening: Listening | None = None
         if traits.event_listener and not per_block:
-            listener = Listener(size, traits.event_listener == "counting")
+            listener = Listener(size, traits.event_listener == "counting", traits.tiers or ())
             self.listening = Listening(adapter, listener, self.checks, self.goals_met)
         # The tables at the beginning of a step. Empty once an operation of the step was accepted: from then on nobody
         # knows them, since a question before each operation would flush lazy work (rules 3 and 12).

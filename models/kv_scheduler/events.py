@@ -11,13 +11,16 @@ from kvlockstep.reference.kv_scheduler.contract import Item
 
 
 def compare_starts(session: SchedulerSession, items: Sequence[Item], submitted: Sequence[Transfer]) -> None:
-    """Compares the hits of the requests that begin in a batch with the events; `submitted` came with the batch."""
+    """Compares the hits of the requests that begin in a batch with the events; `submitted` came with the batch.
+
+    A request that holds what was loaded for it was admitted when the load was.
+    """
     if session.listening is None:
         return
     own = {rid for transfer in submitted if transfer.before for rid in transfer.rids}
     starts = [(item, session.live[item.rid]) for item in items if session.live[item.rid].fresh]
     hits = [
-        Hit(job.request.tokens, job.request.extra_key, item.start, item.rid in own)
+        Hit(job.request.tokens, job.request.extra_key, item.start, item.rid in own, item.rid in session.holding)
         for item, job in starts
         if not job.undelivered
     ]
@@ -32,12 +35,9 @@ def note_computed(session: SchedulerSession, names: Collection[str]) -> None:
         session.listening.computed(session.transfers, request, request.hit)
 
 
-def listen(session: SchedulerSession, free: Sequence[int]) -> None:
-    """Takes in what was announced since the last time; `free` are the slots that the scheduler says are free."""
+def listen(session: SchedulerSession, *rooms: Room) -> None:
+    """Takes in what was announced since the last time; `rooms` are what the scheduler says is not free."""
     if session.listening is None:
         return
-    rooms = []
-    if session.tables.shows_free:
-        rooms.append(Room(session.occupancy.blocks_for(session.traits.total - len(free)), "free_slots"))
     session.listening.between(session.transfers, *rooms)
     session.listening.raise_unannounced()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from kvlockstep.models.core.model import Goal
 from kvlockstep.models.kv_scheduler.groups.goals import GROUP_GOALS
 from kvlockstep.models.kv_scheduler.job import Job
+from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.transfers.goals import FAILED, MOVED, RESET, STORED, reachable
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.reference.kv_scheduler.contract import Item
@@ -85,7 +86,13 @@ def notice_sharing(met: Counter[str], tables: Mapping[str, Sequence[int]], block
         held |= blocks
 
 
-def unreachable(traits: SchedulerTraits, saw_evictable: bool, transfers: Transfers | None, grouped: bool) -> set[str]:
+def unreachable(
+    traits: SchedulerTraits,
+    saw_evictable: bool,
+    transfers: Transfers | None,
+    listening: Listening | None,
+    grouped: bool,
+) -> set[str]:
     """Returns the goals that do not apply to the scheduler, by its traits and its behaviour so far."""
     overlap, drafts_overlap = traits.overlap > 1, traits.overlap > 1 and traits.drafts > 0
     tiers = bool(traits.tiers)
@@ -94,8 +101,8 @@ def unreachable(traits: SchedulerTraits, saw_evictable: bool, transfers: Transfe
         "groups": grouped,
         "groups_and_tiers": grouped and tiers,
         "groups_durable": grouped and traits.durable,
-        "event_listener": traits.event_listener and not grouped,
-        "events_of_tiers": tiers and traits.event_listener and not grouped,
+        "event_listener": listening is not None,
+        "events_of_tiers": listening is not None and listening.heard_of_tiers,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         **reachable(traits, transfers),

@@ -226,7 +226,7 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
     def unreachable(self) -> set[str]:
         judge = self.judge
         saw_evictable = judge.saw_evictable and judge.shows_free
-        never = unreachable(judge.traits, saw_evictable, judge.transfers, judge.grouped)
+        never = unreachable(judge.traits, saw_evictable, judge.transfers, judge.listening, judge.grouped)
         return never | judge.unreachable() if isinstance(judge, GroupedSchedulerJudge) else never
 
     @classmethod

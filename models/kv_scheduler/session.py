@@ -17,7 +17,6 @@ from kvlockstep.models.requests.tables import Tables
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
-from kvlockstep.properties.kv_manager.listener import Listener
 from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
@@ -64,9 +63,6 @@ class SchedulerSession:
         )
         self.transfers: Transfers | None = None
         self.listening: Listening | None = None
-        if self.traits.event_listener:
-            listener = Listener(size, self.traits.event_listener == "counting")
-            self.listening = Listening(adapter, listener, checks, self.goals_met)
         # The laws of transfers on what requests read.
         self.reading: tuple[Law[[Any]], ...] = (
             (transfer_laws.failure_visible, transfer_laws.load_before_read) if self.traits.tiers else ()

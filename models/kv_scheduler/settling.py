@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.core.model import Divergence
@@ -12,6 +13,7 @@ from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.doubt import with_blocks
 from kvlockstep.properties import kv_scheduler as laws
+from kvlockstep.properties.kv_manager.listener import Room
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.one_table import OneTable
@@ -64,10 +66,17 @@ def settle(session: OneTable) -> None:
         check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
         session.contents.read(request, tables, request.computed)
     # Behind the reads: where the content of a hit is wrong, that is the better finding.
-    listen(session, free)
+    listen(session, *_rooms(session, free))
     session.poison(free)
     session.free_before = len(free) if session.tables.shows_free else None
     session.saw_evictable = session.saw_evictable or avail > len(free)
+
+
+def _rooms(session: OneTable, free: Sequence[int]) -> list[Room]:
+    """The blocks that are not free by the slots that the scheduler names, if it names any."""
+    if session.listening is None or not session.tables.shows_free:
+        return []
+    return [Room(session.occupancy.blocks_for(session.traits.total - len(free)), "free_slots")]
 
 
 def check_queues(session: SchedulerSession) -> set[str]:

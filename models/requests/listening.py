@@ -17,8 +17,6 @@ from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Ro
 from kvlockstep.properties.law import verdict
 from kvlockstep.reference.kv_manager.contract import BlockRemoved
 
-TABLES_ONLY = "what tiers announce is looked at without groups only"
-
 
 class Listening:
     """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
@@ -27,9 +25,16 @@ class Listening:
         self, adapter: Any, listener: Listener | GroupListener, checks: Checks, goals_met: Counter[str]
     ) -> None:
         self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
+        # It follows tiers as well. What a load brings back to each group, and in which order, no rule says.
+        self._of_tiers = listener if isinstance(listener, Listener) else None
         self._unannounced: str | None = None
         # By request, what is wrong with its hit unless something is loaded for it.
         self._unless_loaded: dict[str, str] = {}
+
+    @property
+    def heard_of_tiers(self) -> bool:
+        """True if an event has ever spoken of a tier. A target may leave its tiers out."""
+        return self._goals_met["announced_tier"] > 0
 
     def listen(self) -> None:
         """Takes in the events since the last time, each checked against those before it."""
@@ -53,24 +58,22 @@ class Listening:
 
     def between(self, transfers: Transfers | None, *rooms: Room) -> None:
         """Takes in the events since the last time, and compares them with `rooms` and with what was loaded."""
-        if transfers is None:
+        if transfers is None or self._of_tiers is None:
             self.moments(())
         else:
-            assert isinstance(self._listener, Listener), TABLES_ONLY
             back = transfers.came_back()
             for blocks in back:
-                self._listener.come_back(blocks)
+                self._of_tiers.come_back(blocks)
             self.moments(transfers.fetched())
-            self._listener.forget(back=not back)
+            self._of_tiers.forget(back=not back)
             rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in transfers.cached().items()))
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
 
     def computed(self, transfers: Transfers | None, request: Request, start: int) -> None:
         """A request has computed its tokens from `start` on, which matters only beside what `transfers` bring back."""
-        if transfers is not None:
-            assert isinstance(self._listener, Listener), TABLES_ONLY
-            self._listener.computed(request.extra_key, request.tokens, start, request.computed)
+        if transfers is not None and self._of_tiers is not None:
+            self._of_tiers.computed(request.extra_key, request.tokens, start, request.computed)
 
     def compare(self, hit: Hit, name: str | None = None) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.

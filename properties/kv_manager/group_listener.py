@@ -99,11 +99,16 @@ class GroupListener:
         return None
 
     def _wrong_hit(self, fact: Hit) -> str | None:
-        """A hit may be longer than what is known if it ends within a block of a group that reads nothing there."""
-        lacking = self._lacks(self._chain(fact), fact.cached)
+        """A hit may be longer than what is known if it ends within a block of a group that reads nothing there.
+
+        So may one that `loads`, since what the tiers have is not known, and one of all tokens but the last that has
+        `waited`: the block of the last one may have been loaded as well.
+        """
+        open_end = fact.loads or (fact.waited and fact.cached == len(fact.tokens) - 1)
+        lacking = None if open_end else self._lacks(self._chain(fact), fact.cached)
         if lacking is not None:
             return f"{hit_text(fact)}, but by the events {lacking}"
-        known = self.known(fact)
+        known = self.known(fact) if not fact.waited else 0
         return f"{hit_text(fact)}, but the events say {known}" if known > fact.cached else None
 
     def _wrong_room(self, fact: Room) -> str | None:

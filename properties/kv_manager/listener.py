@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from kvlockstep.properties.kv_manager.prefixes import ROOT, Prefixes, Stored
@@ -12,12 +12,16 @@ from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemo
 
 
 class Hit(NamedTuple):
-    """A request was admitted with `cached` tokens. With `loads` some of them may be loaded from a tier."""
+    """A request was admitted with `cached` tokens. With `loads` some of them may be loaded from a tier.
+
+    One that has `waited` for a load was admitted before: more may have been stored since.
+    """
 
     tokens: Sequence[int]
     extra_key: int | None
     cached: int
     loads: bool = False
+    waited: bool = False
 
 
 class Room(NamedTuple):
@@ -53,12 +57,14 @@ def hit_text(hit: Hit) -> str:
 class Listener:
     """Tracks which blocks of `block_size` tokens can be hit, as a set, or `counting` the copies of each.
 
-    What follows the prefix before, in the numbers of prefixes, are the tokens of a block.
+    `tiers` are the media that hits may be loaded from. What follows the prefix before, in the numbers of prefixes, are
+    the tokens of a block.
     """
 
-    def __init__(self, block_size: int, counting: bool) -> None:
+    def __init__(self, block_size: int, counting: bool, tiers: Collection[str] = ()) -> None:
         self._size = block_size
         self._counting = counting
+        self._tiers = tiers
         self._prefixes = Prefixes()
         self._pool = Stored(counting)
         self._media: dict[str | None, Stored] = {None: self._pool}
@@ -141,11 +147,17 @@ class Listener:
 
     def _wrong_hit(self, fact: Hit) -> str | None:
         known, cached = self.known(fact), fact.cached // self._size * self._size
-        most = self.known(fact, anywhere=True) if fact.loads else known
-        if known <= cached <= most:
+        least = 0 if fact.waited else known
+        most = self._loadable(fact) if fact.loads else known
+        if least <= cached <= most:
             return None
         said = f"{known} to {most}" if most > known else str(known)
         return f"{hit_text(fact)}, but the events say {said}"
+
+    def _loadable(self, hit: Hit) -> int:
+        """The longest hit with a load: there is no telling what a tier has that no event ever speaks of."""
+        told = all(tier in self._media for tier in self._tiers)
+        return self.known(hit, anywhere=True) if told else len(hit.tokens)
 
     def _wrong_room(self, fact: Room) -> str | None:
         medium = self._media.get(fact.medium)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
@@ -133,14 +136,25 @@ def test_all_groups_are_cleared() -> None:
     assert event_consistency(listener, Hit(TOKENS, None, 0)) is None
 
 
+def test_a_hit_that_loads_has_at_least_what_the_pool_has() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0, 1), *stored(1, 0, 1))
+    hits = [Hit(TOKENS, None, n, loads=True) for n in range(0, 8, 2)]
+    assert [hit.cached for hit in hits if event_consistency(listener, hit) is None] == [4, 6]
+
+
+def test_a_hit_that_has_waited_has_at_most_what_the_pool_has() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0, 1, 2), *stored(1, 0, 1))
+    hits = [Hit(TOKENS, None, n, waited=True) for n in range(8)]
+    right = [hit.cached for hit in hits if event_consistency(listener, hit) is None]
+    assert right == [0, 2, 4, 7], "the block of the last token may have been loaded as well"
+
+
 class TieredAndAnnounced(AnnouncingGroups, TieredState):
     """Full attention and a state, with a tier."""
 
 
-def test_where_the_events_of_groups_are_looked_at() -> None:
-    heard = GroupedJudge(AnnouncingState(4, 2), "avail")
-    assert heard.listening is not None
-    assert "event_consistency" not in heard.lacking()
-    deaf = GroupedJudge(TieredAndAnnounced(4, 2), "avail")
-    assert deaf.listening is None
-    assert deaf.lacking()["event_consistency"] == "events of groups are looked at under kv_manager, without tiers"
+@pytest.mark.parametrize("make", [AnnouncingState, TieredAndAnnounced])
+def test_the_events_of_groups_are_looked_at_with_tiers_and_without(make: Callable[..., Any]) -> None:
+    judge = GroupedJudge(make(4, 2), "avail")
+    assert judge.listening is not None
+    assert "event_consistency" not in judge.lacking()

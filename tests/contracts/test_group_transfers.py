@@ -13,6 +13,7 @@ from watched import watched
 from kvlockstep.drivers.episode import not_evaluated
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.variants.group_transfers import LoadsStatesApart, LoadsStatesInside, OverlapsWithTieredWindow
+from kvlockstep.impl.variants.scheduler_groups import AnnouncesWithTier
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
@@ -269,13 +270,28 @@ def test_a_block_that_is_written_again_has_nothing_left_of_a_failed_load() -> No
     assert not not_evaluated(KVSchedulerModel, outcome.evaluated, outcome.not_checked)
 
 
-def test_events_of_a_scheduler_with_groups_are_said_not_to_be_looked_at() -> None:
-    class Announces(TieredWindow):
-        event_listener = "set"
+def test_a_scheduler_announces_its_groups_and_may_leave_out_its_tier() -> None:
+    run = loading(AnnouncesWithTier)
+    run.complete_all()
+    run.poll()
+    assert str(run.schedule([5])) == "b[4:5]"
+    assert run.goals_met["announced_hit"] == 1
+    model = KVSchedulerModel(GROUP_SCOPES[0], AnnouncesWithTier)
+    assert "event_consistency" not in model.not_checked()
+    assert {"announced_hit", "announced_tier"} & model.unreachable() == {"announced_tier"}
 
-        def events(self) -> list[str]:
-            return ["nonsense"]
 
-    model = KVSchedulerModel(GROUP_SCOPES[0], Announces)
-    assert model.not_checked()["event_consistency"] == "events of groups are looked at under kv_manager, without tiers"
-    assert "announced_tier" in model.unreachable()
+def test_what_a_load_brings_back_unannounced_is_named() -> None:
+    class Silent(AnnouncesWithTier):
+        def _publish_loaded(self, key: Any, block: Any) -> None:
+            told = len(self._kv._events)
+            super()._publish_loaded(key, block)
+            del self._kv._events[told:]
+
+    run = loading(Silent)
+    run.add("c", [1, 2, 3, 4, 5, 6, 7], None, 1, None)
+    run.complete_all()
+    run.poll()
+    with pytest.raises(Divergence, match=r"were hit, but by the events group 0 .* lacks the block") as found:
+        run.schedule([5])
+    assert found.value.law == "event_consistency"

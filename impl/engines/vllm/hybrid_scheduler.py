@@ -52,7 +52,9 @@ class VllmHybridScheduler(VllmScheduler):
         self._by_group: dict[str, list[list[int]]] = {}
         self.max_length = blocks * block_size
         self._units = spare
-        super().__init__(blocks, block_size, budget, running, **options)
+        super().__init__(
+            blocks, block_size, budget, running, listener=_listener(self.groups, self._retention, fine), **options
+        )
         self.total = self._units * self.groups[0].block_size
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
@@ -144,6 +146,12 @@ class VllmHybridScheduler(VllmScheduler):
     def _named(self, blocks: Sequence[int], g: int) -> list[int | None]:
         size = self.groups[g].block_size
         return [None if block == NULL else block * size + i for block in blocks for i in range(size)]
+
+
+def _listener(groups: Sequence[Group], retention: int | None, fine: bool) -> str | None:
+    """The listener that can predict every hit; none if a group skips blocks, or hits may end within a block."""
+    skips = retention is not None or any(group.kind == "state" for group in groups)
+    return None if skips or fine or len({group.block_size for group in groups}) > 1 else "counting"
 
 
 def _sized(group: Group, block_size: int) -> Group:

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
-from kvlockstep.impl.engines.wire import over_the_wire
+from kvlockstep.impl.engines.vllm.events import received
 from kvlockstep.impl.slots import slots_of
-from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_manager.contract import Event
 
 MAX_MODEL_LEN = 1 << 20
 
@@ -129,7 +129,7 @@ class VllmKVManager:
         self._forget_requests()
 
     def events(self) -> list[Event]:
-        return [self._neutral(event) for event in over_the_wire(vllm.events.KVEventBatch, self._manager.take_events())]
+        return received(self._manager.take_events())
 
     def avail(self) -> int:
         return int(self._pool.get_num_free_blocks()) * self.block_size
@@ -150,22 +150,6 @@ class VllmKVManager:
         self._preempted: dict[str, Any] = {}
         self._scheduled: dict[str, int] = {}
         self._scheduling = False
-
-    def _neutral(self, event: Any) -> Event:
-        """The salt stands with a sequence's first block only, the adapter's name with every block."""
-        if isinstance(event, vllm.events.AllBlocksCleared):
-            return AllBlocksCleared()
-        keys = tuple(event.block_hashes)
-        if isinstance(event, vllm.events.BlockRemoved):
-            return BlockRemoved(keys, group=event.group_idx)
-        key = (
-            event.lora_name.removeprefix(vllm.ADAPTER)
-            if event.lora_name
-            else ((event.extra_keys or [None])[0] or (None,))[0]
-        )
-        extra_key = None if key is None else int(key)
-        tokens = tuple(event.token_ids)
-        return BlockStored(keys, event.parent_block_hash, tokens, event.block_size, extra_key, group=event.group_idx)
 
     def _start_step(self) -> None:
         if not self._scheduling:

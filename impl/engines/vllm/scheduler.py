@@ -15,7 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
+from kvlockstep.impl.engines.vllm.events import POOL, received
 from kvlockstep.impl.slots import slots_of
+from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, NO_DRAFTS, Batch, Item
 
 
@@ -26,11 +28,17 @@ class VllmScheduler:
     tokens are speculated, with n-grams or, if `eagle`, with a drafter that has KV of its own and needs slots for it.
 
     The longest request is the whole pool, as the engine demands at its start.
+
+    The engine publishes its events with the result of a batch. Here they are asked for as soon as they are there, since
+    a batch hits what was stored in front of it. A `listener` can predict every hit unless there is an EAGLE head, with
+    which the last block of a hit is computed again.
     """
 
     engine = "vllm"
     version = vllm.ENGINE.version
     extra_key = can_reset = True
+    # The media whose events are received, with their names here.
+    _media = POOL
 
     def __init__(
         self,
@@ -45,17 +53,20 @@ class VllmScheduler:
         long_prefill: bool = False,
         drafts: int = 0,
         eagle: bool = False,
+        listener: str | None = "counting",
     ) -> None:
         self.block_size = block_size
         self.total = blocks * block_size
         self.policy: str | None = policy
         self.overlap = 2 if asynchronous else 1
         self.prefix_cache = caching
+        self.event_listener = listener if caching and not eagle else None
         threshold = block_size + 1 if long_prefill else 0
         config = _config(blocks, self.total, budget, running, policy, asynchronous, runner_v2, caching, threshold)
         self.drafts = drafts
         if drafts:
             _speculate(config, drafts, eagle)
+        config.kv_events_config.enable_kv_cache_events = self.event_listener is not None
         self._configure(config)
         kind = vllm.async_scheduler.AsyncScheduler if asynchronous else vllm.scheduler.Scheduler
         grammar = SimpleNamespace(
@@ -63,6 +74,8 @@ class VllmScheduler:
         )
         caches, steps, hash_size = self._caches(blocks, block_size)
         self._scheduler = kind(config, caches, grammar, steps, hash_size)
+        self._published: list[Any] = []
+        self._scheduler.kv_event_publisher = SimpleNamespace(publish=lambda batch: self._published.extend(batch.events))
         self._pool = self._scheduler.kv_cache_manager.block_pool
         self._hasher = vllm.block_hasher(hash_size) if caching else None
         self._added = 0
@@ -110,6 +123,10 @@ class VllmScheduler:
     def reset(self) -> None:
         self._scheduler.reset_prefix_cache(reset_running_requests=True)
 
+    def events(self) -> list[Event]:
+        published, self._published = self._published, []
+        return received([*published, *self._unpublished()], self._media)
+
     def queues(self) -> Mapping[str, Sequence[str]]:
         names = ("running", "waiting", "kv_holding_waiting")
         return {name: [request.request_id for request in getattr(self._scheduler, name)] for name in names}
@@ -123,6 +140,10 @@ class VllmScheduler:
     def free_slots(self) -> Iterable[int] | None:
         queue = self._pool.free_block_queue.get_all_free_blocks()
         return self._slots([block.block_id for block in queue if block.block_hash is None])
+
+    def _unpublished(self) -> list[Any]:
+        """Takes the events that would be published with the result of the next batch."""
+        return list(self._scheduler.kv_cache_manager.take_events())
 
     def _configure(self, config: Any) -> None:
         """Changes the configuration of the scheduler before there is one."""
@@ -250,7 +271,7 @@ def _config(
         ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
         aux_output_config=SimpleNamespace(enabled=False),
         lora_config=None,
-        kv_events_config=None,
+        kv_events_config=SimpleNamespace(enable_kv_cache_events=False, publisher="null"),
         kv_transfer_config=None,
         ec_transfer_config=None,
         speculative_config=None,

@@ -21,13 +21,11 @@ from kvlockstep.models.requests.groups.own_memory import memory_of
 from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
-from kvlockstep.models.requests.groups.session import lacking, of_pool
-from kvlockstep.models.requests.listening import Listening
+from kvlockstep.models.requests.groups.session import lacking, listening_to, of_pool
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager import loading as laws_of_loads
-from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.law import ERROR_CONTRACT, Law
 from kvlockstep.reference.kv_manager.groups.contract import Admitted, needed
 
@@ -48,11 +46,7 @@ class GroupedJudge(ManagerJudge):
     def prepare(self) -> None:
         self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
         self.kv: GroupMemory = self.memory
-        self.listening = None
-        # What a load brings back to each group, and in which order it is announced, no rule says.
-        if self.traits.event_listener and self.transfers is None:
-            listener = GroupListener(self.groups.groups, self.traits.event_listener == "counting")
-            self.listening = Listening(self.adapter, listener, self.checks, self.goals_met)
+        self.listening = listening_to(self)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
         self.coming_back: set[str] = set()

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.occupied import check_free, check_sum, check_tables, check_windows, occupancy
 from kvlockstep.models.requests.groups.reading import read
-from kvlockstep.models.requests.groups.session import of_pool
+from kvlockstep.models.requests.groups.session import of_pool, rooms
 from kvlockstep.properties.kv_manager import laws
-from kvlockstep.properties.kv_manager.listener import Room
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
@@ -48,7 +47,7 @@ def settle(judge: GroupedJudge) -> None:
     for request in live.values():
         read(judge, request, answers.tables, request.computed)
     if judge.listening is not None and judge.ask != "late":
-        judge.listening.between(None, *_rooms(judge, answers.free_now))
+        judge.listening.between(None, *rooms(judge, answers.free_now, "free_now"))
     in_flight.poison(judge, answers.free)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now))
@@ -56,12 +55,6 @@ def settle(judge: GroupedJudge) -> None:
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
     judge.saw_growth = True
     checks.subject = None
-
-
-def _rooms(judge: GroupedJudge, free_now: Mapping[str, int]) -> list[Room]:
-    """The blocks of each pool that are not free."""
-    pools = judge.groups.pools
-    return [Room(n - free_now[pool], pool=pool if len(pools) > 1 else None) for pool, n in pools.items()]
 
 
 def _settle_transfers(

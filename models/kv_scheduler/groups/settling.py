@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from kvlockstep.models.kv_scheduler.events import listen
 from kvlockstep.models.kv_scheduler.goals import notice_sharing
 from kvlockstep.models.kv_scheduler.settling import check_queues
 from kvlockstep.models.requests.groups import in_flight
@@ -16,6 +17,7 @@ from kvlockstep.models.requests.groups.occupied import (
     occupancy,
 )
 from kvlockstep.models.requests.groups.reading import cover, read
+from kvlockstep.models.requests.groups.session import rooms
 from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
@@ -65,8 +67,10 @@ def settle(judge: GroupedSchedulerJudge) -> None:
             cover(judge, tables[name], g, positions, name)
         read(judge, request, tables, request.computed, covered=True)
     judge.checks.subject = None
-    in_flight.poison(judge, free)
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
+    # Behind the reads, as for one table.
+    listen(judge, *rooms(judge, counts, "free_slots") if questions.shows_free else ())
+    in_flight.poison(judge, free)
     sliding = judge.progress.note(tables, blocks, counts)
     for g in questions.attention if not judge.goals_met["shared"] else ():
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}

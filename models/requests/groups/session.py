@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kvlockstep.models.requests.adapter import not_checked
@@ -11,7 +11,9 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import GroupQuestions
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.listening import Listening
+from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
+from kvlockstep.properties.kv_manager.listener import Room
 from kvlockstep.properties.law import Law
 
 
@@ -21,6 +23,7 @@ class GroupSession(Protocol):
     `reading` are the laws of transfers on what is read, if the target has any.
     """
 
+    adapter: Any
     traits: Any
     checks: Checks
     kv: GroupMemory
@@ -44,12 +47,24 @@ def of_pool(session: GroupSession, pool: str) -> str | None:
     return f"pool {pool}:" if len(session.groups.pools) > 1 else None
 
 
+def listening_to(session: GroupSession) -> Listening | None:
+    """What takes in the events of the target."""
+    if not session.traits.event_listener:
+        return None
+    listener = GroupListener(session.groups.groups, session.traits.event_listener == "counting")
+    return Listening(session.adapter, listener, session.checks, session.goals_met)
+
+
+def rooms(session: GroupSession, free: Mapping[str, int], said: str) -> list[Room]:
+    """The blocks of each pool that are not free, by the method that says how many are."""
+    pools = session.groups.pools
+    return [Room(n - free[pool], said, pool=pool if len(pools) > 1 else None) for pool, n in pools.items()]
+
+
 def lacking(laws: Any, session: GroupSession) -> dict[str, str]:
     """Which of a contract's `laws`, the module that declares them, are not checked, each with the reason."""
     groups = session.groups
     found = not_checked(laws.LAWS, session.traits, groups.shows_free)
-    if session.traits.event_listener and session.listening is None:
-        found[laws.event_consistency.id] = "events of groups are looked at under kv_manager, without tiers"
     if not groups.shows_free:
         found[laws.eviction_safety.id] = "free_slots returns None"
     kinds = {group.kind for group in groups.groups}

@@ -10,7 +10,7 @@ decides nothing, the worker hears of the requests that have ended, and `update_f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +70,14 @@ class ConnectedScheduler(VllmScheduler):
     def limbo(self) -> int:
         """Slots of blocks of nobody who is live, kept for a transfer or for a batch in flight."""
         return len(self._blocks_in_limbo()) * self.block_size
+
+    def _unpublished(self) -> list[Any]:
+        return [*super()._unpublished(), *self._events_of_tier()]
+
+    def _events_of_tier(self) -> Iterable[Any]:
+        """Takes the events of the connector that would be published behind those of the pool."""
+        events: Iterable[Any] = self._scheduler.connector.take_events()
+        return events
 
     def _blocks_in_limbo(self) -> set[int]:
         scheduler = self._scheduler

@@ -20,7 +20,9 @@ from typing import Any
 
 from kvlockstep.impl.engines.copy_engine import Copies
 from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.engines.vllm import events
 from kvlockstep.impl.engines.vllm import modules as vllm
+from kvlockstep.impl.engines.vllm.events import POOL
 from kvlockstep.impl.engines.vllm.tier import cpu
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
@@ -71,7 +73,11 @@ class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
 
 
 class OffloadingScheduler(ConnectedScheduler):
-    """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block."""
+    """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block.
+
+    With `tier_events` what the tier announces is received as well. It names no salts (vllm-offloaded-without-salt), and
+    no tokens of a chunk that is evicted and stored again before anybody takes the events.
+    """
 
     # The engine's default; schedulers with groups have their own.
     _retention: int | None = 0
@@ -86,8 +92,11 @@ class OffloadingScheduler(ConnectedScheduler):
         inside: bool = False,
         prompt_only: bool = False,
         repaired: bool = True,
+        tier_events: bool = False,
         **options: Any,
     ) -> None:
+        if tier_events:
+            self._media = {**POOL, events.CPU: CPU}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
         super().__init__(blocks, block_size, budget, running, **options)
         self.policy = None
@@ -99,6 +108,7 @@ class OffloadingScheduler(ConnectedScheduler):
         config.kv_transfer_config.kv_connector_extra_config = {
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
+            "self_describing_kv_events": True,
         }
         vars(config.cache_config).update(
             block_size=wide,
@@ -114,7 +124,7 @@ class OffloadingScheduler(ConnectedScheduler):
             world_size=1, rank=0, tensor_parallel_size=1, data_parallel_rank_local=None, nnodes_within_dp=1,
             distributed_executor_backend="uni",
         )  # fmt: skip
-        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction)
+        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction, enable_events=True)
         self._copies = CopyEngine()
         product.OffloadingSpecFactory = SimpleNamespace(
             create_spec=lambda given: Spec(given, self._manager, self._copies)
@@ -193,4 +203,5 @@ make = OffloadingScheduler
 make_arc = partial(OffloadingScheduler, eviction="arc")
 make_inside = partial(OffloadingScheduler, inside=True)
 make_async = partial(OffloadingScheduler, asynchronous=True)
+make_tier_events = partial(OffloadingScheduler, tier_events=True)
 make_unrepaired = partial(OffloadingScheduler, repaired=False)

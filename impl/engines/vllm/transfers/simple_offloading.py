@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -24,7 +24,9 @@ from typing import Any, Literal
 
 from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
+from kvlockstep.impl.engines.vllm import events
 from kvlockstep.impl.engines.vllm import modules as vllm
+from kvlockstep.impl.engines.vllm.events import POOL
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
@@ -93,12 +95,25 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
 
     If `lazy`, twice as large: in a tier that cannot hold what it stores ahead each step stores what the step before has
     evicted from there, and there is no moment without a transfer, in which a reset could come.
+
+    What the tier announces is received as well, unless it is `lazy`, since its events name no tokens then. With
+    `clears_late` it is received when the engine publishes it, which is behind what the pool has announced meanwhile:
+    see vllm-tier-clears-pool in known.toml.
     """
 
     def __init__(
-        self, blocks: int, block_size: int, budget: int, running: int, lazy: bool = False, **options: Any
+        self,
+        blocks: int,
+        block_size: int,
+        budget: int,
+        running: int,
+        lazy: bool = False,
+        clears_late: bool = False,
+        **options: Any,
     ) -> None:
         self._lazy = lazy
+        self._clears_late = clears_late
+        self._media = POOL if lazy or clears_late else {**POOL, events.CPU: CPU}
         self._reports: deque[Any] = deque()
         super().__init__(blocks, block_size, budget, running, **options)
         # A load is heard of behind those in front of it, so nobody outside knows which requests are ready.
@@ -139,6 +154,9 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
     def reset(self) -> None:
         if not self._scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             raise RuntimeError("the engine has refused to reset its caches")
+
+    def _events_of_tier(self) -> Iterable[Any]:
+        return () if self._clears_late else super()._events_of_tier()
 
     def transfers(self) -> Sequence[Transfer]:
         return self._copies.take()
@@ -190,4 +208,5 @@ make = SimpleOffloadingScheduler
 make_lazy = partial(SimpleOffloadingScheduler, lazy=True)
 make_async = partial(SimpleOffloadingScheduler, asynchronous=True)
 make_lazy_async = partial(SimpleOffloadingScheduler, lazy=True, asynchronous=True)
+make_clears_late = partial(SimpleOffloadingScheduler, clears_late=True)
 make_ngram = partial(SimpleOffloadingScheduler, drafts=3)

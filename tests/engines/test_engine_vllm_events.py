@@ -1,0 +1,53 @@
+"""KV events of vLLM's schedulers: what is planted in them is found, whichever scheduler, groups and tier it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import random_walk
+from watched import watched
+
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.targets import resolve
+
+REASON = "vllm is not on this machine: see --engine-path"
+vllm = pytest.importorskip("kvlockstep.impl.engines.vllm.modules", reason=REASON, exc_type=ImportError)
+build_block_stored_event = vllm.pool.BlockPool._build_block_stored_event
+
+
+def removes_silently(_self: Any, _hashes: Any) -> None:
+    pass
+
+
+def stores_under_no_parent(self: Any, *args: Any, **options: Any) -> Any:
+    return build_block_stored_event(self, *args, **{**options, "parent_block_hash": None})
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-async-ngram", "vllm-async-window", "vllm-peer", "vllm-simple-windows"])
+@pytest.mark.parametrize(
+    ("method", "broken"),
+    [("_emit_block_removed_events", removes_silently), ("_build_block_stored_event", stores_under_no_parent)],
+)
+def test_what_is_announced_wrongly_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, method: str, broken: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(vllm.pool.BlockPool, method, broken)
+    outcome = watched(random_walk, KVSchedulerModel, resolve("kv_scheduler", name).factory, seed=0, steps=6_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law == "event_consistency", outcome.failure.message
+
+
+def removes_from_the_tier_silently(*sizes: int) -> Any:
+    made = resolve("kv_scheduler", "vllm-simple").factory(*sizes)
+    told = made._manager.take_events
+    made._manager.take_events = lambda: [e for e in told() if not isinstance(e, vllm.events.BlockRemoved)]
+    return made
+
+
+def test_a_tier_that_removes_silently_is_found() -> None:
+    outcome = watched(random_walk, KVSchedulerModel, removes_from_the_tier_silently, seed=0, steps=6_000)
+    assert outcome.failure is not None
+    assert outcome.failure.law == "event_consistency"
+    assert "stored in cpu" in outcome.failure.message
