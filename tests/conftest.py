@@ -26,6 +26,11 @@ with suppress(ImportError):
         os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests are in tests/suite. They come first: whoever begins one at the end lets other workers wait."""
+    items.sort(key=lambda item: item.path.parent.name != "suite")
+
+
 @pytest.fixture(autouse=True)
 def _shorter_quick(monkeypatch):
     """Checks in this process play a fifth of the profile quick, which is enough to reach every goal."""

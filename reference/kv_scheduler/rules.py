@@ -46,10 +46,11 @@ RULES = {
     11: (
         "With `event_listener` the events say what can be hit, as in kv_manager (rule 14 there). A request that starts "
         "hits what a listener knew at some moment of the `schedule` that starts it; with a load of its own batch, "
-        "perhaps more, up to what the tiers have behind that. A load reads what the events of its tier have announced. "
+        "perhaps more, up to what the tiers have behind that. One that has waited for a load was admitted before, and "
+        "hits this or less. A load reads what the events of its tier have announced. "
         "Of the blocks that one load brings back, the pool announces each behind its parent, unless a request "
         "computes it meanwhile. The events leave no more "
         "blocks in the pool than are not free, and no more in a tier than can be hit there. A tier of which no event "
-        "ever speaks is not looked at."
+        "ever speaks is not looked at; nor, with `groups`, is any."
     ),
 }
