@@ -16,6 +16,7 @@ from kvlockstep.reference.kv_scheduler.grouped import (
     TwoPools,
     TwoWindows,
 )
+from kvlockstep.reference.kv_scheduler.peered_groups import PeeredWindows
 from kvlockstep.reference.kv_scheduler.scheduler import Job
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredWindow
 
@@ -112,6 +113,10 @@ class AnnouncesWithTier(Announces, TieredWindow):
     """Full attention and a window, over a tier of which nothing is announced."""
 
 
+class AnnouncesOverPeer(Announces, PeeredWindows):
+    """Two windows, loaded from what another instance has: blocks may come whose parents this pool never had."""
+
+
 GROUP_VARIANTS = {
     "full-and-window": FullAndWindow,
     "two-windows": TwoWindows,
@@ -126,4 +131,5 @@ GROUP_VARIANTS = {
     "announces-states": AnnouncesStates,
     "announces-in-flight": AnnouncesInFlight,
     "announces-with-tier": AnnouncesWithTier,
+    "announces-over-peer": AnnouncesOverPeer,
 }

@@ -86,7 +86,7 @@ def unreachable(session: OneTable) -> set[str]:
         # The judge has no listener where tables come by block, whatever the target declares.
         "event_listener": session.listening is not None,
         **reachable(traits, session.transfers),
-        "events_of_tiers": session.listening is not None and session.listening.heard_of_tiers,
+        "events_of_tiers": session.listening is not None and session.listening.hears_of_tiers,
         "waits_for_moves": traits.moves and traits.patience != 0,
         # One that loads within the step of its admission never answers so.
         "aborts_loading": session.saw_loading,

@@ -303,7 +303,7 @@ class ManagerJudge(LoadingOperations):
         self._call(self.adapter.commit, request.name, n)
         request.computed += n
         if self.listening is not None:
-            self.listening.computed(self.transfers, request, request.computed - n)
+            self.listening.computed(request, request.computed - n)
         if self.traits.copies_at_commit:
             self.copy_apart(self._due_copies(), f"when {request.name} was committed")
         else:

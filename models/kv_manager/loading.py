@@ -63,7 +63,7 @@ class LoadingOperations(OneTable, EndsTransfers):
         self._answer = Answer(text=f"loading {said.cached}")
         request.hit = self.hit_of(request, said.cached, "admit")
         if self.listening is not None:
-            self.listening.compare(Hit(request.tokens, request.extra_key, request.hit, loads=True))
+            self.listening.compare(self.listening.loaded(Hit(request.tokens, request.extra_key, request.hit)))
         self.loading[request.name] = request
         self.saw_loading = True
         self.doubtful.discard(request.name)

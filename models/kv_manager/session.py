@@ -10,7 +10,7 @@ from kvlockstep.models.core.op import NotEnabled, require
 from kvlockstep.models.kv_manager.questions import Questions
 from kvlockstep.models.requests.adapter import number, read_traits
 from kvlockstep.models.requests.checks import Checks, Contents
-from kvlockstep.models.requests.listening import Listening
+from kvlockstep.models.requests.listening import Listening, listening_to
 from kvlockstep.models.requests.occupancy import Occupancy
 from kvlockstep.models.requests.request import Memory, Request
 from kvlockstep.models.requests.slot_memory import SlotMemory
@@ -20,7 +20,6 @@ from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager import loading as laws_of_loads
-from kvlockstep.properties.kv_manager.listener import Listener
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.traits import Traits
 
@@ -80,9 +79,8 @@ class Session:
         self.contents = Contents(self.memory, self.checks, laws, size, self.tables.entry_size, reading)
         self.questions: Any = Questions(adapter, self.tables, self.checks, ask)
         self.listening: Listening | None = None
-        if traits.event_listener and not per_block:
-            listener = Listener(size, traits.event_listener == "counting", traits.tiers or ())
-            self.listening = Listening(adapter, listener, self.checks, self.goals_met)
+        if not per_block:
+            self.listening = listening_to(self, size)
         # The tables at the beginning of a step. Empty once an operation of the step was accepted: from then on nobody
         # knows them, since a question before each operation would flush lazy work (rules 3 and 12).
         self.unchanged: dict[str, Any] = {}

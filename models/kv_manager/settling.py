@@ -62,7 +62,7 @@ def look(session: Session) -> None:
     for request in session.live.values():
         read(session, request, tables, request.computed)
     if session.listening is not None and session.ask != "late":
-        session.listening.between(session.transfers, Room(occupancy.blocks_for(traits.total - free_now)))
+        session.listening.between(Room(occupancy.blocks_for(traits.total - free_now)))
     # Behind eviction_safety: of a held block that is free the poison would be blamed, as wrong content.
     if free is not None:
         session.poison(free)

@@ -13,17 +13,19 @@ from kvlockstep.reference.kv_scheduler.contract import Item
 def compare_starts(session: SchedulerSession, items: Sequence[Item], submitted: Sequence[Transfer]) -> None:
     """Compares the hits of the requests that begin in a batch with the events; `submitted` came with the batch.
 
-    A request that holds what was loaded for it was admitted when the load was.
+    A request that holds what was loaded for it was admitted when its load was submitted: more may be stored by now.
     """
     if session.listening is None:
         return
-    own = {rid for transfer in submitted if transfer.before for rid in transfer.rids}
+    own = [(rid, transfer.tier) for transfer in submitted if transfer.before for rid in transfer.rids]
     starts = [(item, session.live[item.rid]) for item in items if session.live[item.rid].fresh]
-    hits = [
-        Hit(job.request.tokens, job.request.extra_key, item.start, item.rid in own, item.rid in session.holding)
-        for item, job in starts
-        if not job.undelivered
-    ]
+    hits = []
+    for item, job in starts:
+        if job.undelivered:
+            continue
+        hit = Hit(job.request.tokens, job.request.extra_key, item.start, waited=item.rid in session.holding)
+        tiers = [tier for rid, tier in own if rid == item.rid]
+        hits.append(session.listening.loaded(hit, tiers) if tiers else hit)
     session.listening.moments(hits)
 
 
@@ -32,12 +34,12 @@ def note_computed(session: SchedulerSession, names: Collection[str]) -> None:
     if session.listening is None:
         return
     for request in (session.live[name].request for name in names if name in session.live):
-        session.listening.computed(session.transfers, request, request.hit)
+        session.listening.computed(request, request.hit)
 
 
 def listen(session: SchedulerSession, *rooms: Room) -> None:
     """Takes in what was announced since the last time; `rooms` are what the scheduler says is not free."""
     if session.listening is None:
         return
-    session.listening.between(session.transfers, *rooms)
+    session.listening.between(*rooms)
     session.listening.raise_unannounced()

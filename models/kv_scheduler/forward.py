@@ -43,7 +43,7 @@ def forward(
         request = session.live[item.rid].request
         request.computed = item.start + item.n - item.drafts
         if session.listening is not None:
-            session.listening.computed(session.transfers, request, item.start)
+            session.listening.computed(request, item.start)
     session.memory.end_forward()
     if session.free_before is not None:
         fresh = len(written - session.occupancy.held) * session.traits.block_size

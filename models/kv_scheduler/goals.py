@@ -102,7 +102,7 @@ def unreachable(
         "groups_and_tiers": grouped and tiers,
         "groups_durable": grouped and traits.durable,
         "event_listener": listening is not None,
-        "events_of_tiers": listening is not None and listening.heard_of_tiers,
+        "events_of_tiers": listening is not None and listening.hears_of_tiers,
         # In front of a batch a load of the one before may be over, if that batch has waited for it.
         "aborts_loading": tiers and (traits.aborts == "any" or bool(traits.aborts and overlap)),
         **reachable(traits, transfers),

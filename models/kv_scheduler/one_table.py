@@ -11,13 +11,12 @@ from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
 from kvlockstep.models.requests.adapter import as_state, not_checked, number, taken
 from kvlockstep.models.requests.answers import copies_text, units_of
-from kvlockstep.models.requests.listening import Listening
+from kvlockstep.models.requests.listening import listening_to
 from kvlockstep.models.requests.transfers.delivery import Owed
 from kvlockstep.models.requests.transfers.places import Block, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.kv_manager.listener import Listener
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 
@@ -31,11 +30,7 @@ class OneTable(SchedulerSession):
         if self.traits.tiers:
             known, places = TransferTraits.of(self.traits), Places(self.memory, self.traits.block_size)
             self.transfers = Transfers(self.adapter, known, places, self.checks, self.goals_met)
-        if self.traits.event_listener:
-            listener = Listener(
-                self.traits.block_size, self.traits.event_listener == "counting", self.traits.tiers or ()
-            )
-            self.listening = Listening(self.adapter, listener, self.checks, self.goals_met)
+        self.listening = listening_to(self, self.traits.block_size)
 
     @property
     def sizes(self) -> list[int]:

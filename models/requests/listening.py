@@ -19,22 +19,36 @@ from kvlockstep.reference.kv_manager.contract import BlockRemoved
 
 
 class Listening:
-    """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
+    """Takes a target's events to a listener, and says where its hits and the events contradict each other.
+
+    `transfers` are those that a listener follows; that of groups follows none.
+    """
 
     def __init__(
-        self, adapter: Any, listener: Listener | GroupListener, checks: Checks, goals_met: Counter[str]
+        self,
+        adapter: Any,
+        listener: Listener | GroupListener,
+        checks: Checks,
+        goals_met: Counter[str],
+        transfers: Transfers | None = None,
     ) -> None:
         self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
-        # It follows tiers as well. What a load brings back to each group, and in which order, no rule says.
-        self._of_tiers = listener if isinstance(listener, Listener) else None
+        self._transfers = transfers
         self._unannounced: str | None = None
         # By request, what is wrong with its hit unless something is loaded for it.
         self._unless_loaded: dict[str, str] = {}
 
     @property
-    def heard_of_tiers(self) -> bool:
-        """True if an event has ever spoken of a tier. A target may leave its tiers out."""
-        return self._goals_met["announced_tier"] > 0
+    def hears_of_tiers(self) -> bool:
+        """True if events say what some tier has."""
+        return self._transfers is not None and any(map(self._transfers.traits.announces, self._transfers.traits.tiers))
+
+    def loaded(self, hit: Hit, tiers: Iterable[str] | None = None) -> Hit:
+        """The same hit, if it may be loaded from these tiers; from any if nothing says from which."""
+        if self._transfers is None:
+            return hit._replace(loads=True, silent=True)
+        known = self._transfers.traits
+        return hit._replace(loads=True, silent=not all(map(known.announces, tiers or known.tiers)))
 
     def listen(self) -> None:
         """Takes in the events since the last time, each checked against those before it."""
@@ -56,24 +70,26 @@ class Listening:
         # Its content is read in the forward: if that is wrong as well, the content is the better finding.
         self._unannounced = self._unannounced or next((wrong for _, wrong in left), None)
 
-    def between(self, transfers: Transfers | None, *rooms: Room) -> None:
+    def between(self, *rooms: Room) -> None:
         """Takes in the events since the last time, and compares them with `rooms` and with what was loaded."""
-        if transfers is None or self._of_tiers is None:
+        if self._transfers is None:
             self.moments(())
         else:
-            back = transfers.came_back()
+            assert isinstance(self._listener, Listener), "the listener of groups follows no tiers"
+            back = self._transfers.came_back()
             for blocks in back:
-                self._of_tiers.come_back(blocks)
-            self.moments(transfers.fetched())
-            self._of_tiers.forget(back=not back)
-            rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in transfers.cached().items()))
+                self._listener.come_back(blocks)
+            self.moments(self._transfers.fetched())
+            self._listener.forget(back=not back)
+            rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in self._transfers.cached().items()))
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
 
-    def computed(self, transfers: Transfers | None, request: Request, start: int) -> None:
-        """A request has computed its tokens from `start` on, which matters only beside what `transfers` bring back."""
-        if transfers is not None and self._of_tiers is not None:
-            self._of_tiers.computed(request.extra_key, request.tokens, start, request.computed)
+    def computed(self, request: Request, start: int) -> None:
+        """A request has computed its tokens from `start` on, which matters only beside what is brought back."""
+        if self._transfers is not None:
+            assert isinstance(self._listener, Listener), "the listener of groups follows no tiers"
+            self._listener.computed(request.extra_key, request.tokens, start, request.computed)
 
     def compare(self, hit: Hit, name: str | None = None) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.
@@ -83,7 +99,7 @@ class Listening:
         law = self._checks.of(laws.event_consistency)
         self._goals_met["announced_hit"] += hit.cached > 0
         wrong = verdict(law, self._listener, hit)
-        if wrong is not None and name is not None and not verdict(law, self._listener, hit._replace(loads=True)):
+        if wrong is not None and name is not None and not verdict(law, self._listener, self.loaded(hit)):
             self._unless_loaded[name] = wrong
             return
         # Its content is read in the forward: if that is wrong as well, the content is the better finding.
@@ -107,4 +123,13 @@ class Listening:
         self._checks.check(laws.event_consistency, self._listener, event)
         self._listener.apply(event)
         self._goals_met["announced_removal"] += isinstance(event, BlockRemoved)
-        self._goals_met["announced_tier"] += getattr(event, "medium", None) is not None
+        self._goals_met["announced_tier"] += self._transfers is not None and getattr(event, "medium", None) is not None
+
+
+def listening_to(session: Any, block_size: int) -> Listening | None:
+    """What takes in the events of a target without groups; None if it sends none."""
+    kind = session.traits.event_listener
+    if not kind:
+        return None
+    listener = Listener(block_size, kind == "counting")
+    return Listening(session.adapter, listener, session.checks, session.goals_met, session.transfers)

@@ -18,12 +18,13 @@ class GroupListener:
 
     Prefixes are numbered token by token, so that blocks of any size end at one. A key stands for the same prefix in
     every group, and is kept after its removal: children may be stored behind it. What media other than the pool have is
-    not looked at.
+    not looked at. With `tiers` a load may bring back a block whose parent the pool never had.
     """
 
-    def __init__(self, groups: Sequence[Group], counting: bool) -> None:
+    def __init__(self, groups: Sequence[Group], counting: bool, tiers: bool = False) -> None:
         self._groups = groups
         self._counting = counting
+        self._tiers = tiers
         self._prefixes = Prefixes()
         self._stored = [Stored(counting) for _ in groups]
         self._heard: list[set[Hashable]] = [set() for _ in groups]
@@ -81,13 +82,15 @@ class GroupListener:
         if event.block_size != size or len(event.tokens) != len(event.keys) * size:
             tokens, blocks = counted(len(event.tokens), "token"), counted(len(event.keys), "block")
             return f"BlockStored of {tokens} in {blocks} of {event.block_size}; group {g} has blocks of {size}"
-        wrong = self._prefixes.wrong_parent(event, " in any group")
+        lost = self._tiers and event.parent is not None and event.parent not in self._prefixes.named
+        wrong = self._prefixes.wrong_parent(event, " in any group") if not lost else None
         if wrong is not None:
             return wrong
         told: dict[Hashable, int] = {}
         for key, prefix in self._blocks(event, size):
             stored = any(stored.copies[key] for stored in self._stored)
-            if told.setdefault(key, self._prefixes.named[key] if stored else prefix) != prefix:
+            known = told.setdefault(key, self._prefixes.named[key] if stored else prefix)
+            if known != prefix and self._prefixes.placed(known) and self._prefixes.placed(prefix):
                 return f"BlockStored gives the key {key!r} to a second prefix"
         return None
 
@@ -101,11 +104,13 @@ class GroupListener:
     def _wrong_hit(self, fact: Hit) -> str | None:
         """A hit may be longer than what is known if it ends within a block of a group that reads nothing there.
 
-        So may one that `loads`, since what the tiers have is not known, and one of all tokens but the last that has
-        `waited`: the block of the last one may have been loaded as well.
+        With a load it may have any length from there on: what tiers have is not followed. A request that has waited may
+        hit all tokens but its last, though that ends within a block: its whole prompt was loaded, and the last token is
+        computed again. Nor is a hit too long as long as a block is stored that cannot be placed.
         """
-        open_end = fact.loads or (fact.waited and fact.cached == len(fact.tokens) - 1)
-        lacking = None if open_end else self._lacks(self._chain(fact), fact.cached)
+        all_but_one = fact.cached == len(fact.tokens) - 1
+        beyond = fact.loads or (fact.waited and all_but_one) or not self._all_placed()
+        lacking = None if beyond else self._lacks(self._chain(fact), fact.cached)
         if lacking is not None:
             return f"{hit_text(fact)}, but by the events {lacking}"
         known = self.known(fact) if not fact.waited else 0
@@ -156,6 +161,13 @@ class GroupListener:
             for token in event.tokens[i * size : (i + 1) * size]:
                 prefix = self._prefixes.number(prefix, token)
             yield key, prefix
+
+    def _all_placed(self) -> bool:
+        """Tells whether every stored block is one of a prefix that is known from its beginning on."""
+        if not self._tiers:
+            return True
+        named, placed = self._prefixes.named, self._prefixes.placed
+        return all(placed(named[key]) for stored in self._stored for key, copies in stored.copies.items() if copies)
 
     def _index(self, event: BlockStored | BlockRemoved) -> int | None:
         """The group of an event, None if there is no such group."""

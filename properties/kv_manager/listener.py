@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from kvlockstep.properties.kv_manager.prefixes import ROOT, Prefixes, Stored
@@ -14,13 +14,15 @@ from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemo
 class Hit(NamedTuple):
     """A request was admitted with `cached` tokens. With `loads` some of them may be loaded from a tier.
 
-    One that has `waited` for a load was admitted before: more may have been stored since.
+    A load may be from a `silent` tier, of which no event speaks. One that has `waited` for a load was admitted before:
+    more may have been stored since.
     """
 
     tokens: Sequence[int]
     extra_key: int | None
     cached: int
     loads: bool = False
+    silent: bool = False
     waited: bool = False
 
 
@@ -57,14 +59,12 @@ def hit_text(hit: Hit) -> str:
 class Listener:
     """Tracks which blocks of `block_size` tokens can be hit, as a set, or `counting` the copies of each.
 
-    `tiers` are the media that hits may be loaded from. What follows the prefix before, in the numbers of prefixes, are
-    the tokens of a block.
+    What follows the prefix before, in the numbers of prefixes, are the tokens of a block.
     """
 
-    def __init__(self, block_size: int, counting: bool, tiers: Collection[str] = ()) -> None:
+    def __init__(self, block_size: int, counting: bool) -> None:
         self._size = block_size
         self._counting = counting
-        self._tiers = tiers
         self._prefixes = Prefixes()
         self._pool = Stored(counting)
         self._media: dict[str | None, Stored] = {None: self._pool}
@@ -148,16 +148,15 @@ class Listener:
     def _wrong_hit(self, fact: Hit) -> str | None:
         known, cached = self.known(fact), fact.cached // self._size * self._size
         least = 0 if fact.waited else known
-        most = self._loadable(fact) if fact.loads else known
+        most = self._longest(fact)
         if least <= cached <= most:
             return None
         said = f"{known} to {most}" if most > known else str(known)
         return f"{hit_text(fact)}, but the events say {said}"
 
-    def _loadable(self, hit: Hit) -> int:
-        """The longest hit with a load: there is no telling what a tier has that no event ever speaks of."""
-        told = all(tier in self._media for tier in self._tiers)
-        return self.known(hit, anywhere=True) if told else len(hit.tokens)
+    def _longest(self, hit: Hit) -> int:
+        """The longest hit that there may be."""
+        return len(hit.tokens) if hit.silent else self.known(hit, anywhere=hit.loads)
 
     def _wrong_room(self, fact: Room) -> str | None:
         medium = self._media.get(fact.medium)
@@ -180,8 +179,10 @@ class Listener:
         if wrong is not None:
             return wrong
         before: set[int] = set()
+        told: dict[Hashable, int] = {}
         for key, prefix in self._blocks(event):
-            if any(medium.copies[key] for medium in self._media.values()) and self._prefixes.named[key] != prefix:
+            stored = any(medium.copies[key] for medium in self._media.values())
+            if told.setdefault(key, self._prefixes.named[key] if stored else prefix) != prefix:
                 return f"BlockStored gives the key {key!r} to a second prefix"
             parent = self._back.get(prefix) if event.medium is None else None
             early = parent is not None and parent not in before and not self._pool.keys[parent]

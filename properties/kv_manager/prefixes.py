@@ -21,6 +21,7 @@ class Prefixes:
         self.named: dict[Hashable, int] = {}
         self._numbers: dict[tuple[int, Hashable], int] = {}
         self._roots: dict[int, int] = {}
+        self._adrift: set[int] = set()
 
     def root(self, extra_key: int | None) -> int:
         """The prefix of no token under an extra key."""
@@ -37,9 +38,18 @@ class Prefixes:
         return self._numbers.get((before, last))
 
     def before(self, event: BlockStored) -> int:
-        """The prefix that the first block of an event stands behind."""
-        known = None if event.parent is None else self.named.get(event.parent)
-        return self.root(event.extra_key) if known is None else known
+        """The prefix that the first block of an event stands behind. Behind an unknown key nobody can place a block."""
+        if event.parent is None:
+            return self.root(event.extra_key)
+        if event.parent not in self.named:
+            adrift = self.number(ROOT, ("behind", event.parent))
+            self._adrift.add(adrift)
+            return adrift
+        return self.named[event.parent]
+
+    def placed(self, prefix: int) -> bool:
+        """Tells whether the tokens of a prefix are known from its beginning on."""
+        return self._roots[prefix] not in self._adrift
 
     def wrong_parent(self, event: BlockStored, where: str = "") -> str | None:
         """Says why nothing can be stored behind the parent of an event, and `where` it was never stored."""

@@ -69,6 +69,11 @@ class Traits:
         "unknown key changes nothing.",
         method="events",
     )
+    silent_tiers: bool | Collection[str] = trait(
+        False,
+        "With `event_listener`, no event speaks of some tiers: True for all, or their names. A hit that is loaded from "
+        "them may have any length.",
+    )
     late_release: bool = trait(
         False,
         "Slots may be unavailable for a while though no live request holds them; there is `limbo()`.",

@@ -134,8 +134,13 @@ class SchedulerTraits:
     event_listener: Literal["set", "counting"] | None = trait(
         None,
         'There is `events()` for a listener that keeps a "set" of keys, or one "counting" copies, as in kv_manager. '
-        "`medium` names the tier that has a block, None is the pool; a tier may be left out altogether.",
+        "`medium` names the tier that has a block, None is the pool.",
         method="events",
+    )
+    silent_tiers: bool | Collection[str] = trait(
+        False,
+        "With `event_listener`, no event speaks of some tiers: True for all, or their names. A hit that is loaded from "
+        "them may have any length.",
     )
     groups: tuple[Group, ...] = trait(
         (),

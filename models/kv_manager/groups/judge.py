@@ -21,7 +21,7 @@ from kvlockstep.models.requests.groups.own_memory import memory_of
 from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
-from kvlockstep.models.requests.groups.session import lacking, listening_to, of_pool
+from kvlockstep.models.requests.groups.session import lacking, listening_to_groups, of_pool
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.properties.kv_manager import laws
@@ -46,7 +46,7 @@ class GroupedJudge(ManagerJudge):
     def prepare(self) -> None:
         self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
         self.kv: GroupMemory = self.memory
-        self.listening = listening_to(self)
+        self.listening = listening_to_groups(self)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
         self.coming_back: set[str] = set()

@@ -47,7 +47,7 @@ def settle(judge: GroupedJudge) -> None:
     for request in live.values():
         read(judge, request, answers.tables, request.computed)
     if judge.listening is not None and judge.ask != "late":
-        judge.listening.between(None, *rooms(judge, answers.free_now, "free_now"))
+        judge.listening.between(*rooms(judge, answers.free_now, "free_now"))
     in_flight.poison(judge, answers.free)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now))

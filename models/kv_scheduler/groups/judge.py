@@ -28,7 +28,7 @@ from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy, keep, read, read_state, save, write
-from kvlockstep.models.requests.groups.session import lacking, listening_to, of_pool
+from kvlockstep.models.requests.groups.session import lacking, listening_to_groups, of_pool
 from kvlockstep.models.requests.transfers.delivery import Owed
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.traits import TransferTraits
@@ -53,7 +53,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
         self.groups = GroupQuestions(self.adapter, traits)
-        self.listening = listening_to(self)
+        self.listening = listening_to_groups(self)
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)

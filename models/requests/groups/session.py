@@ -47,11 +47,12 @@ def of_pool(session: GroupSession, pool: str) -> str | None:
     return f"pool {pool}:" if len(session.groups.pools) > 1 else None
 
 
-def listening_to(session: GroupSession) -> Listening | None:
-    """What takes in the events of the target."""
-    if not session.traits.event_listener:
+def listening_to_groups(session: GroupSession) -> Listening | None:
+    """What takes in the events of a target with groups; None if it sends none."""
+    kind, tiers = session.traits.event_listener, bool(session.traits.tiers)
+    if not kind:
         return None
-    listener = GroupListener(session.groups.groups, session.traits.event_listener == "counting")
+    listener = GroupListener(session.groups.groups, kind == "counting", tiers)
     return Listening(session.adapter, listener, session.checks, session.goals_met)
 
 

@@ -29,6 +29,7 @@ class TransferTraits:
     partial_loads: bool = False
     in_steps: bool = False
     peer: str | None = None
+    silent_tiers: bool | Collection[str] = False
     durable: bool = False
     groups: tuple[Group, ...] = ()
 
@@ -40,7 +41,7 @@ class TransferTraits:
         """
         declared = {field.name: getattr(traits, field.name) for field in fields(cls) if hasattr(traits, field.name)}
         taken = cls(**{**declared, **known})
-        for trait in ("fails", "loses"):
+        for trait in ("fails", "loses", "silent_tiers"):
             value = getattr(taken, trait)
             unknown = (
                 [] if isinstance(value, str | bool | None) else [name for name in value if name not in taken.tiers]
@@ -59,6 +60,11 @@ class TransferTraits:
         """Returns whether a tier may lose a unit; a load that reads it has to be one that may fail."""
         named = self.loses if isinstance(self.loses, bool) else tier in self.loses
         return named and self._fails(tier, "loads")
+
+    def announces(self, tier: str) -> bool:
+        """Returns whether events say everything that a tier has. Of what others have put into a peer none does."""
+        silent = self.silent_tiers if isinstance(self.silent_tiers, bool) else tier in self.silent_tiers
+        return not silent and tier != self.peer
 
     def _fails(self, tier: str, what: str) -> bool:
         fails = self.fails.get(tier) if isinstance(self.fails, Mapping) else self.fails

@@ -25,7 +25,7 @@ vllm.scheduler.KVConnectorFactory = SimpleNamespace(
 class ConnectedScheduler(VllmScheduler):
     """A scheduler with a connector. `policy_on_failure` is `kv_load_failure_policy`, other options are the base's."""
 
-    late_release = in_steps = True
+    late_release = in_steps = silent_tiers = True
     # `kv_holding_waiting` is emptied before `waiting`.
     loaded_first = True
 

@@ -95,8 +95,9 @@ class OffloadingScheduler(ConnectedScheduler):
         tier_events: bool = False,
         **options: Any,
     ) -> None:
+        self._tier_events = tier_events
         if tier_events:
-            self._media = {**POOL, events.CPU: CPU}
+            self.silent_tiers, self._media = False, {**POOL, events.CPU: CPU}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
         super().__init__(blocks, block_size, budget, running, **options)
         self.policy = None
@@ -108,7 +109,7 @@ class OffloadingScheduler(ConnectedScheduler):
         config.kv_transfer_config.kv_connector_extra_config = {
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
-            "self_describing_kv_events": True,
+            "self_describing_kv_events": self._tier_events,
         }
         vars(config.cache_config).update(
             block_size=wide,
@@ -124,7 +125,7 @@ class OffloadingScheduler(ConnectedScheduler):
             world_size=1, rank=0, tensor_parallel_size=1, data_parallel_rank_local=None, nnodes_within_dp=1,
             distributed_executor_backend="uni",
         )  # fmt: skip
-        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction, enable_events=True)
+        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction, enable_events=self._tier_events)
         self._copies = CopyEngine()
         product.OffloadingSpecFactory = SimpleNamespace(
             create_spec=lambda given: Spec(given, self._manager, self._copies)

@@ -113,7 +113,8 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
     ) -> None:
         self._lazy = lazy
         self._clears_late = clears_late
-        self._media = POOL if lazy or clears_late else {**POOL, events.CPU: CPU}
+        self.silent_tiers = lazy or clears_late
+        self._media = POOL if self.silent_tiers else {**POOL, events.CPU: CPU}
         self._reports: deque[Any] = deque()
         super().__init__(blocks, block_size, budget, running, **options)
         # A load is heard of behind those in front of it, so nobody outside knows which requests are ready.
