@@ -43,6 +43,10 @@ class GroupListener:
             for key, prefix in self._blocks(event, self._groups[g].block_size):
                 if not any(stored.copies[key] for stored in self._stored):
                     named[key] = prefix
+                elif not self._prefixes.placed(named[key]):
+                    for stored in self._stored:
+                        stored.rename(key, named[key], prefix)
+                    named[key] = prefix
                 self._stored[g].store(key, named[key])
                 self._heard[g].add(key)
         else:

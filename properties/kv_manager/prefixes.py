@@ -85,6 +85,12 @@ class Stored:
             del self.copies[key]
             self.keys[prefix] -= 1
 
+    def rename(self, key: Hashable, before: int, after: int) -> None:
+        """The key stands for another prefix than it was said to, if it is stored."""
+        if self.copies[key]:
+            self.keys[before] -= 1
+            self.keys[after] += 1
+
     def clear(self) -> None:
         """Removes everything."""
         self.copies.clear()

@@ -149,6 +149,21 @@ def test_a_hit_that_has_waited_has_at_most_what_the_pool_has() -> None:
     assert right == [0, 2, 4, 7], "the block of the last token may have been loaded as well"
 
 
+def test_a_load_may_bring_back_a_block_behind_what_the_pool_never_had() -> None:
+    behind = BlockStored(("b",), "a", (3, 4), 2, group=1)
+    assert "'a', which was never stored in any group" in str(event_consistency(listener_of((FULL, WINDOW)), behind))
+    listener, hit = GroupListener((FULL, WINDOW), counting=False, tiers=True), Hit(TOKENS, None, 4)
+    assert event_consistency(listener, behind) is None
+    listener.apply(behind)
+    assert event_consistency(listener, hit) is None, "the window has a block that nobody can place"
+    for event in stored(0, 0, 1):
+        assert event_consistency(listener, event) is None
+        listener.apply(event)
+    assert [n for n in (0, 2, 4, 6) if event_consistency(listener, Hit(TOKENS, None, n)) is None] == [4]
+    listener.apply(BlockRemoved(("b",), group=1))
+    assert event_consistency(listener, hit) is not None
+
+
 class TieredAndAnnounced(AnnouncingGroups, TieredState):
     """Full attention and a state, with a tier."""
 

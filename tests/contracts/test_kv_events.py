@@ -16,6 +16,7 @@ from kvlockstep.models.requests import adapter
 from kvlockstep.properties.kv_manager.laws import event_consistency
 from kvlockstep.properties.kv_manager.listener import Fetched, Hit, Listener, Room
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_scheduler.announcing import AnnouncingScheduler
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 
 STORED = BlockStored(("a", "b"), None, (1, 2, 3, 4), 2)
@@ -200,6 +201,36 @@ def test_a_tier_that_is_removed_from_says_nothing_of_the_pool() -> None:
     assert "gives the key 'a' to a second prefix" in str(
         event_consistency(listener, BlockStored(("a",), None, (9, 9), 2, medium="host"))
     )
+
+
+def test_one_event_gives_a_key_to_one_prefix() -> None:
+    twice = BlockStored(("a", "a"), None, (1, 2, 3, 4), 2)
+    assert event_consistency(Listener(2, counting=True), twice) == "BlockStored gives the key 'a' to a second prefix"
+
+
+def test_a_load_from_a_silent_tier_may_be_of_any_length() -> None:
+    listener, tokens = listener_of(STORED._replace(keys=("a",), tokens=(1, 2))), [1, 2, 3, 4, 5, 6, 7]
+    hits = [Hit(tokens, None, n, loads=True) for n in (0, 2, 4, 6)]
+    assert [hit.cached for hit in hits if event_consistency(listener, hit) is None] == [2]
+    heard = [hit._replace(silent=True) for hit in hits]
+    assert [hit.cached for hit in heard if event_consistency(listener, hit) is None] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(("silent", "met"), [(False, True), (("host",), False), (True, False)])
+def test_only_a_tier_that_is_announced_has_a_goal(silent: Any, met: bool) -> None:
+    class Announces(AnnouncingScheduler):
+        silent_tiers = silent
+
+    model = KVSchedulerModel(KVSchedulerModel.scopes[0], Announces)
+    assert ("announced_tier" not in model.unreachable()) is met
+
+
+def test_a_silent_tier_is_one_of_the_tiers() -> None:
+    class Announces(AnnouncingScheduler):
+        silent_tiers = ("disk",)
+
+    with pytest.raises(Divergence, match="the trait silent_tiers names 'disk', which is none of `tiers`"):
+        SchedulerJudge(Announces(8, 2, 8, 4), 8, 4)
 
 
 def announcing(name: str | None = None) -> Any:
