@@ -108,12 +108,12 @@ class GroupListener:
     def _wrong_hit(self, fact: Hit) -> str | None:
         """A hit may be longer than what is known if it ends within a block of a group that reads nothing there.
 
-        With a load it may have any length from there on: what tiers have is not followed. A request that has waited may
-        hit all tokens but its last, though that ends within a block: its whole prompt was loaded, and the last token is
-        computed again. Nor is a hit too long as long as a block is stored that cannot be placed.
+        With a load it may have any length from there on: what tiers have is not followed. The whole prompt of a request
+        that has waited may have been loaded, of which the last token is computed again: so its hit may end one token
+        short, or within a block. Nor is a hit too long as long as a block is stored that cannot be placed.
         """
-        all_but_one = fact.cached == len(fact.tokens) - 1
-        beyond = fact.loads or (fact.waited and all_but_one) or not self._all_placed()
+        short = fact.cached == len(fact.tokens) - 1 or fact.cached % self._aligned > 0
+        beyond = fact.loads or (fact.waited and short) or not self._all_placed()
         lacking = None if beyond else self._lacks(self._chain(fact), fact.cached)
         if lacking is not None:
             return f"{hit_text(fact)}, but by the events {lacking}"

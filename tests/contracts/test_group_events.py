@@ -146,7 +146,7 @@ def test_a_hit_that_has_waited_has_at_most_what_the_pool_has() -> None:
     listener = listener_of((FULL, WINDOW), *stored(0, 0, 1, 2), *stored(1, 0, 1))
     hits = [Hit(TOKENS, None, n, waited=True) for n in range(8)]
     right = [hit.cached for hit in hits if event_consistency(listener, hit) is None]
-    assert right == [0, 2, 4, 7], "the block of the last token may have been loaded as well"
+    assert right == [0, 1, 2, 3, 4, 5, 7], "the block of the last token may have been loaded as well"
 
 
 def test_a_load_may_bring_back_a_block_behind_what_the_pool_never_had() -> None:
