@@ -107,10 +107,6 @@ class ClearedLate(AnnouncingScheduler):
 class GroupLoadSilent(Forgets, AnnouncesWithTier):
     """Blocks of groups that come back from a tier are not announced."""
 
-    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
-        # Requests are short, and so is what shrinking plays.
-        super().__init__(min(blocks, 4), block_size, budget, running)
-
     def _publish_loaded(self, key: GroupKey, block: Block) -> None:
         told = len(self._kv._events)
         super()._publish_loaded(key, block)
