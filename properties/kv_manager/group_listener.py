@@ -168,7 +168,7 @@ class GroupListener:
 
     def _all_placed(self) -> bool:
         """Tells whether every stored block is one of a prefix that is known from its beginning on."""
-        if not self._tiers:
+        if self._prefixes.all_placed:
             return True
         named, placed = self._prefixes.named, self._prefixes.placed
         return all(placed(named[key]) for stored in self._stored for key, copies in stored.copies.items() if copies)

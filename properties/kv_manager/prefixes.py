@@ -47,6 +47,11 @@ class Prefixes:
             return adrift
         return self.named[event.parent]
 
+    @property
+    def all_placed(self) -> bool:
+        """True if no block was ever announced behind an unknown key."""
+        return not self._adrift
+
     def placed(self, prefix: int) -> bool:
         """Tells whether the tokens of a prefix are known from its beginning on."""
         return self._roots[prefix] not in self._adrift
