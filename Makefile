@@ -97,7 +97,7 @@ mutation: $(READY)
 
 # Engines that the package index has, unpacked and not installed. Clone the others into .engines by hand.
 engines: $(READY) .engines/.ready
-	$(BIN)/kvlockstep engines --profile ci --misuse --engine-path .engines -o docs/engines.md
+	$(BIN)/kvlockstep engines --profile ci --jobs 2 --misuse --engine-path .engines -o docs/engines.md
 
 .engines/.ready:
 	mkdir -p .engines

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
 
 from kvlockstep.commands.options import (
+    IN_PROCESS,
     complete_contract,
     config_option,
     dir_option,
     example,
     in_process_option,
+    jobs_option_for,
     json_option,
     options,
     print_json,
@@ -27,7 +32,7 @@ from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.models.registry import MODELS
-from kvlockstep.runs.check import check_target
+from kvlockstep.runs.check import check_targets
 from kvlockstep.runs.config import Config, load_config
 from kvlockstep.runs.results import EXIT_CODES, CheckResult
 from kvlockstep.show.console import (
@@ -56,6 +61,7 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
     "--driver", "drivers", multiple=True, metavar="|".join(CHECK_DRIVERS), help="Run only this driver. Repeatable."
 )
 @options(in_process_option, show_output_option)
+@options(jobs_option_for("Check N targets at the same time; the results are the same", "one for each core"))
 @click.option("-v", "--verbose", is_flag=True, help="Show for each target its traits, laws, drivers and goals.")
 @click.option(
     "--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Device that holds the tensors of targets."
@@ -70,6 +76,7 @@ def check_command(
     config: Path | None,
     drivers: Sequence[str],
     in_process: bool,
+    jobs: int | None,
     verbose: bool,
     device: str,
 ) -> None:
@@ -83,31 +90,40 @@ def check_command(
     where = Path(directory or settings.dir)
     if unknown := [driver for driver in drivers if driver not in CHECK_DRIVERS]:
         raise UsageError(f"unknown driver {unknown[0]!r}{known_names(unknown[0], CHECK_DRIVERS)}")
+    if in_process and (jobs or 1) > 1:
+        raise UsageError(f"--jobs {jobs}: {IN_PROCESS} checks one target after the other")
     report = CheckResult()
     chosen = _chosen_targets(contracts, targets, settings, report, device)
     require_writable(where)
     console = stderr() if as_json else stdout()
     label_width = max((len(f"{target.contract} on {target.name}") for target in chosen), default=0)
-    for target in chosen:
-        with progress_bar() as progress:
-            done = check_target(
-                target,
-                budget,
-                seed=settings.seed if seed is None else seed,
-                directory=where,
-                emit=CheckProgress(progress),
-                drivers=tuple(drivers) or CHECK_DRIVERS,
-                in_process=in_process,
-            )
-        report.targets.append(done)
-        if verbose:
-            print_target_in_full(console, done)
-        elif not as_json:
-            print_target(console, done, label_width)
+    started = time.perf_counter()
+    progress = progress_bar()
+    # Before the progress line has a thread.
+    results = check_targets(
+        chosen,
+        budget,
+        seed=settings.seed if seed is None else seed,
+        directory=where,
+        emit=CheckProgress(progress),
+        drivers=tuple(drivers) or CHECK_DRIVERS,
+        in_process=in_process,
+        jobs=jobs or os.cpu_count() or 1,
+    )
+    with progress, closing(results):
+        for done in results:
+            report.targets.append(done)
+            # While the progress line is shown, what is printed on stdout comes out on stderr.
+            progress.stop()
+            if verbose:
+                print_target_in_full(console, done)
+            elif not as_json:
+                print_target(console, done, label_width)
+            progress.start()
     if as_json:
         print_json(report.to_json())
     else:
-        print_summary(console, report, verbose)
+        print_summary(console, report, time.perf_counter() - started, verbose)
     publish(results_of(report))
     sys.exit(EXIT_CODES[report.verdict])
 

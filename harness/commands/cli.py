@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.core.isolation import ChildLost
+from kvlockstep.core.processes import WorkerLost
 from kvlockstep.runs.results import ERROR, EXIT_CODES, INTERRUPTED, VIOLATED
 from kvlockstep.show.console import stderr
 
@@ -137,6 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "\n".join([f"kvlockstep: VIOLATED error_contract: {lost}", *lost.details, *lost.printed]), markup=False
         )
         sys.exit(EXIT_CODES[VIOLATED])
+    except WorkerLost as lost:
+        stderr().print(f"kvlockstep: {lost}; with --jobs 1 there is none", markup=False)
+        sys.exit(EXIT_CODES[ERROR])
     except click.ClickException as error:
         error.show()
         sys.exit(2)

@@ -15,6 +15,7 @@ from kvlockstep.commands.options import (
     dir_option,
     engine_path_option,
     example,
+    jobs_option_for,
     json_option,
     options,
     print_json,
@@ -23,6 +24,7 @@ from kvlockstep.commands.options import (
 )
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.markdown import table_head, table_row
+from kvlockstep.core.processes import Say, in_order, in_processes
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.trace import load_trace
 from kvlockstep.runs.check import FAILURES, check_target
@@ -63,27 +65,37 @@ def check_engines(
     profile: Profile,
     seed: int,
     directory: Path,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _text: None,
     contracts: Collection[str] = (),
+    jobs: int = 1,
 ) -> Iterator[EngineRow]:
-    """Checks each engine of the registry under each of its contracts, or only under `contracts`.
+    """Checks each engine of the registry under each of its contracts, or only under `contracts`, `jobs` at a time.
 
-    A missing one is a skipped row; one that is there and cannot be loaded is an error.
+    A missing one is a skipped row; one that is there and cannot be loaded is an error. Raises WorkerLost.
     """
-    for contract, targets in ENGINE_TARGETS.items():
-        if contracts and contract not in contracts:
-            continue
-        for name in targets:
-            if progress is not None:
-                progress(f"{contract} on {name}")
-            try:
-                target = resolve(contract, name)
-            except UsageError as error:
-                missing = isinstance(error.__cause__, EngineMissing)
-                yield EngineRow(name, contract, "", "", SKIPPED if missing else ERROR, 0, "", reason=str(error))
-                continue
-            budget = _interpreted(profile) if getattr(target.factory, "interpreted", False) else profile
-            yield _row(check_target(target, budget, seed=seed, directory=directory))
+
+    def call(contract: str, name: str) -> Callable[[Say], EngineRow]:
+        def check(say: Say) -> EngineRow:
+            say(f"{contract} on {name}")
+            return _check_engine(contract, name, profile, seed, directory)
+
+        return check
+
+    wanted = [contract for contract in ENGINE_TARGETS if not contracts or contract in contracts]
+    calls = [call(contract, name) for contract in wanted for name in ENGINE_TARGETS[contract]]
+    if jobs == 1:
+        return (check(progress) for check in calls)
+    return in_order(in_processes(calls, jobs, progress))
+
+
+def _check_engine(contract: str, name: str, profile: Profile, seed: int, directory: Path) -> EngineRow:
+    try:
+        target = resolve(contract, name)
+    except UsageError as error:
+        missing = isinstance(error.__cause__, EngineMissing)
+        return EngineRow(name, contract, "", "", SKIPPED if missing else ERROR, 0, "", reason=str(error))
+    budget = _interpreted(profile) if getattr(target.factory, "interpreted", False) else profile
+    return _row(check_target(target, budget, seed=seed, directory=directory))
 
 
 def _interpreted(profile: Profile) -> Profile:
@@ -186,6 +198,7 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
 @click.option(
     "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Check only this contract. Repeatable."
 )
+@options(jobs_option_for("Check N engines at the same time", "1"))
 @click.option(
     "-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the table to FILE as Markdown."
 )
@@ -198,6 +211,7 @@ def engines_command(
     directory: str | None,
     as_json: bool,
     contracts: Sequence[str],
+    jobs: int | None,
     output: str | None,
     misuse: bool,
 ) -> None:
@@ -208,7 +222,7 @@ def engines_command(
     budget = profile_of(profile or "quick")
     only = [check_contract(name) for name in contracts]
     with progress_bar() as bar:
-        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar), only))
+        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar), only, jobs or 1))
     known = list(replay_known(budget, misuse, only))
     if output:
         try:

@@ -134,6 +134,11 @@ def seed_option_for(what: str) -> Callable[[F], F]:
     return click.option("--seed", type=int, metavar="N", help=f"Seed of {what} (default 0).")
 
 
+def jobs_option_for(what: str, default: str) -> Callable[[F], F]:
+    """--jobs of a verb, whose workers do `what`."""
+    return click.option("--jobs", type=click.IntRange(min=1), metavar="N", help=f"{what} (default {default}).")
+
+
 profile_option = profile_option_for("Budget of the run")
 seed_option = seed_option_for("the random and Hypothesis drivers")
 dir_option = click.option(

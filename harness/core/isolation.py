@@ -50,6 +50,9 @@ class ChildLost(Exception):
         self.details = details
         self.printed = printed
 
+    def __reduce__(self) -> tuple[type[ChildLost], tuple[Any, ...]]:
+        return type(self), (self.reason, self.hung, self.details, self.printed)
+
 
 class SharedWatchdog(Watchdog):
     """A watchdog whose count the parent process can see, in the first of the `shared` numbers."""
@@ -142,11 +145,11 @@ def _serve(
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(Exception):
             stream.flush()
-    send.send_bytes(_pickled(answer))
+    send.send_bytes(pickled(answer))
 
 
-def _pickled(answer: Any) -> bytes:
-    """The result for the parent. An exception that cannot be unpickled there goes as its text."""
+def pickled(answer: Any) -> bytes:
+    """A result for the parent process. An exception that cannot be unpickled there goes as its text."""
     try:
         data = bytes(ForkingPickler.dumps(answer))
         if isinstance(answer, BaseException):

@@ -6,6 +6,7 @@ The rest of the package asks here. Linux and macOS have everything but the last;
 |---|---|---|
 | fork | a target in a child, which may exit, crash or hang | the target runs in the command's own process |
 | fork | workers of `fuzz` and `score` | these commands end with a usage error |
+| fork | workers of `check`, one for each core | it checks one target after the other |
 | setitimer, SIGALRM | a limit on the time of a call | a call that hangs hangs the command |
 | prctl (Linux) | children that end with a parent that was killed | they end at their next answer |
 | flock | one run at a time in a campaign's directory | campaigns need fork in any case |

@@ -1,11 +1,16 @@
-"""`check`: saved failures, then exhaustive exploration, then Hypothesis, then random episodes, on one target."""
+"""`check`: saved failures, then exhaustive exploration, then Hypothesis, then random episodes, on each target."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.processes import in_order, in_processes
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.system import unprotected
 from kvlockstep.core.trace import save_trace
@@ -20,6 +25,7 @@ from kvlockstep.runs.progress import Emit, Progress, silent
 from kvlockstep.runs.replay_saved import replay_saved
 from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult, result_of
 from kvlockstep.runs.shrinking import shrink_failure
+from kvlockstep.runs.supervising import supervises
 from kvlockstep.targets.registry import Target, from_factory
 
 FAILURES = Path(Config.dir)
@@ -57,6 +63,41 @@ def check(
     if raise_on_failure and not report.holds:
         raise CheckFailed(report)
     return report
+
+
+def check_targets(
+    targets: Sequence[Target],
+    profile: Profile,
+    *,
+    seed: int = 0,
+    directory: Path = FAILURES,
+    emit: Emit = silent,
+    drivers: tuple[str, ...] = CHECK_DRIVERS,
+    in_process: bool = False,
+    jobs: int = 1,
+) -> Generator[TargetResult, None, None]:
+    """Checks each target; yields the results in their order. Up to `jobs` targets are checked at the same time.
+
+    One that has to run in this process is checked when it is its turn. So is every target if threads run here when this
+    is called, of which a target may need one. Raises WorkerLost.
+    """
+    check_one = partial(
+        check_target, profile=profile, seed=seed, directory=directory, drivers=drivers, in_process=in_process
+    )
+
+    def call(target: Target) -> Callable[[Emit], TargetResult]:
+        return lambda say: check_one(target, emit=say)
+
+    alone = in_process or threading.active_count() > 1 or min(jobs, len(targets)) == 1
+    apart = [] if alone else list(filter(supervises, targets))
+
+    def results() -> Generator[TargetResult, None, None]:
+        with closing(in_processes([call(target) for target in apart], jobs, emit)) as ended:
+            beside = in_order(ended)
+            for target in targets:
+                yield next(beside) if target in apart else check_one(target, emit=emit)
+
+    return results()
 
 
 def check_target(

@@ -42,8 +42,8 @@ def traces_for(contract: str, target: str, directory: Path) -> tuple[list[tuple[
         header, ours = peek(path), named_by_us(path)
         if header is not None and header.get("contract") == contract and _names(header, target):
             traces.append((path, load_trace(path, contract)))
-        elif header is None and ours == contract:
-            load_trace(path)  # says what is wrong with it
+        elif header is None and ours == contract and path.exists():
+            load_trace(path)  # says what is wrong with it; one that is gone was mended for another target
         elif not ours:
             notes.append(f"skipped {path.name}: {_why(header)}")
     return traces, notes

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
+from kvlockstep.core.processes import in_processes, unheard
 from kvlockstep.core.profiles import Profile
-from kvlockstep.core.system import FORK
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome, missed_goals, not_evaluated, run_ops
@@ -222,17 +222,18 @@ def score(
     known = {id_: contract for contract in contracts for id_ in known_faults(contract)}
     wanted = [id_ for id_ in known if not faults or id_ in faults]
     good = [(c, name) for c in contracts for name in known_good_targets(c)] if clean_times and not faults else []
-    with ProcessPoolExecutor(jobs, mp_context=FORK) as pool:
-        futures: list[Future[Clean] | Future[FaultScore]] = []
-        steps = int(profile.random_steps * clean_times)
-        # Faults come first: none imports torch, and a process that has not forks in a tenth of the time.
-        futures += [pool.submit(_score_fault, known[id_], id_, profile, tuple(seeds), thorough) for id_ in wanted]
-        futures += [pool.submit(_run_clean, c, name, profile, steps, seeds[0]) for c, name in good]
-        for done, _ in enumerate(as_completed(futures), 1):
-            if progress is not None:
-                progress(done, len(futures))
-    for future in futures:
-        one = future.result()
+    steps = int(profile.random_steps * clean_times)
+    # Faults come first: none imports torch, and a process that has not forks in a tenth of the time.
+    calls: list[Callable[[], Clean | FaultScore]] = [
+        *(partial(_score_fault, known[id_], id_, profile, tuple(seeds), thorough) for id_ in wanted),
+        *(partial(_run_clean, c, name, profile, steps, seeds[0]) for c, name in good),
+    ]
+    ended: dict[int, Clean | FaultScore] = {}
+    for number, one in in_processes([unheard(call) for call in calls], jobs):
+        ended[number] = one
+        if progress is not None:
+            progress(len(ended), len(calls))
+    for _, one in sorted(ended.items()):
         if isinstance(one, Clean):
             result.clean.append(one)
         else:

@@ -179,8 +179,8 @@ def goals_text(report: TargetResult) -> str:
     return f"{reached} of {counted(reached + len(report.missed), 'goal')}" if not report.failures else ""
 
 
-def print_summary(console: Console, report: CheckResult, verbose: bool = False) -> None:
-    """Prints what was skipped and not checked, and the verdict of all targets together.
+def print_summary(console: Console, report: CheckResult, seconds: float, verbose: bool = False) -> None:
+    """Prints what was skipped and not checked, and the verdict of all targets together after so many seconds.
 
     Many skipped targets share one line unless `verbose`.
     """
@@ -193,7 +193,6 @@ def print_summary(console: Console, report: CheckResult, verbose: bool = False) 
     if not verbose and (text := _not_checked_text(report.targets)):
         console.print(text, markup=False)
     steps = sum(run.steps for run in report.runs)
-    seconds = sum(run.seconds for run in report.runs)
     ran = f"{counted(len(report.targets), 'target')}, {counted(steps, 'step')} in {seconds:.1f} s"
     console.print(f"{_coloured(report.verdict)}: {ran}")
 

@@ -115,8 +115,9 @@ def resolve(contract: str, spec: str) -> Target:
         known = known_names(spec, known_targets(contract))
         raise UsageError(f"unknown target {spec!r} for {contract}{known}; or {importing.FORMS}")
     factory = load(path, spec)
-    # Adapters of kernels say whether an interpreter runs them. Else they are on a card, and no child may be forked.
-    device = CUDA if getattr(factory, "interpreted", True) is False else CPU
+    # Adapters of kernels say whether an interpreter runs them. Else they are on the card, if there is one.
+    plain = getattr(factory, "interpreted", True) is False
+    device = importlib.import_module(f"{impl.__name__}.interpreted").DEVICE if plain else CPU
     return validate(Target(contract, spec, factory, device), known=spec in OWN_TARGETS[contract])
 
 

@@ -119,7 +119,7 @@ def test_a_check_that_holds_names_the_traits_that_nobody_declared(run_cli, manag
 def test_traits_of_many_contracts_are_counted():
     def told(targets):
         printed = Console(file=io.StringIO(), width=1000)
-        print_summary(printed, CheckResult(targets))
+        print_summary(printed, CheckResult(targets), seconds=1.0)
         return printed.file.getvalue().splitlines()[0]
 
     traits = {"kv_manager": Traits(1, 1), "kv_scheduler": SchedulerTraits(1, 1), "kv_tier": TierTraits(1)}

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from slow import slow
+from waiting import wait_until
 
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.core.notes import EpisodeNotes
@@ -139,13 +140,6 @@ def processes() -> set[str]:
     """The processes of this session's user that run this test."""
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     return {line.split()[0] for line in listed.splitlines() if "test_supervision" in line}
-
-
-def wait_until(holds, seconds=20):
-    end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    return holds()
 
 
 def test_a_target_that_dies_when_it_is_made_fails_without_an_operation():
