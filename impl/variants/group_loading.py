@@ -6,17 +6,18 @@ from typing import Any
 
 from kvlockstep.impl.variants.groups import CopiesCheckpoints
 from kvlockstep.reference.kv.transfers import Loading
-from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups, AnnouncingTier
 from kvlockstep.reference.kv_manager.groups.geometries import (
     StatePool,
     TieredPools,
+    TieredStates,
     TieredWindow,
     TieredWindows,
 )
 from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key
 from kvlockstep.reference.kv_manager.groups.tiered import TieredGroupManager
-from kvlockstep.reference.kv_manager.tier import Load
+from kvlockstep.reference.kv_manager.tier import HOST, Load
 
 
 class LoadsByGroup(TieredGroupManager):
@@ -36,6 +37,26 @@ class LoadsStatesApart(StatePool, LoadsByGroup):
 
 class AnnouncesWithTier(AnnouncingGroups, TieredWindow):
     """Full attention and a window, over a tier of which nothing is announced."""
+
+    silent_tiers = True
+
+
+class AnnouncesTier(AnnouncingGroups, TieredGroupManager):
+    """Announces what its tier has as well."""
+
+    announcing_tier = AnnouncingTier
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._tier = self.announcing_tier(self.tiers[HOST], self.groups, self._events)
+
+
+class AnnouncesTierOfWindow(AnnouncesTier, TieredWindow):
+    """Full attention and a window, announced in pool and tier."""
+
+
+class AnnouncesTierOfStates(AnnouncesTier, TieredStates):
+    """Full attention, a window, and states in a pool of their own, announced in pools and tier."""
 
 
 class TierOfOneGroup(TieredPools):
@@ -93,6 +114,8 @@ GROUP_LOADING_VARIANTS: dict[str, Any] = {
     "tiered-windows": TieredWindows,
     "loads-states-apart": LoadsStatesApart,
     "announces-with-tier": AnnouncesWithTier,
+    "announces-tier-of-window": AnnouncesTierOfWindow,
+    "announces-tier-of-states": AnnouncesTierOfStates,
     "tier-of-one-group": TierOfOneGroup,
     "waits-for-states": WaitsForStates,
     "stores-checkpoints": StoresCheckpoints,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.reference.kv_manager.events import Event
-from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups, AnnouncingTier
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.request import Request
+from kvlockstep.reference.kv_manager.tier import HOST
 from kvlockstep.reference.kv_scheduler.contract import Item
 from kvlockstep.reference.kv_scheduler.grouped import (
     Chunked,
@@ -18,7 +21,7 @@ from kvlockstep.reference.kv_scheduler.grouped import (
 )
 from kvlockstep.reference.kv_scheduler.peered_groups import PeeredWindows
 from kvlockstep.reference.kv_scheduler.scheduler import Job
-from kvlockstep.reference.kv_scheduler.tiered_groups import TieredWindow
+from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredStates, TieredWindow
 
 
 class SlidesAtSchedule(FullAndWindow):
@@ -112,6 +115,33 @@ class AnnouncesInFlight(Announces, FullAndWindow, OverlapScheduler):
 class AnnouncesWithTier(Announces, TieredWindow):
     """Full attention and a window, over a tier of which nothing is announced."""
 
+    silent_tiers = True
+
+
+class AnnouncesTier(Announces, TieredGroups):
+    """Announces what its tier has as well."""
+
+    announcing_tier = AnnouncingTier
+
+    def __init__(self, *sizes: Any) -> None:
+        super().__init__(*sizes)
+        self._announce_tier()
+
+    def reset(self) -> None:
+        super().reset()
+        self._announce_tier()
+
+    def _announce_tier(self) -> None:
+        self._tier = self.announcing_tier(self.tiers[HOST], self.groups, self._kv._events)
+
+
+class AnnouncesTierOfWindow(AnnouncesTier, TieredWindow):
+    """Full attention and a window, announced in pool and tier."""
+
+
+class AnnouncesTierOfStates(AnnouncesTier, TieredStates):
+    """Full attention, a window, and states in a pool of their own, announced in pools and tier."""
+
 
 class AnnouncesOverPeer(Announces, PeeredWindows):
     """Two windows, loaded from what another instance has: blocks may come whose parents this pool never had."""
@@ -131,5 +161,7 @@ GROUP_VARIANTS = {
     "announces-states": AnnouncesStates,
     "announces-in-flight": AnnouncesInFlight,
     "announces-with-tier": AnnouncesWithTier,
+    "announces-tier-of-window": AnnouncesTierOfWindow,
+    "announces-tier-of-states": AnnouncesTierOfStates,
     "announces-over-peer": AnnouncesOverPeer,
 }

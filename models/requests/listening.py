@@ -19,10 +19,7 @@ from kvlockstep.reference.kv_manager.contract import BlockRemoved
 
 
 class Listening:
-    """Takes a target's events to a listener, and says where its hits and the events contradict each other.
-
-    `transfers` are those that a listener follows; that of groups follows none.
-    """
+    """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
 
     def __init__(
         self,
@@ -45,8 +42,7 @@ class Listening:
 
     def loaded(self, hit: Hit, tiers: Iterable[str] | None = None) -> Hit:
         """The same hit, if it may be loaded from these tiers; from any if nothing says from which."""
-        if self._transfers is None:
-            return hit._replace(loads=True, silent=True)
+        assert self._transfers is not None, "nothing loads without tiers"
         known = self._transfers.traits
         return hit._replace(loads=True, silent=not all(map(known.announces, tiers or known.tiers)))
 
@@ -75,20 +71,20 @@ class Listening:
         if self._transfers is None:
             self.moments(())
         else:
-            assert isinstance(self._listener, Listener), "the listener of groups follows no tiers"
             back = self._transfers.came_back()
-            for blocks in back:
-                self._listener.come_back(blocks)
+            if isinstance(self._listener, Listener):
+                for blocks in back:
+                    self._listener.come_back(blocks)
             self.moments(self._transfers.fetched())
-            self._listener.forget(back=not back)
+            if isinstance(self._listener, Listener):
+                self._listener.forget(back=not back)
             rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in self._transfers.cached().items()))
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
 
     def computed(self, request: Request, start: int) -> None:
         """A request has computed its tokens from `start` on, which matters only beside what is brought back."""
-        if self._transfers is not None:
-            assert isinstance(self._listener, Listener), "the listener of groups follows no tiers"
+        if self._transfers is not None and isinstance(self._listener, Listener):
             self._listener.computed(request.extra_key, request.tokens, start, request.computed)
 
     def compare(self, hit: Hit, name: str | None = None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room, hit_text
+from kvlockstep.properties.kv_manager.listener import Fact, Fetched, Hit, Room, hit_text
 from kvlockstep.properties.kv_manager.prefixes import Prefixes, Stored
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -17,8 +18,8 @@ class GroupListener:
     """Tracks which blocks of each group can be hit, as a set, or `counting` the copies of each.
 
     Prefixes are numbered token by token, so that blocks of any size end at one. A key stands for the same prefix in
-    every group, and is kept after its removal: children may be stored behind it. What media other than the pool have is
-    not looked at. With `tiers` a load may bring back a block whose parent the pool never had.
+    every group and medium, and is kept after its removal: children may be stored behind it. With `tiers` a load may
+    bring back a block whose parent the pool never had.
     """
 
     def __init__(self, groups: Sequence[Group], counting: bool, tiers: bool = False) -> None:
@@ -26,40 +27,41 @@ class GroupListener:
         self._counting = counting
         self._tiers = tiers
         self._prefixes = Prefixes()
-        self._stored = [Stored(counting) for _ in groups]
-        self._heard: list[set[Hashable]] = [set() for _ in groups]
+        # Of each medium what each group has; None is the pool.
+        self._media: dict[str | None, list[Stored]] = {}
+        self._pool = self._medium(None)
         self._aligned = math.lcm(*(group.block_size for group in groups))
 
     def apply(self, event: Event) -> None:
         """Applies the parts of an event that make sense."""
         if isinstance(event, AllBlocksCleared):
-            for stored in self._stored:
+            for stored in self._everywhere():
                 stored.clear()
             return
         g, named = self._index(event), self._prefixes.named
-        if g is None or event.medium is not None:
+        if g is None:
             return
+        there = self._medium(event.medium)[g]
         if isinstance(event, BlockStored):
             for key, prefix in self._blocks(event, self._groups[g].block_size):
-                if not any(stored.copies[key] for stored in self._stored):
+                if not self._is_stored(key):
                     named[key] = prefix
                 elif not self._prefixes.placed(named[key]):
-                    for stored in self._stored:
+                    for stored in self._everywhere():
                         stored.rename(key, named[key], prefix)
                     named[key] = prefix
-                self._stored[g].store(key, named[key])
-                self._heard[g].add(key)
+                there.store(key, named[key])
         else:
             for key in event.keys:
                 if key in named:
-                    self._stored[g].remove(key, named[key])
+                    there.remove(key, named[key])
 
     def known(self, hit: Hit) -> int:
-        """The longest length that every group can serve with what is stored; at most all tokens but one.
+        """The longest length that every group can serve with what the pool has; at most all tokens but one.
 
         It ends with a block of every group.
         """
-        chain = self._chain(hit)
+        chain = self._chain(hit.extra_key, hit.tokens)
         heads = [self._head(g, chain) for g, group in enumerate(self._groups) if group.kind == "full"]
         last = min([len(hit.tokens) - 1, *heads]) // self._aligned * self._aligned
         return next((n for n in range(last, 0, -self._aligned) if self._lacks(chain, n, full=False) is None), 0)
@@ -70,12 +72,12 @@ class GroupListener:
             return self._wrong_hit(fact)
         if isinstance(fact, Room):
             return self._wrong_room(fact)
+        if isinstance(fact, Fetched):
+            return self._wrong_load(fact)
         if isinstance(fact, AllBlocksCleared):
             return None
         if not isinstance(fact, BlockStored | BlockRemoved):
             return f"{fact!r} is no event"
-        if fact.medium is not None:
-            return None
         g = self._index(fact)
         if g is None:
             return f"{type(fact).__name__} of group {fact.group!r}; the groups are 0 to {len(self._groups) - 1}"
@@ -92,48 +94,62 @@ class GroupListener:
             return wrong
         told: dict[Hashable, int] = {}
         for key, prefix in self._blocks(event, size):
-            stored = any(stored.copies[key] for stored in self._stored)
-            known = told.setdefault(key, self._prefixes.named[key] if stored else prefix)
+            known = told.setdefault(key, self._prefixes.named[key] if self._is_stored(key) else prefix)
             if known != prefix and self._prefixes.placed(known) and self._prefixes.placed(prefix):
                 return f"BlockStored gives the key {key!r} to a second prefix"
         return None
 
     def _wrong_removal(self, event: BlockRemoved, g: int) -> str | None:
         """A listener with a set accepts a second removal of a key; a counting one does not."""
+        stored = self._medium(event.medium)[g]
+        where = f" of {event.medium}" if event.medium is not None else ""
         for key, times in Counter(event.keys).items():
-            if key not in self._heard[g] or (self._counting and times > self._stored[g].copies[key]):
-                return f"BlockRemoved of {key!r}, which is not stored in group {g}"
+            if key not in stored.ever or (self._counting and times > stored.copies[key]):
+                return f"BlockRemoved of {key!r}, which is not stored in group {g}{where}"
         return None
 
     def _wrong_hit(self, fact: Hit) -> str | None:
         """A hit may be longer than what is known if it ends within a block of a group that reads nothing there.
 
-        With a load it may have any length from there on: what tiers have is not followed. The whole prompt of a request
-        that has waited may have been loaded, of which the last token is computed again: so its hit may end one token
-        short, or within a block. Nor is a hit too long as long as a block is stored that cannot be placed.
+        With a load it may need blocks that tiers have, and have any length if no event speaks of their tier. The whole
+        prompt of a request that has waited may have been loaded, of which the last token is computed again: so its hit
+        may end one token short, or within a block. Nor is a hit too long as long as a block is stored that cannot be
+        placed.
         """
         short = fact.cached == len(fact.tokens) - 1 or fact.cached % self._aligned > 0
-        beyond = fact.loads or (fact.waited and short) or not self._all_placed()
-        lacking = None if beyond else self._lacks(self._chain(fact), fact.cached)
+        beyond = fact.silent or (fact.waited and short) or not self._all_placed()
+        chain = self._chain(fact.extra_key, fact.tokens)
+        lacking = None if beyond else self._lacks(chain, fact.cached, anywhere=fact.loads)
         if lacking is not None:
             return f"{hit_text(fact)}, but by the events {lacking}"
         known = self.known(fact) if not fact.waited else 0
         return f"{hit_text(fact)}, but the events say {known}" if known > fact.cached else None
 
+    def _wrong_load(self, fact: Fetched) -> str | None:
+        of_medium = self._media.get(fact.medium)
+        if of_medium is None or of_medium[fact.group].keys[self._chain(fact.extra_key, fact.tokens)[-1]]:
+            return None  # a tier that is never spoken of is none of the listener's business
+        what = f"the block of group {fact.group} behind {list(fact.tokens)}"
+        return f"{what} is loaded from {fact.medium}, where no event says that it is" if self._all_placed() else None
+
     def _wrong_room(self, fact: Room) -> str | None:
         groups = [g for g, group in enumerate(self._groups) if fact.pool in (None, group.pool)]
-        stored = sum(self._stored[g].copies.total() for g in groups)
+        of_medium = self._media.get(fact.medium)
+        stored = sum(of_medium[g].copies.total() for g in groups) if of_medium is not None else 0
         if stored <= fact.blocks:
             return None
+        left = f"the events leave {counted(stored, 'block')}"
+        if fact.medium is not None:
+            return f"{left} stored in {fact.medium}, but by {fact.said} only {fact.blocks} can be hit there"
         of_pool = f" of pool {fact.pool!r}" if fact.pool is not None else ""
-        left = f"the events leave {counted(stored, 'block')}{of_pool} stored"
-        return f"{left}, but by {fact.said} only {fact.blocks} are not free"
+        return f"{left}{of_pool} stored, but by {fact.said} only {fact.blocks} are not free"
 
-    def _lacks(self, chain: Sequence[int], n: int, full: bool = True) -> str | None:
-        """Says what a group has not stored of what the first forward behind `n` tokens reads; None if nothing.
+    def _lacks(self, chain: Sequence[int], n: int, full: bool = True, anywhere: bool = False) -> str | None:
+        """Says what the pool has not of what the first forward behind `n` tokens reads in a group; None if nothing.
 
-        Without `full` the groups of full attention are left out.
+        Without `full` the groups of full attention are left out. What is stored `anywhere` may be in a tier.
         """
+        media = list(self._media.values()) if anywhere else [self._pool]
         for g, group in enumerate(self._groups):
             if group.kind == "full" and not full:
                 continue
@@ -142,19 +158,19 @@ class GroupListener:
                 return f"no block of group {g} ({group}) ends there"
             for place in owed(group, n):
                 end = (place + 1) * size
-                if not self._stored[g].keys[chain[end]]:
+                if not any(of_medium[g].keys[chain[end]] for of_medium in media):
                     return f"group {g} ({group}) lacks the block up to position {end}"
         return None
 
     def _head(self, g: int, chain: Sequence[int]) -> int:
         """Counts the tokens at the head of a request whose blocks a group has all stored."""
-        size, keys = self._groups[g].block_size, self._stored[g].keys
+        size, keys = self._groups[g].block_size, self._pool[g].keys
         return next((end - size for end in range(size, len(chain), size) if not keys[chain[end]]), len(chain) - 1)
 
-    def _chain(self, hit: Hit) -> list[int]:
-        """The prefixes of a request, from that of no token up to that of all."""
-        chain = [self._prefixes.root(hit.extra_key)]
-        for token in hit.tokens:
+    def _chain(self, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
+        """The prefixes of a sequence, from that of no token up to that of all."""
+        chain = [self._prefixes.root(extra_key)]
+        for token in tokens:
             chain.append(self._prefixes.number(chain[-1], token))
         return chain
 
@@ -171,7 +187,16 @@ class GroupListener:
         if self._prefixes.all_placed:
             return True
         named, placed = self._prefixes.named, self._prefixes.placed
-        return all(placed(named[key]) for stored in self._stored for key, copies in stored.copies.items() if copies)
+        return all(placed(named[key]) for stored in self._everywhere() for key, n in stored.copies.items() if n)
+
+    def _is_stored(self, key: Hashable) -> bool:
+        return any(stored.copies[key] for stored in self._everywhere())
+
+    def _medium(self, name: str | None) -> list[Stored]:
+        return self._media.setdefault(name, [Stored(self._counting) for _ in self._groups])
+
+    def _everywhere(self) -> Iterator[Stored]:
+        return itertools.chain.from_iterable(self._media.values())
 
     def _index(self, event: BlockStored | BlockRemoved) -> int | None:
         """The group of an event, None if there is no such group."""

@@ -39,11 +39,12 @@ class Room(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A load reads the last full block of these tokens from a medium."""
+    """A load reads from a medium the block of a group that ends with these tokens."""
 
     tokens: Sequence[int]
     extra_key: int | None
     medium: str
+    group: int = 0
 
 
 Fact = Event | Hit | Room | Fetched

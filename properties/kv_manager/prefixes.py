@@ -68,15 +68,20 @@ class Prefixes:
 
 
 class Stored:
-    """What is stored in one place: the copies of each key, and how many keys each prefix has. A set has one copy."""
+    """What is stored in one place: the copies of each key, and how many keys each prefix has. A set has one copy.
+
+    `ever` are all keys that were stored there.
+    """
 
     def __init__(self, counting: bool) -> None:
+        self.ever: set[Hashable] = set()
         self.copies: Counter[Hashable] = Counter()
         self.keys: Counter[int] = Counter()
         self._counting = counting
 
     def store(self, key: Hashable, prefix: int) -> None:
         """Stores a block of the prefix under the key; a set has it once."""
+        self.ever.add(key)
         if not self.copies[key]:
             self.keys[prefix] += 1
         self.copies[key] = self.copies[key] + 1 if self._counting else 1

@@ -52,7 +52,7 @@ RULES = {
         "that one load brings back are announced behind their parents, unless a request computes them "
         "meanwhile. With `groups` an event names the group of its blocks, and the parent may be a block of "
         "another group. The hit is then at least the longest length that every group can serve and that "
-        "ends with a block of each; with `tiers` as well, what the events say of a tier is not looked at."
+        "ends with a block of each."
     ),
     15: (
         "With `groups`, a forward over [start, stop) reads, in a full group, all positions below stop; in a "

@@ -50,6 +50,6 @@ RULES = {
         "hits this or less. A load reads what the events of its tier have announced. "
         "Of the blocks that one load brings back, the pool announces each behind its parent, unless a request "
         "computes it meanwhile. The events leave no more blocks in the pool than are not free, and no more in a tier "
-        "than can be hit there. What `silent_tiers` have is not looked at; nor, with `groups`, is any tier."
+        "than can be hit there. What `silent_tiers` have is not looked at."
     ),
 }

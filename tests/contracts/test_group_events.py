@@ -10,7 +10,7 @@ import pytest
 from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
 from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.laws import event_consistency
-from kvlockstep.properties.kv_manager.listener import Fact, Hit, Room
+from kvlockstep.properties.kv_manager.listener import Fact, Fetched, Hit, Room
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingGroups, AnnouncingState
 from kvlockstep.reference.kv_manager.groups.contract import Group
@@ -118,10 +118,52 @@ def test_a_hit_may_end_within_a_block_that_nothing_is_read_of() -> None:
     assert [n for n in range(5) if event_consistency(listener, Hit(TOKENS, None, n)) is None] == [0, 3]
 
 
-def test_other_media_are_not_looked_at() -> None:
-    elsewhere = [stored(0, 0)[0]._replace(medium="cpu"), BlockRemoved(("a",), "cpu")]
-    listener = listener_of((FULL, WINDOW), *stored(0, 0), *elsewhere, *stored(1, 0))
+def in_tier(*events: BlockStored) -> list[BlockStored]:
+    return [event._replace(medium="cpu") for event in events]
+
+
+def test_what_a_tier_has_is_no_hit_of_the_pool() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0), *in_tier(*stored(0, 0), *stored(1, 0)))
+    assert event_consistency(listener, Hit(TOKENS, None, 0)) is None
+    assert "group 1 (window of 3, blocks of 2) lacks" in str(event_consistency(listener, Hit(TOKENS, None, 2)))
+    listener.apply(BlockRemoved(("a",), "cpu", 1))
+    listener.apply(stored(1, 0)[0])
     assert event_consistency(listener, Hit(TOKENS, None, 2)) is None
+
+
+def test_a_hit_that_loads_may_need_blocks_of_pool_and_tier() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(0, 0, 1, 2), *stored(1, 0), *in_tier(*stored(1, 1)))
+
+    def right(**options: bool) -> list[int]:
+        hits = [Hit(TOKENS, None, n, **options) for n in range(0, 8, 2)]
+        return [hit.cached for hit in hits if event_consistency(listener, hit) is None]
+
+    assert right() == [2]
+    assert right(loads=True) == [2, 4], "no event speaks of the window's block behind 6"
+    assert right(loads=True, silent=True) == [2, 4, 6]
+
+
+def test_a_load_reads_what_is_announced_of_its_group() -> None:
+    listener = listener_of((FULL, WINDOW), *in_tier(*stored(0, 0)))
+    assert event_consistency(listener, Fetched(TOKENS[:2], None, "cpu", 0)) is None
+    wrong = "the block of group 1 behind [1, 2] is loaded from cpu, where no event says that it is"
+    assert event_consistency(listener, Fetched(TOKENS[:2], None, "cpu", 1)) == wrong
+    assert event_consistency(listener, Fetched(TOKENS[:2], None, "disk", 1)) is None, "which nobody speaks of"
+
+
+def test_a_tier_has_no_more_blocks_than_can_be_hit_there() -> None:
+    listener = listener_of((FULL, WINDOW), *in_tier(*stored(0, 0), *stored(1, 0)))
+    assert event_consistency(listener, Room(2, "tier('cpu')", "cpu")) is None
+    wrong = "the events leave 2 blocks stored in cpu, but by tier('cpu') only 1 can be hit there"
+    assert event_consistency(listener, Room(1, "tier('cpu')", "cpu")) == wrong
+    assert event_consistency(listener, Room(0)) is None
+
+
+def test_a_block_of_a_tier_is_removed_there() -> None:
+    listener = listener_of((FULL, WINDOW), *stored(1, 0), *in_tier(*stored(0, 0)))
+    assert event_consistency(listener, BlockRemoved(("a",), "cpu")) is None
+    wrong = "BlockRemoved of 'a', which is not stored in group 1 of cpu"
+    assert event_consistency(listener, BlockRemoved(("a",), "cpu", 1)) == wrong
 
 
 def test_a_set_may_hear_of_a_removal_again() -> None:
@@ -131,14 +173,16 @@ def test_a_set_may_hear_of_a_removal_again() -> None:
 
 
 def test_all_groups_are_cleared() -> None:
-    listener = listener_of((FULL, WINDOW), *stored(0, 0, 1), *stored(1, 0, 1), AllBlocksCleared())
+    told = [*stored(0, 0, 1), *stored(1, 0, 1)]
+    listener = listener_of((FULL, WINDOW), *told, *in_tier(*told), AllBlocksCleared())
     assert event_consistency(listener, Room(0)) is None
+    assert event_consistency(listener, Room(0, medium="cpu")) is None
     assert event_consistency(listener, Hit(TOKENS, None, 0)) is None
 
 
 def test_a_hit_that_loads_has_at_least_what_the_pool_has() -> None:
     listener = listener_of((FULL, WINDOW), *stored(0, 0, 1), *stored(1, 0, 1))
-    hits = [Hit(TOKENS, None, n, loads=True) for n in range(0, 8, 2)]
+    hits = [Hit(TOKENS, None, n, loads=True, silent=True) for n in range(0, 8, 2)]
     assert [hit.cached for hit in hits if event_consistency(listener, hit) is None] == [4, 6]
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 from driving import random_walk
-from engine_targets import target_or_skip
+from engine_targets import replayed_or_skip, target_or_skip
 
-from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome, play_ops
+from kvlockstep.drivers.episode import Outcome
 from kvlockstep.models.core.model import Model
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
-from kvlockstep.models.registry import model_of
 from kvlockstep.reference.kv.transfers import Fetching
 
 EVICT = "sglang.srt.mem_cache.base_prefix_cache:EvictParams"
@@ -75,22 +72,16 @@ def end_all(manager: Any) -> list[str]:
     return kinds
 
 
-def replay(name: str) -> Outcome:
-    trace = load_trace(Path(__file__).parents[1] / "data" / "engines" / f"{name}.jsonl")
-    factory = target_or_skip(trace.contract, trace.target).factory
-    return play_ops(model_of(trace.contract), factory, trace.scope, trace.ops, Watchdog(20.0))
-
-
 def test_who_waits_for_what_is_given_up_may_be_overtaken() -> None:
     """The fetch of r4 is given up to make room for r5, which starts in the same pass."""
-    replayed = replay("sglang-storage-back-given-up")
+    replayed = replayed_or_skip("sglang-storage-back-given-up")
     assert replayed.failure is None
     assert replayed.answers[-1] == "r5[32:33]"
 
 
 def test_who_has_asked_the_storage_in_vain_is_not_told_to_wait() -> None:
     """What was fetched for r4 is evicted before it starts, and the host has no room to fetch it again."""
-    replayed = replay("sglang-storage-back-asks-in-vain")
+    replayed = replayed_or_skip("sglang-storage-back-asks-in-vain")
     assert replayed.failure is None
     assert replayed.answers[-1] == "refused"
 

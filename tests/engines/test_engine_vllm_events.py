@@ -39,15 +39,20 @@ def test_what_is_announced_wrongly_is_found(
     assert outcome.failure.law == "event_consistency", outcome.failure.message
 
 
-def removes_from_the_tier_silently(*sizes: int) -> Any:
-    made = resolve("kv_scheduler", "vllm-simple").factory(*sizes)
-    told = made._manager.take_events
-    made._manager.take_events = lambda: [e for e in told() if not isinstance(e, vllm.events.BlockRemoved)]
-    return made
+def removes_from_the_tier_silently(name: str) -> Callable[..., Any]:
+    def make(*sizes: int) -> Any:
+        made = resolve("kv_scheduler", name).factory(*sizes)
+        told = made._manager.take_events
+        made._manager.take_events = lambda: [e for e in told() if not isinstance(e, vllm.events.BlockRemoved)]
+        return made
+
+    return make
 
 
-def test_a_tier_that_removes_silently_is_found() -> None:
-    outcome = watched(random_walk, KVSchedulerModel, removes_from_the_tier_silently, seed=0, steps=6_000)
+@pytest.mark.parametrize("name", ["vllm-simple", "vllm-simple-window"])
+def test_a_tier_that_removes_silently_is_found(name: str) -> None:
+    made = removes_from_the_tier_silently(name)
+    outcome = watched(random_walk, KVSchedulerModel, made, seed=0, steps=6_000)
     assert outcome.failure is not None
     assert outcome.failure.law == "event_consistency"
     assert "stored in cpu" in outcome.failure.message

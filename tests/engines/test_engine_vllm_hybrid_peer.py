@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from driving import random_walk
+from engine_targets import replayed_or_skip
 from watched import watched
 
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -76,3 +77,10 @@ def test_a_planted_fault_is_found(kind: str, methods: dict[str, Any], laws: set[
     outcome = watched(random_walk, KVSchedulerModel, planted(groups, **methods), seed=0, steps=6_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message
+
+
+def test_who_loads_again_after_a_failed_load_keeps_its_place() -> None:
+    """The adapter takes r0 out of the queue of those that hold something, and r1 is there when r0 comes back."""
+    replayed = replayed_or_skip("vllm-peer-async-window-loads-again")
+    assert replayed.failure is None
+    assert replayed.answers[-1] == "r0[1:2]"

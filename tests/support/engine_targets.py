@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import load_trace
+from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.drivers.episode import Replayed, play_ops
+from kvlockstep.models.registry import model_of
 from kvlockstep.targets import Target
 from kvlockstep.targets.registry import EngineMissing, resolve
 
@@ -17,3 +23,10 @@ def target_or_skip(contract: str, name: str) -> Target:
         if not isinstance(error.__cause__, EngineMissing):
             raise
         pytest.skip(str(error))
+
+
+def replayed_or_skip(name: str) -> Replayed:
+    """A trace of tests/data/engines, played again on its target. Skips the test if the engine is not here."""
+    trace = load_trace(Path(__file__).parents[1] / "data" / "engines" / f"{name}.jsonl")
+    factory = target_or_skip(trace.contract, trace.target).factory
+    return play_ops(model_of(trace.contract), factory, trace.scope, trace.ops, Watchdog(20.0))

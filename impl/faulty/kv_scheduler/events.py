@@ -6,9 +6,10 @@ from collections.abc import Collection, Hashable
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.kv_manager.loading import ChildrenFirst
-from kvlockstep.impl.variants.scheduler_groups import Announces, AnnouncesWithTier
+from kvlockstep.impl.variants.scheduler_groups import Announces, AnnouncesTierOfWindow, AnnouncesWithTier
 from kvlockstep.reference.kv_manager.announcer import Announcer
 from kvlockstep.reference.kv_manager.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingTier
 from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key as GroupKey
 from kvlockstep.reference.kv_manager.manager import Key
@@ -124,3 +125,37 @@ class OnePool(Announces, StatePool):
             for event in super().events()
             if isinstance(event, AllBlocksCleared) or self.groups[event.group].pool == pool
         ]
+
+
+class StaleTier(AnnouncingTier):
+    """Announces a block of the window with the tokens and the parent of the one in front of it."""
+
+    def stored(self, key: GroupKey) -> BlockStored:
+        event = super().stored(key)
+        g, extra_key, tokens = key
+        before = tokens[: -self._groups[g].block_size]
+        return super().stored((g, extra_key, before))._replace(keys=event.keys) if g and before else event
+
+
+@fault("sched-group-events-tier-stale", law="event_consistency", seen=(MET,))
+class StaleTable(AnnouncesTierOfWindow):
+    """A block that is stored to a tier is announced as the one that another position had there."""
+
+    announcing_tier = StaleTier
+
+
+class SilentTier(AnnouncingTier):
+    """Announces no eviction."""
+
+    def removed(self, key: GroupKey) -> list[BlockRemoved]:
+        return []
+
+
+@fault("sched-group-events-tier-kept", law="event_consistency", seen=("shape: no event",))
+class GroupTierKept(AnnouncesTierOfWindow):
+    """An eviction of a group's block from the tier sends no event."""
+
+    announcing_tier = SilentTier
+
+    def _tier_size(self, blocks: int) -> int:
+        return 1

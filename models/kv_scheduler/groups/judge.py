@@ -53,7 +53,6 @@ class GroupedSchedulerJudge(SchedulerJudge):
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
         self.groups = GroupQuestions(self.adapter, traits)
-        self.listening = listening_to_groups(self)
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)
@@ -61,6 +60,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         if traits.tiers:
             known = TransferTraits.of(traits)
             self.transfers = Transfers(self.adapter, known, self.places, self.checks, self.goals_met)
+        self.listening = listening_to_groups(self)
 
     @property
     def sizes(self) -> list[int]:

@@ -11,6 +11,7 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import GroupQuestions
 from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.listening import Listening
+from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.groups import one_group, state_soundness, window_freed
 from kvlockstep.properties.kv_manager.listener import Room
@@ -29,6 +30,7 @@ class GroupSession(Protocol):
     kv: GroupMemory
     seen: dict[str, set[int]]
     goals_met: Counter[str]
+    transfers: Transfers | None
     listening: Listening | None
 
     @property
@@ -53,7 +55,7 @@ def listening_to_groups(session: GroupSession) -> Listening | None:
     if not kind:
         return None
     listener = GroupListener(session.groups.groups, kind == "counting", tiers)
-    return Listening(session.adapter, listener, session.checks, session.goals_met)
+    return Listening(session.adapter, listener, session.checks, session.goals_met, session.transfers)
 
 
 def rooms(session: GroupSession, free: Mapping[str, int], said: str) -> list[Room]:

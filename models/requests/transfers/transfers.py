@@ -174,7 +174,13 @@ class Transfers(CopyEngine):
         """Returns what the loads read that have started since the last time, but for what others have filled."""
         fresh, self._fresh_loads = self._fresh_loads, []
         loads = [moving for moving in fresh if moving.transfer.tier != self.traits.peer]
-        return [Fetched(tokens, key, m.transfer.tier) for m in loads for key, tokens in self._prefixes(m)]
+        places = self.places
+        return [
+            Fetched(prefix[1], prefix[0], moving.transfer.tier, places.ending(content)[0])
+            for moving in loads
+            for content in moving.contents
+            if (prefix := places.prefix(content)) is not None
+        ]
 
     def cached(self) -> dict[str, int]:
         """Returns for each tier how many units a hit may find."""

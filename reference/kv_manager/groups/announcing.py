@@ -1,4 +1,4 @@
-"""kv_manager with groups that announces what can be hit in each group."""
+"""kv_manager with groups that announces what can be hit in each group, in its pools and in a tier."""
 
 from __future__ import annotations
 
@@ -13,10 +13,26 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
 )
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.pool import Key, Pool
+from kvlockstep.reference.kv_manager.tier import HOST, Tier
+
+
+def stored(groups: tuple[Group, ...], key: Key, medium: str | None = None) -> BlockStored:
+    """The event of one block. The key of a prefix is the same in every group."""
+    group, extra_key, tokens = key
+    size = groups[group].block_size
+    before = tokens[:-size]
+    parent = (extra_key, before) if before else None
+    return BlockStored(((extra_key, tokens),), parent, tokens[-size:], size, extra_key, medium, group)
+
+
+def removed(key: Key, medium: str | None = None) -> BlockRemoved:
+    """The event of one block that is gone."""
+    group, *prefix = key
+    return BlockRemoved((tuple(prefix),), medium, group)
 
 
 class AnnouncingPool(Pool):
-    """Appends what it publishes and evicts to `events`. The key of a prefix is the same in every group."""
+    """Appends what it publishes and evicts to `events`."""
 
     def __init__(self, blocks: int, groups: tuple[Group, ...], events: list[Event]) -> None:
         super().__init__(blocks)
@@ -36,16 +52,46 @@ class AnnouncingPool(Pool):
 
     def stored(self, key: Key) -> BlockStored:
         """The event of one block."""
-        group, extra_key, tokens = key
-        size = self._groups[group].block_size
-        before = tokens[:-size]
-        parent = (extra_key, before) if before else None
-        return BlockStored(((extra_key, tokens),), parent, tokens[-size:], size, extra_key, group=group)
+        return stored(self._groups, key)
 
     def removed(self, key: Key) -> list[BlockRemoved]:
         """The events of one block that is gone."""
-        group, *prefix = key
-        return [BlockRemoved((tuple(prefix),), group=group)]
+        return [removed(key)]
+
+
+class AnnouncingTier(Tier):
+    """Appends to `events` what can be found in it from now on, and what no more."""
+
+    def __init__(self, units: int, groups: tuple[Group, ...], events: list[Event]) -> None:
+        super().__init__(units)
+        self._groups = groups
+        self._events = events
+
+    def begin_store(self, key: Key) -> int | None:
+        before = set(self._cached)
+        unit = super().begin_store(key)
+        for gone in before.difference(self._cached):
+            self._events += self.removed(gone)
+        return unit
+
+    def end_store(self, key: Key, ok: bool) -> None:
+        super().end_store(key, ok)
+        if ok:
+            self._events.append(self.stored(key))
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        before = key in self._cached
+        super().end_load(key, unit, ok)
+        if before and key not in self._cached:
+            self._events += self.removed(key)
+
+    def stored(self, key: Key) -> BlockStored:
+        """The event of one block."""
+        return stored(self._groups, key, HOST)
+
+    def removed(self, key: Key) -> list[BlockRemoved]:
+        """The events of one block that is gone."""
+        return [removed(key, HOST)]
 
 
 class AnnouncingGroups(GroupedManager):

@@ -9,7 +9,10 @@ are.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
@@ -24,6 +27,8 @@ from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
 from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOffloadingScheduler
+
+offload: Any = importlib.import_module("vllm.v1.simple_kv_offload.manager")
 
 
 class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
@@ -72,7 +77,35 @@ def reserving(manager: Any) -> Any:
 
 
 class SimpleHybrid(SimpleOffloadingScheduler, HybridConnected):
-    """With a SimpleCPUOffloadConnector."""
+    """With a SimpleCPUOffloadConnector. If `stale`, it stores what others have in blocks that have slid away."""
+
+    def __init__(
+        self, blocks: int, block_size: int, budget: int, running: int, stale: bool = False, **options: Any
+    ) -> None:
+        super().__init__(blocks, block_size, budget, running, **options)
+        if not stale:
+            self._manager._select_eager_blocks_to_store = of_its_own(self._manager)
+
+
+def of_its_own(manager: Any) -> Any:
+    """The connector's choice of what to store of a request, without blocks that are another's by now.
+
+    See vllm-slid-block-announced-as-another in known.toml.
+    """
+    select = manager._select_eager_blocks_to_store
+
+    def selected(state: Any, tables: Sequence[Sequence[int]]) -> Any:
+        request, blocks = state.request, manager._gpu_block_pool.blocks
+        own: list[list[int]] = []
+        for g, table in enumerate(tables):
+            size = manager.group_block_sizes[g]
+            hashes = offload.resolve_block_hashes(request.block_hashes, manager.hash_block_size, size)
+            known = [offload.make_block_hash_with_group_id(hash, g) for hash in hashes[: len(table)]]
+            others = [blocks[block].block_hash not in (None, hash) for block, hash in zip(table, known, strict=False)]
+            own.append([0 if other else block for block, other in zip_longest(table, others)])
+        return select(state, tuple(own))
+
+    return selected
 
 
 class OffloadingHybrid(OffloadingScheduler, HybridConnected):
@@ -113,6 +146,7 @@ make_state_window = partial(SimpleHybrid, groups=(*WINDOW, STATE))
 make_sparse = partial(SimpleHybrid, groups=WINDOW, retention=0)
 make_state_sparse = partial(SimpleHybrid, groups=(FULL, STATE), retention=0)
 make_unrepaired = partial(SimpleHybrid, groups=WINDOW, lazy=True, retention=0, repaired=False)
+make_stale = partial(SimpleHybrid, groups=WINDOW, stale=True)
 make_lazy_window = partial(SimpleHybrid, groups=WINDOW, lazy=True)
 make_async_window = partial(SimpleHybrid, groups=WINDOW, asynchronous=True)
 make_offloading_window = partial(OffloadingHybrid, groups=WINDOW)

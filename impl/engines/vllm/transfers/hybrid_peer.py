@@ -101,6 +101,14 @@ class HybridPeerConnector(PeerConnector, vllm.connector.SupportsHMA):  # type: i
                 yield self.key(request.block_hashes, g, number), block_ids[g][number]
 
 
+def _queue_by_arrival(queue: Any, request: Any) -> None:
+    """Puts a request into a queue of the engine in front of all that have come later."""
+    later = [other for other in queue if other.arrival_time > request.arrival_time]
+    queue.remove_requests(later)
+    for one in (request, *later):
+        queue.add_request(one)
+
+
 class HybridPeerScheduler(PeerScheduler, HybridConnected):
     """A hybrid scheduler with a HybridPeerConnector. Nothing can fail that is loaded `inside` the batch.
 
@@ -143,22 +151,24 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
 
     def _decide(self) -> Any:
         scheduler = self._scheduler
+        holding = scheduler.kv_holding_waiting
         heard = scheduler.failed_recving_kv_req_ids & scheduler.finished_recving_kv_req_ids
-        for request in list(scheduler.kv_holding_waiting) if self._requeued else ():
+        requeued = []
+        for request in list(holding) if self._requeued else ():
             if request.request_id in heard:
                 scheduler._inflight_prefills.discard(request)
                 scheduler._handle_blocked_waiting_request(request)
             if not scheduler._holds_kv_blocks(request):
-                scheduler.kv_holding_waiting.remove_request(request)
-                self._queue_by_arrival(request)
-        return super()._decide()
-
-    def _queue_by_arrival(self, request: Any) -> None:
-        """Puts a request in front of all in the queue that have come later."""
-        later = [other for other in self._scheduler.waiting if other.arrival_time > request.arrival_time]
-        self._scheduler.waiting.remove_requests(later)
-        for one in (request, *later):
-            self._scheduler.waiting.add_request(one)
+                holding.remove_request(request)
+                _queue_by_arrival(scheduler.waiting, request)
+                requeued.append(request)
+        decided = super()._decide()
+        # The engine would not have taken it from its place: what it has loaded again puts it last.
+        for request in requeued:
+            if request in holding:
+                holding.remove_request(request)
+                _queue_by_arrival(holding, request)
+        return decided
 
     def complete(self, id: Any, ok: bool) -> None:  # type: ignore[override]
         self._connector.complete_whole(id, ok)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import cast
 
 from kvlockstep.impl.faulty.fault import fault
+from kvlockstep.impl.variants.group_loading import AnnouncesTierOfWindow
 from kvlockstep.reference.kv_manager.events import BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.announcing import (
     AnnouncingPool,
     AnnouncingState,
     AnnouncingStates,
+    AnnouncingTier,
     AnnouncingWindow,
 )
 from kvlockstep.reference.kv_manager.groups.pool import Key
@@ -106,3 +108,17 @@ class StateBetween(AnnouncingState):
         stored = [e for e in self._events[told:] if isinstance(e, BlockStored)]
         states = {e.keys for e in stored if e.group == 1}
         self._events += [e._replace(group=1) for e in stored if e.group == 0 and states and e.keys not in states]
+
+
+class TierOfFirst(AnnouncingTier):
+    """Announces every block as one of the first group."""
+
+    def stored(self, key: Key) -> BlockStored:
+        return super().stored(key)._replace(group=0)
+
+
+@fault("kv-group-event-tier-no-group", law="event_consistency", seen=("vllm#44103",))
+class TierWithoutGroups(AnnouncesTierOfWindow):
+    """No event of the tier names a group, so all its blocks are those of the first."""
+
+    announcing_tier = TierOfFirst
