@@ -22,6 +22,7 @@ from kvlockstep.properties.law import counted
 from kvlockstep.reference.traits import traits_of
 from kvlockstep.runs.progress import Progress as DriverProgress
 from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult
+from kvlockstep.targets.registry import engine_of
 
 PIPE_WIDTH = 120
 # Narrower terminals show fewer columns.
@@ -182,14 +183,15 @@ def goals_text(report: TargetResult) -> str:
 def print_summary(console: Console, report: CheckResult, seconds: float, verbose: bool = False) -> None:
     """Prints what was skipped and not checked, and the verdict of all targets together after so many seconds.
 
-    Many skipped targets share one line unless `verbose`.
+    Many skipped targets share one line unless `verbose`, those of an engine under its name.
     """
     if verbose or len(report.skipped) <= FEW:
         for target, reason in report.skipped.items():
             console.print(f"skipped {target}: {reason}", markup=False)
     else:
-        missing = ", ".join(dict.fromkeys(target.rpartition(" ")[2] for target in report.skipped))
-        console.print(f"skipped {len(report.skipped)} targets that cannot run here (-v says why): {missing}")
+        labels = [label.split(" on ", 1) for label in report.skipped]
+        missing = ", ".join(dict.fromkeys(engine_of(contract, name) or name for contract, name in labels))
+        console.print(f"skipped {len(labels)} targets that cannot run here (-v says why): {missing}")
     if not verbose and (text := _not_checked_text(report.targets)):
         console.print(text, markup=False)
     steps = sum(run.steps for run in report.runs)

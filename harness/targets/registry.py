@@ -64,6 +64,12 @@ def built_in(contract: str) -> dict[str, str]:
     return {**OWN_TARGETS[contract], **ENGINE_TARGETS[contract]}
 
 
+def engine_of(contract: str, name: str) -> str | None:
+    """The engine of a target that comes with the package, None if it is of none."""
+    module = ENGINE_TARGETS[contract].get(name, "").partition(":")[0]
+    return module.removeprefix(f"{engines.__name__}.").split(".")[0] or None
+
+
 @dataclass(frozen=True)
 class Target:
     """A factory under the name that reports, traces and commands use for it."""

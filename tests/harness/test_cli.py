@@ -116,6 +116,18 @@ def test_a_check_that_holds_names_the_traits_that_nobody_declared(run_cli, manag
     assert json.loads(out)["not_declared"]["kv_manager managers:Modest"]["can_fork"] == ["fork", "fork_in_block"]
 
 
+def test_the_targets_of_an_engine_that_is_not_here_are_told_by_its_name():
+    def told(*skipped):
+        printed = Console(file=io.StringIO(), width=1000)
+        print_summary(printed, CheckResult(skipped=dict.fromkeys(skipped, "it is not here")), seconds=1.0)
+        return printed.file.getvalue().splitlines()[:-1]
+
+    two = ["kv_manager on vllm-window", "kv_tier on vllm-cpu"]
+    assert told(*two) == [f"skipped {label}: it is not here" for label in two]
+    many = "skipped 4 targets that cannot run here (-v says why): vllm, theirs, sglang"
+    assert told(*two, "kv_tier on theirs", "kv_scheduler on sglang-ngram") == [many]
+
+
 def test_traits_of_many_contracts_are_counted():
     def told(targets):
         printed = Console(file=io.StringIO(), width=1000)
