@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -30,6 +28,8 @@ from kvlockstep.commands.options import (
 from kvlockstep.core.errors import UsageError, known_names
 from kvlockstep.core.files import require_writable
 from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.system import cores
+from kvlockstep.core.target_names import one_name
 from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.runs.check import check_targets
@@ -99,18 +99,18 @@ def check_command(
     label_width = max((len(f"{target.contract} on {target.name}") for target in chosen), default=0)
     started = time.perf_counter()
     progress = progress_bar()
-    # Before the progress line has a thread.
-    results = check_targets(
+    checks = check_targets(
         chosen,
-        budget,
+        lambda _target: budget,
         seed=settings.seed if seed is None else seed,
         directory=where,
         emit=CheckProgress(progress),
         drivers=tuple(drivers) or CHECK_DRIVERS,
         in_process=in_process,
-        jobs=jobs or os.cpu_count() or 1,
+        jobs=jobs or cores(),
     )
-    with progress, closing(results):
+    # The progress line has a thread, and workers are not forked beside one.
+    with checks as results, progress:
         for done in results:
             report.targets.append(done)
             # While the progress line is shown, what is printed on stdout comes out on stderr.
@@ -134,13 +134,15 @@ def _chosen_targets(
     names = [check_contract(name) for name in contracts] or list(settings.contracts) or list(MODELS)
     if specs and len(names) != 1:
         raise UsageError("--target needs one CONTRACT, so that it is clear what the target implements")
-    chosen = []
+    chosen: dict[tuple[str, str], Target] = {}
     for contract in names:
         wanted = specs or settings.targets.get(contract, ())
         for spec in wanted or [name for name in known_targets(contract) if name != "reference"]:
             try:
                 target = resolve(contract, spec)
-                chosen.append(target if device in (CPU, target.device) else on_device(target, device))
+                target = target if device in (CPU, target.device) else on_device(target, device)
+                # One that is named twice would replay what the other has just saved.
+                chosen.setdefault((contract, one_name(target.name)), target)
             except ExtraMissing as missing:
                 if wanted:
                     raise
@@ -152,4 +154,4 @@ def _chosen_targets(
     if not chosen:
         where = "" if device == CPU else f" on {device}"
         raise UsageError(f"nothing to check{where}: {'; '.join(report.skipped.values())}")
-    return chosen
+    return list(chosen.values())

@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         sys.exit(EXIT_CODES[VIOLATED])
     except WorkerLost as lost:
-        stderr().print(f"kvlockstep: {lost}; with --jobs 1 there is none", markup=False)
+        stderr().print(f"kvlockstep: {lost}; fewer --jobs need less memory", markup=False)
         sys.exit(EXIT_CODES[ERROR])
     except click.ClickException as error:
         error.show()

@@ -24,13 +24,14 @@ from kvlockstep.commands.options import (
 )
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.markdown import table_head, table_row
-from kvlockstep.core.processes import Say, in_order, in_processes
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.trace import load_trace
-from kvlockstep.runs.check import FAILURES, check_target
+from kvlockstep.runs.check import FAILURES, check_targets
 from kvlockstep.runs.play_trace import replay_trace
+from kvlockstep.runs.progress import Progress
 from kvlockstep.runs.results import ERROR, EXIT_CODES, TargetResult, worst
 from kvlockstep.show.console import NowAndThen, progress_bar, stdout, traits_text
+from kvlockstep.targets import Target
 from kvlockstep.targets.registry import ENGINE_TARGETS, EngineMissing, check_contract, known_divergences, resolve
 
 SKIPPED, KNOWN = "skipped", "known"
@@ -73,29 +74,28 @@ def check_engines(
 
     A missing one is a skipped row; one that is there and cannot be loaded is an error. Raises WorkerLost.
     """
-
-    def call(contract: str, name: str) -> Callable[[Say], EngineRow]:
-        def check(say: Say) -> EngineRow:
-            say(f"{contract} on {name}")
-            return _check_engine(contract, name, profile, seed, directory)
-
-        return check
-
     wanted = [contract for contract in ENGINE_TARGETS if not contracts or contract in contracts]
-    calls = [call(contract, name) for contract in wanted for name in ENGINE_TARGETS[contract]]
-    if jobs == 1:
-        return (check(progress) for check in calls)
-    return in_order(in_processes(calls, jobs, progress))
+    found = [_found(contract, name) for contract in wanted for name in ENGINE_TARGETS[contract]]
+
+    def profile_of(target: Target) -> Profile:
+        return _interpreted(profile) if getattr(target.factory, "interpreted", False) else profile
+
+    def tell(message: Progress) -> None:
+        progress(f"{message.contract} on {message.target}")
+
+    here = [one for one in found if isinstance(one, Target)]
+    with check_targets(here, profile_of, seed=seed, directory=directory, emit=tell, jobs=jobs) as results:
+        for one in found:
+            yield _row(next(results)) if isinstance(one, Target) else one
 
 
-def _check_engine(contract: str, name: str, profile: Profile, seed: int, directory: Path) -> EngineRow:
+def _found(contract: str, name: str) -> Target | EngineRow:
+    """The target, or the row of one that cannot be checked."""
     try:
-        target = resolve(contract, name)
+        return resolve(contract, name)
     except UsageError as error:
         missing = isinstance(error.__cause__, EngineMissing)
         return EngineRow(name, contract, "", "", SKIPPED if missing else ERROR, 0, "", reason=str(error))
-    budget = _interpreted(profile) if getattr(target.factory, "interpreted", False) else profile
-    return _row(check_target(target, budget, seed=seed, directory=directory))
 
 
 def _interpreted(profile: Profile) -> Profile:

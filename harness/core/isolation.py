@@ -50,8 +50,8 @@ class ChildLost(Exception):
         self.details = details
         self.printed = printed
 
-    def __reduce__(self) -> tuple[type[ChildLost], tuple[Any, ...]]:
-        return type(self), (self.reason, self.hung, self.details, self.printed)
+    def __reduce__(self) -> tuple[type[ChildLost], tuple[Any, ...], dict[str, Any]]:
+        return type(self), (self.reason, self.hung), self.__dict__
 
 
 class SharedWatchdog(Watchdog):

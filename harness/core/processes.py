@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 import traceback
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import FrameType
@@ -29,6 +30,14 @@ class WorkerLost(Exception):
     """A worker ended before its call did."""
 
 
+class Ended(NamedTuple):
+    """The call of this number has returned its `result`, or raised `error`, which is WorkerLost if its worker ended."""
+
+    number: int
+    result: Any
+    error: BaseException | None = None
+
+
 class _Said(NamedTuple):
     what: Any
 
@@ -43,38 +52,21 @@ class _Worker:
     pipe: Connection
 
 
+@contextmanager
 def in_processes(
-    calls: Sequence[Callable[[Say], R]], jobs: int, hear: Say = lambda _said: None
-) -> Generator[tuple[int, R], None, None]:
-    """Yields the number and the result of each call, as they end.
+    calls: Sequence[Callable[[Say], Any]], jobs: int, hear: Say = lambda _said: None
+) -> Iterator[Iterator[Ended]]:
+    """Makes each call, up to `jobs` of them at the same time, and yields them as they end.
 
-    Up to `jobs` worker processes make them, each one after the other. A call is given a function, and `hear` gets what
-    it is called with. What a call raises is raised here. An iteration that ends early ends the workers, and what they
-    run in children. Interrupts are for the caller: workers ignore them. Raises WorkerLost.
+    The worker processes are forked when the block is entered, and are ended with it, with what they run in children.
+    A call is given a function; `hear` gets what it is called with, while somebody waits for the next end. Interrupts
+    are for the caller: workers ignore them.
     """
-    waiting = deque(range(len(calls)))
     workers: list[_Worker] = []
-    busy: dict[Any, tuple[_Worker, int]] = {}
     try:
         for _ in range(min(jobs, len(calls))):
-            workers.append(_start(calls, [worker.pipe for worker in workers]))
-            _hand_out(workers[-1], waiting, busy)
-        while busy:
-            for pipe in wait(list(busy)):
-                worker, number = busy[pipe]
-                try:
-                    message = worker.pipe.recv()
-                except (EOFError, OSError):
-                    worker.process.join(END_SECONDS)
-                    raise WorkerLost(f"a worker was lost: {how_it_died(worker.process.exitcode)}") from None
-                if isinstance(message, BaseException):
-                    raise message
-                if isinstance(message, _Said):
-                    hear(message.what)
-                else:
-                    del busy[pipe]
-                    _hand_out(worker, waiting, busy)
-                    yield number, message.result
+            workers.append(_start(calls, workers))
+        yield _ends(calls, workers, hear)
     finally:
         _end(workers)
 
@@ -84,21 +76,60 @@ def unheard(call: Callable[[], R]) -> Callable[[Say], R]:
     return lambda _say: call()
 
 
-def in_order(results: Iterator[tuple[int, R]]) -> Iterator[R]:
-    """The results by their numbers, from 0 on, each as soon as those before it are there."""
-    ready: dict[int, R] = {}
+def in_order(ended: Iterable[Ended]) -> Iterator[Any]:
+    """The results by their numbers, from 0 on, each as soon as those before it are there. Raises what a call raised."""
+    ready: dict[int, Ended] = {}
     following = 0
-    for number, result in results:
-        ready[number] = result
+    for one in ended:
+        ready[one.number] = one
         while following in ready:
-            yield ready.pop(following)
+            yield result_of(ready.pop(following))
             following += 1
 
 
-def _start(calls: Sequence[Callable[[Say], Any]], inherited: list[Connection]) -> _Worker:
+def result_of(ended: Ended) -> Any:
+    """The result of a call. Raises what it raised."""
+    if ended.error is not None:
+        raise ended.error
+    return ended.result
+
+
+def _ends(calls: Sequence[Callable[[Say], Any]], workers: list[_Worker], hear: Say) -> Iterator[Ended]:
+    waiting = deque(range(len(calls)))
+    busy: dict[Any, tuple[_Worker, int]] = {}
+    for worker in workers:
+        _hand_out(worker, waiting, busy)
+    while busy:
+        for pipe in wait(list(busy)):
+            worker, number = busy[pipe]
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                worker.process.join(END_SECONDS)
+                how = how_it_died(worker.process.exitcode)
+                workers.remove(worker)
+                worker.pipe.close()
+                worker = _start(calls, workers)
+                workers.append(worker)
+                message = WorkerLost(f"a worker was lost: {how}")
+            if isinstance(message, _Said):
+                hear(message.what)
+                continue
+            del busy[pipe]
+            _hand_out(worker, waiting, busy)
+            if isinstance(message, BaseException):
+                yield Ended(number, None, message)
+            else:
+                yield Ended(number, message.result)
+
+
+def _start(calls: Sequence[Callable[[Say], Any]], others: Sequence[_Worker]) -> _Worker:
     ours, theirs = FORK.Pipe()
-    with signals_held():
-        process = FORK.Process(target=_work, args=(calls, theirs, [*inherited, ours], os.getpid()))
+    inherited = [*(other.pipe for other in others), ours]
+    process = FORK.Process(target=_work, args=(calls, theirs, inherited, os.getpid()))
+    with warnings.catch_warnings(), signals_held():
+        # Python 3.12 warns of forks beside threads. The worker runs no code of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -113,45 +144,54 @@ def _hand_out(worker: _Worker, waiting: deque[int], busy: dict[Any, tuple[_Worke
 
 
 def _end(workers: list[_Worker]) -> None:
-    for worker in workers:
-        worker.process.terminate()
-    latest = time.monotonic() + END_SECONDS
-    for worker in workers:
-        worker.process.join(max(0.0, latest - time.monotonic()))
-        worker.process.kill()
-        worker.process.join()
-        worker.pipe.close()
+    # Who interrupts again would leave workers, for which Python waits when it ends.
+    with signals_held():
+        for worker in workers:
+            worker.process.terminate()
+        latest = time.monotonic() + END_SECONDS
+        for worker in workers:
+            worker.process.join(max(0.0, latest - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
 
 
 def _work(
     calls: Sequence[Callable[[Say], Any]], pipe: Connection, inherited: list[Connection], parent: int
 ) -> NoReturn:
     """Makes calls until the process is ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not SIG_IGN: where that is set, an interrupt is one that the target has raised.
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
     # Unwinds, other than the default, so that what runs a target in a child ends the child.
     signal.signal(signal.SIGTERM, _leave)
     let_signals_in()
     die_with(parent)
     for other in inherited:
         other.close()
+    exit_code = 0
     try:
         while True:
             number = pipe.recv()
-            pipe.send_bytes(pickled(_made(calls[number], pipe)))
-    except (EOFError, OSError):
-        pass  # the caller has gone
+            pipe.send_bytes(_made(calls[number], pipe))
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass  # the caller has gone, or wants no more
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
     finally:
         # What stands in the buffers of stdout is the caller's.
-        os._exit(0)
+        os._exit(exit_code)
 
 
-def _made(call: Callable[[Say], Any], pipe: Connection) -> _Returned | Exception:
+def _made(call: Callable[[Say], Any], pipe: Connection) -> bytes:
+    """What the caller gets of a call: its result, or what it raised."""
     try:
-        return _Returned(call(lambda what: pipe.send_bytes(pickled(_Said(what)))))
-    except Exception as error:
+        return pickled(_Returned(call(lambda what: pipe.send_bytes(pickled(_Said(what))))))
+    except (Exception, SystemExit) as error:
         error.add_note(f"raised in a worker process:\n{traceback.format_exc()}")
-        return error
+        return pickled(error)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    sys.exit()
+    # Calls of targets let an interrupt through. Anything else would be theirs, and a finding.
+    raise KeyboardInterrupt

@@ -99,6 +99,11 @@ def let_signals_in() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def seconds_without_a_core(pid: int | None = None) -> float:
     """The time that a process, by default this thread, was ready to run and had no core; 0.0 where it is not known.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -65,9 +65,10 @@ def check(
     return report
 
 
+@contextmanager
 def check_targets(
     targets: Sequence[Target],
-    profile: Profile,
+    profile_of: Callable[[Target], Profile],
     *,
     seed: int = 0,
     directory: Path = FAILURES,
@@ -75,29 +76,30 @@ def check_targets(
     drivers: tuple[str, ...] = CHECK_DRIVERS,
     in_process: bool = False,
     jobs: int = 1,
-) -> Generator[TargetResult, None, None]:
-    """Checks each target; yields the results in their order. Up to `jobs` targets are checked at the same time.
+) -> Iterator[Iterator[TargetResult]]:
+    """Checks each target, and yields the results in their order. Up to `jobs` targets are checked at the same time.
 
-    One that has to run in this process is checked when it is its turn. So is every target if threads run here when this
-    is called, of which a target may need one. Raises WorkerLost.
+    Workers are forked when the block is entered. What threads of this process do for a target they would wait for, so
+    with threads there are none. A target that has to run in this process is checked when it is its turn, and meanwhile
+    `emit` hears nothing of the others. The iterator raises WorkerLost.
     """
-    check_one = partial(
-        check_target, profile=profile, seed=seed, directory=directory, drivers=drivers, in_process=in_process
-    )
 
-    def call(target: Target) -> Callable[[Emit], TargetResult]:
-        return lambda say: check_one(target, emit=say)
+    def check_one(target: Target, say: Emit) -> TargetResult:
+        return check_target(
+            target,
+            profile_of(target),
+            seed=seed,
+            directory=directory,
+            emit=say,
+            drivers=drivers,
+            in_process=in_process,
+        )
 
-    alone = in_process or threading.active_count() > 1 or min(jobs, len(targets)) == 1
-    apart = [] if alone else list(filter(supervises, targets))
-
-    def results() -> Generator[TargetResult, None, None]:
-        with closing(in_processes([call(target) for target in apart], jobs, emit)) as ended:
-            beside = in_order(ended)
-            for target in targets:
-                yield next(beside) if target in apart else check_one(target, emit=emit)
-
-    return results()
+    alone = in_process or threading.active_count() > 1 or min(jobs, len(targets)) <= 1
+    apart = [] if alone else [n for n, target in enumerate(targets) if supervises(target)]
+    with in_processes([partial(check_one, targets[n]) for n in apart], jobs, emit) as ended:
+        beside = in_order(ended)
+        yield (next(beside) if n in apart else check_one(target, emit) for n, target in enumerate(targets))
 
 
 def check_target(

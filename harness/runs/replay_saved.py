@@ -60,5 +60,5 @@ def _held(path: Path, trace: Trace, again: Replayed) -> str:
         return f"FIXED {path.name}: {changed}; the file is kept, since {trace.law} has nothing to judge there"
     if not named_by_us(path):
         return f"FIXED {path.name}: {trace.law} holds now; the file is kept, since kvlockstep did not name it"
-    path.unlink()
+    path.unlink(missing_ok=True)
     return f"FIXED {path.name}: {trace.law} holds now, the file is removed"

@@ -16,7 +16,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from kvlockstep.core.processes import in_processes, unheard
+from kvlockstep.core.processes import in_processes, result_of, unheard
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
@@ -229,10 +229,11 @@ def score(
         *(partial(_run_clean, c, name, profile, steps, seeds[0]) for c, name in good),
     ]
     ended: dict[int, Clean | FaultScore] = {}
-    for number, one in in_processes([unheard(call) for call in calls], jobs):
-        ended[number] = one
-        if progress is not None:
-            progress(len(ended), len(calls))
+    with in_processes([unheard(call) for call in calls], jobs) as ends:
+        for end in ends:
+            ended[end.number] = result_of(end)
+            if progress is not None:
+                progress(len(ended), len(calls))
     for _, one in sorted(ended.items()):
         if isinstance(one, Clean):
             result.clean.append(one)

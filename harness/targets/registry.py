@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def resolve(contract: str, spec: str) -> Target:
     factory = load(path, spec)
     # Adapters of kernels say whether an interpreter runs them. Else they are on the card, if there is one.
     plain = getattr(factory, "interpreted", True) is False
-    device = importlib.import_module(f"{impl.__name__}.interpreted").DEVICE if plain else CPU
+    device = getattr(sys.modules.get(f"{impl.__name__}.interpreted"), "DEVICE", CPU) if plain else CPU
     return validate(Target(contract, spec, factory, device), known=spec in OWN_TARGETS[contract])
 
 

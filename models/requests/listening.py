@@ -71,20 +71,19 @@ class Listening:
         if self._transfers is None:
             self.moments(())
         else:
-            back = self._transfers.came_back()
-            if isinstance(self._listener, Listener):
-                for blocks in back:
-                    self._listener.come_back(blocks)
-            self.moments(self._transfers.fetched())
-            if isinstance(self._listener, Listener):
-                self._listener.forget(back=not back)
-            rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in self._transfers.cached().items()))
+            back, known = self._transfers.came_back(), self._transfers.traits
+            for blocks in back:
+                self._listener.come_back(blocks)
+            self.moments([load for load in self._transfers.fetched() if known.announces(load.medium)])
+            self._listener.forget(back=not back)
+            cached = {name: n for name, n in self._transfers.cached().items() if known.announces(name)}
+            rooms = (*rooms, *(Room(n, f"tier({name!r})", name) for name, n in cached.items()))
         for room in rooms:
             self._checks.check(laws.event_consistency, self._listener, room)
 
     def computed(self, request: Request, start: int) -> None:
         """A request has computed its tokens from `start` on, which matters only beside what is brought back."""
-        if self._transfers is not None and isinstance(self._listener, Listener):
+        if self._transfers is not None:
             self._listener.computed(request.extra_key, request.tokens, start, request.computed)
 
     def compare(self, hit: Hit, name: str | None = None) -> None:

@@ -66,6 +66,17 @@ class GroupListener:
         last = min([len(hit.tokens) - 1, *heads]) // self._aligned * self._aligned
         return next((n for n in range(last, 0, -self._aligned) if self._lacks(chain, n, full=False) is None), 0)
 
+    def come_back(self, blocks: Sequence[tuple[int | None, Sequence[int]]]) -> None:
+        """Blocks were loaded together. Their parents may be blocks that the pool never had, so no order is due."""
+
+    def computed(self, extra_key: int | None, tokens: Sequence[int], start: int, stop: int) -> None:
+        """A request has computed these tokens itself, which matters only where an order is due."""
+
+    def forget(self, back: bool) -> None:
+        """What has gone from a medium is there no more for loads."""
+        for stored in self._everywhere():
+            stored.forget()
+
     def contradiction(self, fact: Fact) -> str | None:
         """Says why the fact contradicts the earlier events; None if it does not."""
         if isinstance(fact, Hit):
@@ -112,12 +123,12 @@ class GroupListener:
         """A hit may be longer than what is known if it ends within a block of a group that reads nothing there.
 
         With a load it may need blocks that tiers have, and have any length if no event speaks of their tier. The whole
-        prompt of a request that has waited may have been loaded, of which the last token is computed again: so its hit
-        may end one token short, or within a block. Nor is a hit too long as long as a block is stored that cannot be
-        placed.
+        prompt of a request that loads, or has waited for that, may have been loaded, of which the last token is
+        computed again: so its hit may end one token short, or within a block. Nor is a hit too long as long as a block
+        is stored that cannot be placed.
         """
         short = fact.cached == len(fact.tokens) - 1 or fact.cached % self._aligned > 0
-        beyond = fact.silent or (fact.waited and short) or not self._all_placed()
+        beyond = fact.silent or ((fact.loads or fact.waited) and short) or not self._all_placed()
         chain = self._chain(fact.extra_key, fact.tokens)
         lacking = None if beyond else self._lacks(chain, fact.cached, anywhere=fact.loads)
         if lacking is not None:
@@ -127,7 +138,7 @@ class GroupListener:
 
     def _wrong_load(self, fact: Fetched) -> str | None:
         of_medium = self._media.get(fact.medium)
-        if of_medium is None or of_medium[fact.group].keys[self._chain(fact.extra_key, fact.tokens)[-1]]:
+        if of_medium is None or of_medium[fact.group].was_there(self._chain(fact.extra_key, fact.tokens)[-1]):
             return None  # a tier that is never spoken of is none of the listener's business
         what = f"the block of group {fact.group} behind {list(fact.tokens)}"
         return f"{what} is loaded from {fact.medium}, where no event says that it is" if self._all_placed() else None

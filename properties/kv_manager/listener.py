@@ -124,7 +124,12 @@ class Listener:
             self._own.append((extra_key, tokens[:stop], start))
 
     def forget(self, back: bool) -> None:
-        """What was computed is announced by now, or it never is; so is what has come `back`."""
+        """What was computed is announced by now, or it never is; so is what has come `back`.
+
+        What has gone from a medium is there no more for loads.
+        """
+        for medium in self._media.values():
+            medium.forget()
         self._own.clear()
         if back:
             self._back.clear()
@@ -141,7 +146,7 @@ class Listener:
             return self._wrong_room(fact)
         if isinstance(fact, Fetched):
             medium = self._media.get(fact.medium)
-            if medium is None or medium.keys[self._chain(fact.extra_key, fact.tokens)[-1]]:
+            if medium is None or medium.was_there(self._chain(fact.extra_key, fact.tokens)[-1]):
                 return None  # a tier that is never spoken of is none of the listener's business
             return f"the block behind {list(fact.tokens)} is loaded from {fact.medium}, where no event says that it is"
         return None if isinstance(fact, AllBlocksCleared) else f"{fact!r} is no event"

@@ -70,11 +70,12 @@ class Prefixes:
 class Stored:
     """What is stored in one place: the copies of each key, and how many keys each prefix has. A set has one copy.
 
-    `ever` are all keys that were stored there.
+    `ever` are all keys that were stored there, `lately` the prefixes that have gone since `forget` was called.
     """
 
     def __init__(self, counting: bool) -> None:
         self.ever: set[Hashable] = set()
+        self.lately: set[int] = set()
         self.copies: Counter[Hashable] = Counter()
         self.keys: Counter[int] = Counter()
         self._counting = counting
@@ -94,6 +95,7 @@ class Stored:
         if not self.copies[key]:
             del self.copies[key]
             self.keys[prefix] -= 1
+            self.lately.add(prefix)
 
     def rename(self, key: Hashable, before: int, after: int) -> None:
         """The key stands for another prefix than it was said to, if it is stored."""
@@ -101,7 +103,16 @@ class Stored:
             self.keys[before] -= 1
             self.keys[after] += 1
 
+    def was_there(self, prefix: int) -> bool:
+        """Tells whether a block of the prefix is stored, or was since `forget` was called."""
+        return bool(self.keys[prefix]) or prefix in self.lately
+
+    def forget(self) -> None:
+        """What has gone so far went long ago."""
+        self.lately.clear()
+
     def clear(self) -> None:
         """Removes everything."""
+        self.lately.update(+self.keys)
         self.copies.clear()
         self.keys.clear()

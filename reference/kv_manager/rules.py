@@ -48,7 +48,7 @@ RULES = {
         "left to compute. A block is announced when it can be hit, not earlier, and a parent before "
         "its children. A key stands for one prefix with its extra key. Several blocks may be announced "
         "in one event or in several. A parent may be removed before its children, and even before "
-        "they are stored. With `tiers` an event names the tier of its blocks as `medium`, and blocks "
+        "they are stored. With `tiers` an event names the tier of its blocks as `medium`. Without `groups`, blocks "
         "that one load brings back are announced behind their parents, unless a request computes them "
         "meanwhile. With `groups` an event names the group of its blocks, and the parent may be a block of "
         "another group. The hit is then at least the longest length that every group can serve and that "

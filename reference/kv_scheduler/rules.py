@@ -48,7 +48,7 @@ RULES = {
         "hits what a listener knew at some moment of the `schedule` that starts it; with a load of its own batch, "
         "perhaps more, up to what the tiers have behind that. One that has waited for a load was admitted before, and "
         "hits this or less. A load reads what the events of its tier have announced. "
-        "Of the blocks that one load brings back, the pool announces each behind its parent, unless a request "
+        "Without `groups`, the pool announces each block that a load brings back behind its parent, unless a request "
         "computes it meanwhile. The events leave no more blocks in the pool than are not free, and no more in a tier "
         "than can be hit there. What `silent_tiers` have is not looked at."
     ),

@@ -143,6 +143,20 @@ def test_a_hit_that_loads_may_need_blocks_of_pool_and_tier() -> None:
     assert right(loads=True, silent=True) == [2, 4, 6]
 
 
+def test_a_whole_prompt_that_is_loaded_may_be_hit_but_for_its_last_token() -> None:
+    listener = listener_of((FULL,), *in_tier(*stored(0, 0, 1, 2, 3)))
+    hits = [Hit(TOKENS, None, n, loads=True) for n in range(8)]
+    assert all(event_consistency(listener, hit) is None for hit in hits)
+
+
+def test_a_tier_may_give_up_what_is_loaded() -> None:
+    listener = listener_of((FULL,), *in_tier(*stored(0, 0)), BlockRemoved(("a",), "cpu"))
+    load = Fetched(TOKENS[:2], None, "cpu", 0)
+    assert event_consistency(listener, load) is None, "it was there when the load was submitted"
+    listener.forget(back=False)
+    assert event_consistency(listener, load) is not None
+
+
 def test_a_load_reads_what_is_announced_of_its_group() -> None:
     listener = listener_of((FULL, WINDOW), *in_tier(*stored(0, 0)))
     assert event_consistency(listener, Fetched(TOKENS[:2], None, "cpu", 0)) is None

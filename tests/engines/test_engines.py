@@ -71,7 +71,7 @@ def test_a_missing_engine_is_a_skipped_row(only, tmp_path, monkeypatch):
     lines = "from kvlockstep.impl.engines.loading import find", "find('no_engine', 'at/all.py', 'a shop')"
     (tmp_path / "adapter_of_none.py").write_text("\n".join(lines))
     only(absent="adapter_of_none:make")
-    (row,) = check_engines(TINY, 0, tmp_path)
+    (row,) = check_engines(TINY, 0, tmp_path, jobs=2)
     assert (row.verdict, row.target) == ("skipped", "absent")
     assert "a shop" in row.reason
 
@@ -89,7 +89,7 @@ def test_a_violation_that_is_known_is_told_apart(only, tmp_path, monkeypatch):
     only(
         leaks="kvlockstep.impl.faulty.kv_manager.release:LosesOnAbort", fine="kvlockstep.reference.kv_manager:KVManager"
     )
-    (leaks, fine) = check_engines(TINY, 0, tmp_path)
+    (leaks, fine) = check_engines(TINY, 0, tmp_path, jobs=2)
     assert leaks.verdict == "violated"
     assert fine.law == ""
     listed = dataclasses.replace(known(leaks.law, tmp_path), target="leaks")
