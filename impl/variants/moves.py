@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.moving import DISK, Move
@@ -112,10 +112,37 @@ class EvictsToDisk(FetchingScheduler):
                 self._disk.end_store(key, True)
 
 
+class FetchesOneByOne(FetchingScheduler):
+    """Fetches for one request at a time. Who comes next waits, as if what is fetched had the only buffer."""
+
+    looks_up = buffered = True
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._parked: set[str] = set()
+
+    def looking_up(self) -> Collection[str]:
+        return [job.rid for job in self._waiting if self._waits(job)]
+
+    def schedule(self) -> Batch:
+        self._parked.clear()
+        return super().schedule()
+
+    def _fetch_for(self, job: Job) -> bool:
+        if all(move.rid is None for move in self._moves.values()):
+            return super()._fetch_for(job)
+        self._parked.add(job.rid)
+        return True
+
+    def _waits(self, job: Job) -> bool:
+        return job.rid in self._parked or super()._waits(job)
+
+
 MOVE_VARIANTS = {
     "keeps-fetched": KeepsFetched,
     "gives-up-fetching": GivesUp,
     "never-waits-for-fetch": NeverWaits,
     "only-disk-fails": OnlyDiskFails,
     "evicts-to-disk": EvictsToDisk,
+    "fetches-one-by-one": FetchesOneByOne,
 }

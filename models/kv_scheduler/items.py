@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.one_table import OneTable
+from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv.transfers import Transfer
@@ -38,9 +39,7 @@ def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) ->
     live = session.live
     if session.transfers:
         loading = loading | session.transfers.loading()
-    if session.traits.looks_up:
-        asked = answered(session.adapter.looking_up)
-        loading = loading | taken(lambda: set(asked), asked, session.adapter.looking_up, "ids")
+    loading = loading | looked_up(session)
     seen = {item.rid for item in items}
     waiting = [n for n, job in live.items() if job.fresh and not job.undelivered and n not in seen]
     holding = session.holding if session.traits.loaded_first else set()
@@ -56,6 +55,15 @@ def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) ->
         behind = waiting + [name for name in starting if place[name] > place[rid]]
         session.overtaken |= {(rid, name) for name in behind if live[name].rank < live[rid].rank}
         session.checks.check(laws.admission_order, rid, before, session.traits.policy)
+
+
+def looked_up(session: SchedulerSession) -> set[str]:
+    """The requests of which a tier is asked what it has."""
+    if not session.traits.looks_up:
+        return set()
+    asked = answered(session.adapter.looking_up)
+    found: set[str] = taken(lambda: set(asked), asked, session.adapter.looking_up, "ids")
+    return found
 
 
 def _check_item(session: OneTable, item: Item, job: Job) -> None:

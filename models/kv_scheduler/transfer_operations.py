@@ -8,6 +8,7 @@ from typing import Any
 
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler.answers import names_of
+from kvlockstep.models.kv_scheduler.items import looked_up
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered
@@ -102,6 +103,10 @@ class TransferOperations(OneTable, EndsTransfers):
         patience = self.traits.patience
         overdue = [] if patience is None else [name for name in names if self.waited[name] > patience]
         others = [name for name in self.live if name not in waiting]
+        if self.traits.buffered and not items:
+            crowded = looked_up(self)
+            self.goals_met["kept_by_move"] += not crowded.isdisjoint(others)
+            others = [name for name in others if name not in crowded]
         self.checks.check(transfer_laws.starvation, items, others, overdue)
 
     def hear_own(self, ended: Collection[str]) -> list[str]:

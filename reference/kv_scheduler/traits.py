@@ -125,6 +125,11 @@ class SchedulerTraits:
         "overtaken meanwhile, and is no reason for an empty batch.",
         method="looking_up",
     )
+    buffered: bool = trait(
+        False,
+        "With `looks_up` and `moves`. What is fetched for a request stays in units of its own until it starts. So a "
+        "move may also keep those waiting whom `looking_up` names: they need such units.",
+    )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(
         False,

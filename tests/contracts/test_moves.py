@@ -254,6 +254,15 @@ def test_who_is_passed_over_while_a_tier_is_asked_may_be_overtaken() -> None:
                 run.schedule([9])
 
 
+@pytest.mark.parametrize(("buffered", "law"), [(True, None), (False, "starvation")])
+def test_who_needs_units_of_anothers_fetch_waits_if_that_is_declared(buffered: bool, law: str | None) -> None:
+    made = type("Made", (MOVE_VARIANTS["fetches-one-by-one"],), {"buffered": buffered})
+    with Watchdog(5.0).watching() as watchdog:
+        outcome = random_walk(KVSchedulerModel, made, seed=1, watchdog=watchdog, steps=4_000)
+    assert (outcome.failure and outcome.failure.law) == law
+    assert bool(outcome.reach["kept_by_move"]) == buffered
+
+
 @pytest.mark.parametrize(
     ("trait", "value", "wanted"),
     [

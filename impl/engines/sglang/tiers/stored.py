@@ -57,11 +57,12 @@ class StoringScheduler(WithStorage, HierarchicalScheduler):
         write_policy: str = "write_through",
         batch: int = 128,
         tier: Callable[..., StoredTier] = StoredTier,
+        kind: Callable[..., Any] = AskingScheduler,
         **options: Any,
     ) -> None:
         self._tier = tier
         self._storing = Storage(2 * blocks), policy, batch
-        super().__init__(blocks, block_size, budget, running, write_policy, AskingScheduler, **options)
+        super().__init__(blocks, block_size, budget, running, write_policy, kind, **options)
         self.can_reset = False
         self.patience = PATIENCE[policy]
         self.tiers = {HOST: blocks, STORAGE: 2 * blocks}
@@ -80,9 +81,14 @@ class StoringScheduler(WithStorage, HierarchicalScheduler):
             batch, last = super()._decide()
             preempted += batch.preempted
             controller.run_threads()
-            if batch.items or self._scheduler.result_queue or not (controller.answers or self._scheduler.left_out):
+            goes_on = controller.answers or self._scheduler.left_out or self._has_room()
+            if batch.items or self._scheduler.result_queue or not goes_on:
                 return batch._replace(preempted=preempted), last
             self._launched.pop()
+
+    def _has_room(self) -> bool:
+        """True if the next pass can do what this one had no room for."""
+        return False
 
     def looking_up(self) -> set[str]:
         """Those left out, and those who wait for what the storage has, be it an answer that the next pass hears.
