@@ -79,8 +79,9 @@ def test_a_planted_fault_is_found(kind: str, methods: dict[str, Any], laws: set[
     assert outcome.failure.law in laws, outcome.failure.message
 
 
-def test_who_loads_again_after_a_failed_load_keeps_its_place() -> None:
+@pytest.mark.parametrize("when", ["again", "later"])
+def test_who_loads_again_after_a_failed_load_keeps_its_place(when: str) -> None:
     """The adapter takes r0 out of the queue of those that hold something, and r1 is there when r0 comes back."""
-    replayed = replayed_or_skip("vllm-peer-async-window-loads-again")
+    replayed = replayed_or_skip(f"vllm-peer-async-window-loads-{when}")
     assert replayed.failure is None
-    assert replayed.answers[-1] == "r0[1:2]"
+    assert replayed.judged("admission_order")

@@ -133,6 +133,8 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
         **options: Any,
     ) -> None:
         self._short, self._requeued = short, requeued
+        # Requests that were moved to the other queue, and have not started since.
+        self._moved: set[Any] = set()
         if inside:
             self.fails, self.loses = "stores", False
         super().__init__(blocks, block_size, budget, running, inside=inside, **options)
@@ -153,7 +155,6 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
         scheduler = self._scheduler
         holding = scheduler.kv_holding_waiting
         heard = scheduler.failed_recving_kv_req_ids & scheduler.finished_recving_kv_req_ids
-        requeued = []
         for request in list(holding) if self._requeued else ():
             if request.request_id in heard:
                 scheduler._inflight_prefills.discard(request)
@@ -161,13 +162,13 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
             if not scheduler._holds_kv_blocks(request):
                 holding.remove_request(request)
                 _queue_by_arrival(scheduler.waiting, request)
-                requeued.append(request)
+                self._moved.add(request)
         decided = super()._decide()
-        # The engine would not have taken it from its place: what it has loaded again puts it last.
-        for request in requeued:
-            if request in holding:
-                holding.remove_request(request)
-                _queue_by_arrival(holding, request)
+        # The engine would not have taken them from their places: what they have loaded again puts them last.
+        self._moved.intersection_update([*holding, *scheduler.waiting])
+        for request in self._moved.intersection(holding):
+            holding.remove_request(request)
+            _queue_by_arrival(holding, request)
         return decided
 
     def complete(self, id: Any, ok: bool) -> None:  # type: ignore[override]
