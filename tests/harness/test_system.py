@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvlockstep.core import isolation, system, watchdog
+from kvlockstep.core import isolation, processes, system, watchdog
 from kvlockstep.core.profiles import profile_of
-from kvlockstep.runs import check, score
+from kvlockstep.runs import check
 from kvlockstep.targets import registry
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -25,7 +25,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "CAN_LIMIT_TIME", False)
     monkeypatch.setattr(registry, "CAN_FORK", False)
     monkeypatch.setattr(watchdog, "CAN_LIMIT_TIME", False)
-    monkeypatch.setattr(score, "FORK", system.NoFork())
+    monkeypatch.setattr(processes, "FORK", system.NoFork())
     monkeypatch.setattr(isolation, "FORK", system.NoFork())
     monkeypatch.delattr(os, "fork")
 
