@@ -21,7 +21,7 @@ from kvlockstep.campaign.shard import ShardReport
 from kvlockstep.campaign.tasks import SHARD, Task, do_task, uses_children
 from kvlockstep.core.capture import Capture, new_capture
 from kvlockstep.core.isolation import SharedWatchdog, die_with, how_it_died
-from kvlockstep.core.system import FORK, let_signals_in, signals_held
+from kvlockstep.core.system import FORK, let_signals_in, start_forked
 from kvlockstep.core.trace import Trace
 from kvlockstep.models.core.model import Factory
 
@@ -129,7 +129,7 @@ class LocalWorkers:
         ours, theirs = FORK.Pipe()
         beat, episode = FORK.RawArray("Q", 2), FORK.RawValue("Q", 0)
         inherited = [worker.pipe for worker in self._workers] + [ours]
-        with new_capture() as capture, signals_held():
+        with new_capture() as capture:
             arguments = (
                 self._factory,
                 self._plan,
@@ -141,8 +141,7 @@ class LocalWorkers:
                 capture,
                 os.getpid(),
             )
-            process = FORK.Process(target=_work, args=arguments)
-            process.start()
+            process = start_forked(_work, arguments)
         theirs.close()
         return _Worker(process, ours, beat, episode)
 

@@ -61,7 +61,7 @@ from kvlockstep.targets.registry import CPU, ENGINE_TARGETS, check_contract, kno
     "--driver", "drivers", multiple=True, metavar="|".join(CHECK_DRIVERS), help="Run only this driver. Repeatable."
 )
 @options(in_process_option, show_output_option)
-@options(jobs_option_for("Check N targets at the same time; the results are the same", "one for each core"))
+@options(jobs_option_for("Check N targets at the same time; the results are the same", None))
 @click.option("-v", "--verbose", is_flag=True, help="Show for each target its traits, laws, drivers and goals.")
 @click.option(
     "--device", default=CPU, show_default=True, metavar="cpu|cuda", help="Device that holds the tensors of targets."

@@ -77,14 +77,14 @@ def check_engines(
     wanted = [contract for contract in ENGINE_TARGETS if not contracts or contract in contracts]
     found = [_found(contract, name) for contract in wanted for name in ENGINE_TARGETS[contract]]
 
-    def profile_of(target: Target) -> Profile:
+    def budget_of(target: Target) -> Profile:
         return _interpreted(profile) if getattr(target.factory, "interpreted", False) else profile
 
     def tell(message: Progress) -> None:
         progress(f"{message.contract} on {message.target}")
 
     here = [one for one in found if isinstance(one, Target)]
-    with check_targets(here, profile_of, seed=seed, directory=directory, emit=tell, jobs=jobs) as results:
+    with check_targets(here, budget_of, seed=seed, directory=directory, emit=tell, jobs=jobs) as results:
         for one in found:
             yield _row(next(results)) if isinstance(one, Target) else one
 
@@ -198,7 +198,7 @@ def markdown(rows: list[EngineRow], known: list[KnownRow], profile: str) -> str:
 @click.option(
     "--contract", "contracts", multiple=True, metavar="CONTRACT", help="Check only this contract. Repeatable."
 )
-@options(jobs_option_for("Check N engines at the same time", "1"))
+@options(jobs_option_for("Check N engines at the same time", 1))
 @click.option(
     "-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the table to FILE as Markdown."
 )
@@ -211,7 +211,7 @@ def engines_command(
     directory: str | None,
     as_json: bool,
     contracts: Sequence[str],
-    jobs: int | None,
+    jobs: int,
     output: str | None,
     misuse: bool,
 ) -> None:
@@ -222,7 +222,7 @@ def engines_command(
     budget = profile_of(profile or "quick")
     only = [check_contract(name) for name in contracts]
     with progress_bar() as bar:
-        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar), only, jobs or 1))
+        rows = list(check_engines(budget, seed or 0, Path(directory or FAILURES), NowAndThen(bar), only, jobs))
     known = list(replay_known(budget, misuse, only))
     if output:
         try:

@@ -134,9 +134,12 @@ def seed_option_for(what: str) -> Callable[[F], F]:
     return click.option("--seed", type=int, metavar="N", help=f"Seed of {what} (default 0).")
 
 
-def jobs_option_for(what: str, default: str) -> Callable[[F], F]:
-    """--jobs of a verb, whose workers do `what`."""
-    return click.option("--jobs", type=click.IntRange(min=1), metavar="N", help=f"{what} (default {default}).")
+def jobs_option_for(what: str, default: int | None) -> Callable[[F], F]:
+    """--jobs of a verb, whose workers do `what`. Without a default it is None, which stands for all cores."""
+    shown = "one for each core" if default is None else True
+    return click.option(
+        "--jobs", type=click.IntRange(min=1), default=default, show_default=shown, metavar="N", help=f"{what}."
+    )
 
 
 profile_option = profile_option_for("Budget of the run")

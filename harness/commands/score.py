@@ -54,7 +54,7 @@ from kvlockstep.targets.registry import check_contract, known_faults
     help="Explore also the faults that random episodes caught, run Hypothesis on them, and shrink each trace as far as "
     "`check` does.",
 )
-@options(jobs_option_for("Worker processes", "2"))
+@options(jobs_option_for("Worker processes", 2))
 @click.option("--traces", metavar="DIR", help="Write the shortest trace of each fault to DIR; implies --thorough.")
 def score_command(
     profile: str | None,
@@ -64,7 +64,7 @@ def score_command(
     seeds: Sequence[int],
     clean_times: float,
     thorough: bool,
-    jobs: int | None,
+    jobs: int,
     traces: str | None,
 ) -> None:
     """Run the drivers on every fault in impl/faulty and on the known-good targets. The default profile is ci.
@@ -92,7 +92,7 @@ def score_command(
             seeds=tuple(dict.fromkeys(seeds)) or (0, 1, 2),
             clean_times=clean_times,
             thorough=thorough or traces is not None,
-            jobs=jobs or 2,
+            jobs=jobs,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     for fault in result.faults if traces else ():

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -91,11 +90,7 @@ def in_child(
     receive, send = FORK.Pipe(duplex=False)
     with tempfile.TemporaryFile("w+") as last_words, new_capture() as capture:
         arguments = (work, step_seconds, shared, send, last_words, capture, os.getpid())
-        child = FORK.Process(target=_serve, args=arguments)
-        with warnings.catch_warnings(), system.signals_held():
-            # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child.start()
+        child = system.start_forked(_serve, arguments)
         send.close()
         try:
             answer = _await(receive, child, shared, step_seconds, last_words, progress, began)

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from kvlockstep.core.isolation import die_with, how_it_died, pickled
-from kvlockstep.core.system import FORK, let_signals_in, signals_held
+from kvlockstep.core.system import FORK, let_signals_in, signals_held, start_forked
 
 R = TypeVar("R")
 Say = Callable[[Any], None]
@@ -126,11 +125,7 @@ def _ends(calls: Sequence[Callable[[Say], Any]], workers: list[_Worker], hear: S
 def _start(calls: Sequence[Callable[[Say], Any]], others: Sequence[_Worker]) -> _Worker:
     ours, theirs = FORK.Pipe()
     inherited = [*(other.pipe for other in others), ours]
-    process = FORK.Process(target=_work, args=(calls, theirs, inherited, os.getpid()))
-    with warnings.catch_warnings(), signals_held():
-        # Python 3.12 warns of forks beside threads. The worker runs no code of theirs.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
+    process = start_forked(_work, (calls, theirs, inherited, os.getpid()))
     theirs.close()
     return _Worker(process, ours)
 

@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -92,6 +93,16 @@ def signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def start_forked(work: Any, arguments: tuple[Any, ...]) -> Any:
+    """Starts a process that calls `work`, which has to `let_signals_in`. Returns the process."""
+    process = FORK.Process(target=work, args=arguments)
+    with warnings.catch_warnings(), signals_held():
+        # Python 3.12 warns of forks beside threads. The child runs no code of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    return process
 
 
 def let_signals_in() -> None:

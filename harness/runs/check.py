@@ -68,7 +68,7 @@ def check(
 @contextmanager
 def check_targets(
     targets: Sequence[Target],
-    profile_of: Callable[[Target], Profile],
+    budget_of: Callable[[Target], Profile],
     *,
     seed: int = 0,
     directory: Path = FAILURES,
@@ -87,7 +87,7 @@ def check_targets(
     def check_one(target: Target, say: Emit) -> TargetResult:
         return check_target(
             target,
-            profile_of(target),
+            budget_of(target),
             seed=seed,
             directory=directory,
             emit=say,

@@ -65,17 +65,8 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "apart", "stores_apart", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail"),
-        *(
-            "moves",
-            "moves_fail",
-            "moves_tear",
-            "waits_for_moves",
-            "waits_for_units",
-            "resets_in_flight",
-            "peer",
-            "loses",
-            "durable",
-        ),
+        *("moves", "moves_fail", "moves_tear", "waits_for_moves", "waits_for_units"),
+        *("resets_in_flight", "peer", "loses", "durable"),
         *("sends_preempted", "events_of_tiers", "groups_and_tiers", "groups_durable"),
     )
 )

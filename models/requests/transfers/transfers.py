@@ -168,28 +168,23 @@ class Transfers(CopyEngine):
 
     def came_back(self) -> list[list[tuple[int | None, Sequence[int]]]]:
         """Returns the loads that have ended well since the last poll, each with the prefixes of its blocks."""
-        return [self._prefixes(moving) for moving in self._ended_loads]
+        return [[prefix for _, prefix in self._prefixes(moving)] for moving in self._ended_loads]
 
     def fetched(self) -> list[Fetched]:
         """Returns what the loads read that have started since the last time, but for what others have filled."""
         fresh, self._fresh_loads = self._fresh_loads, []
         loads = [moving for moving in fresh if moving.transfer.tier != self.traits.peer]
-        places = self.places
-        return [
-            Fetched(prefix[1], prefix[0], moving.transfer.tier, places.ending(content)[0])
-            for moving in loads
-            for content in moving.contents
-            if (prefix := places.prefix(content)) is not None
-        ]
+        return [Fetched(tokens, key, m.transfer.tier, g) for m in loads for g, (key, tokens) in self._prefixes(m)]
 
     def cached(self) -> dict[str, int]:
         """Returns for each tier how many units a hit may find."""
         return {name: len(self._view(name).cached) for name in self._sizes}
 
-    def _prefixes(self, moving: Moving) -> list[tuple[int | None, Sequence[int]]]:
-        """The extra key and all tokens up to the end of each block that is KV."""
-        found = (self.places.prefix(content) for content in moving.contents)
-        return [prefix for prefix in found if prefix is not None]
+    def _prefixes(self, moving: Moving) -> list[tuple[int, tuple[int | None, Sequence[int]]]]:
+        """The group of each block that is KV, with its extra key and all tokens up to its end."""
+        places = self.places
+        found = ((places.ending(content)[0], places.prefix(content)) for content in moving.contents)
+        return [(group, prefix) for group, prefix in found if prefix is not None]
 
     def lose_any(self) -> bool:
         """Returns whether some tier may lose a unit."""

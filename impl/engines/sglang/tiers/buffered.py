@@ -33,22 +33,15 @@ with without_the_rest(ENGINE, hicache.BARE, STUBS):
 
 
 class BufferingScheduler(AskingScheduler):
-    """Reads the mode where the engine's configuration has it, which all schedulers of this process share."""
+    """Finds the mode in the engine's configuration, which all schedulers of this process share."""
 
     def _prefetch_kvcache(self, *given: Any) -> Any:
-        return _buffering(super()._prefetch_kvcache, *given)
-
-    def is_fully_idle(self, *given: Any, **named: Any) -> bool:
-        return bool(_buffering(super().is_fully_idle, *given, **named))
-
-
-def _buffering(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    memory = runtime.get_memory()
-    memory._set("hicache_host_memory_mode", BUFFER_ONLY)
-    try:
-        return call(*given, **named)
-    finally:
-        memory._set("hicache_host_memory_mode", "cache")
+        memory = runtime.get_memory()
+        memory._set("hicache_host_memory_mode", BUFFER_ONLY)
+        try:
+            return super()._prefetch_kvcache(*given)
+        finally:
+            memory._set("hicache_host_memory_mode", "cache")
 
 
 class BufferTier(StoredTier):
@@ -73,13 +66,13 @@ class BufferTier(StoredTier):
     def _writing_check(self, write_back: bool = False, finish_count: int | None = None) -> None:
         """The engine's, which with `write_back` waits for its stores, but not for those of a buffer."""
         self._check(write_back, finish_count)
-        queue = self.controller.ack_write_queue
-        for ack in queue if write_back else ():
+        if not write_back:
+            return
+        for ack in self.controller.ack_write_queue:
             ack.finish_event.synchronize()
             for id in ack.node_ids:
                 self.tree._finish_write_through_ack(id)
-        if write_back:
-            queue.clear()
+        self.controller.ack_write_queue.clear()
 
     @property
     def _nodes(self) -> None:

@@ -9,12 +9,12 @@ are.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
     CHUNKED,
     FULL,
@@ -27,8 +27,6 @@ from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
 from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOffloadingScheduler
-
-offload: Any = importlib.import_module("vllm.v1.simple_kv_offload.manager")
 
 
 class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
@@ -99,8 +97,8 @@ def of_its_own(manager: Any) -> Any:
         own: list[list[int]] = []
         for g, table in enumerate(tables):
             size = manager.group_block_sizes[g]
-            hashes = offload.resolve_block_hashes(request.block_hashes, manager.hash_block_size, size)
-            known = [offload.make_block_hash_with_group_id(hash, g) for hash in hashes[: len(table)]]
+            hashes = vllm.utils.resolve_block_hashes(request.block_hashes, manager.hash_block_size, size)
+            known = [vllm.utils.make_block_hash_with_group_id(hash, g) for hash in hashes[: len(table)]]
             others = [blocks[block].block_hash not in (None, hash) for block, hash in zip(table, known, strict=False)]
             own.append([0 if other else block for block, other in zip_longest(table, others)])
         return select(state, tuple(own))
