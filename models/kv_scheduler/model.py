@@ -234,8 +234,10 @@ class KVSchedulerModel(RequestModel[SchedulerScope], TransferCommands):
         yield from super().simpler_scopes(scope)
         for running in range(1, scope.running):
             yield replace(scope, running=running)
-        for budget in sorted({scope.running, scope.budget // 2, scope.budget - 1}):
-            if scope.running <= budget < scope.budget:
+        # A batch that cannot hold a block is no batch of an engine which computes whole blocks: it would wait for ever.
+        least = max(scope.running, scope.block_size)
+        for budget in sorted({least, scope.budget // 2, scope.budget - 1}):
+            if least <= budget < scope.budget:
                 yield replace(scope, budget=budget)
 
     @classmethod

@@ -212,3 +212,13 @@ def test_a_page_says_whether_shrinking_came_to_its_end():
         short = shrunk_by_steps(target, failure, steps)
         assert said in failure_page(short)
         assert parse_trace(trace_text(short), "a trace").unfinished == short.unfinished
+
+
+def test_no_batch_becomes_too_small_for_a_block():
+    """An engine that computes whole blocks could schedule nothing there, and would be blamed for it."""
+    model_type = model_of("kv_scheduler")
+    seen = left = set(model_type.scopes)
+    while left:
+        left = {simpler for scope in left for simpler in model_type.simpler_scopes(scope)} - seen
+        seen = seen | left
+    assert min(scope.budget - scope.block_size for scope in seen) == 0
