@@ -36,11 +36,9 @@ class Side(NamedTuple):
 class SidedHostTier(HostTier):
     """A host pool of `pages` pages for full attention, whose device pool is named `full`, and one for each side."""
 
-    def __init__(
-        self, tree: Any, allocator: Any, pages: int, sides: Sequence[Side], full: str, page: int, *given: Any
-    ) -> None:
+    def __init__(self, tree: Any, *given: Any, sides: Sequence[Side], full: str) -> None:
         self._sides, self._full = sides, full
-        super().__init__(tree, allocator, pages, page, *given)
+        super().__init__(tree, *given)
         for side in sides:
             setattr(tree.components[side.component], side.attribute, self._pools.entry_map[side.pool].host_pool)
 
@@ -92,15 +90,14 @@ class WithSides:
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.tiers = {HOST: self._host.total}
+        self.tiers |= {HOST: self._host.total}
 
     def _make_sides(self) -> list[Side]:
         return []
 
-    def _make_sided_host(self, write_policy: str, *given: Any) -> SidedHostTier:
-        full, pages = next(iter(self.pools)), self.tiers[HOST]
-        options = pages, self._make_sides(), full, self.block_size, write_policy, *given
-        return SidedHostTier(self._tree, self._allocator, *options)
+    def _make_sided(self, tier: Callable[..., SidedHostTier], write_policy: str, *given: Any) -> Any:
+        options = {"sides": self._make_sides(), "full": next(iter(self.pools))}
+        return tier(self._tree, self._allocator, self.tiers[HOST], self.block_size, write_policy, *given, **options)
 
 
 class SidedManager(WithSides, TieredManager):
@@ -110,7 +107,7 @@ class SidedManager(WithSides, TieredManager):
     groups: Any
 
     def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> HostTier:
-        return self._make_sided_host(write_policy, restores, least)
+        return self._make_sided(SidedHostTier, write_policy, restores, least)
 
     def _loaded(self, admitted: Sequence[Any]) -> list[str]:
         return [req.rid for req in admitted if req.needs_host_load_back()]
@@ -120,4 +117,4 @@ class SidedHierarchy(WithSides, HierarchicalScheduler):
     """A part of schedulers with groups and a host tier. It is named before the scheduler with the groups."""
 
     def _make_host(self, write_policy: str) -> HostTier:
-        return self._make_sided_host(write_policy)
+        return self._make_sided(SidedHostTier, write_policy)

@@ -166,16 +166,16 @@ class StoringController(hicache.Controller):
     def run_threads(self) -> None:
         """The threads take what is in their queues; what they read and write is submitted."""
         self.prefetch_thread_func()
-        for operation in _drained(self.prefetch_buffer):
+        for operation in drained(self.prefetch_buffer):
             self.reading.append(operation)
             self._read(operation, 0)
-        for operation in _drained(self.backup_queue):
+        for operation in drained(self.backup_queue):
             self._write(operation)
 
     def finish_writes(self) -> None:
         """Somebody waits until everything is written that is to be, and is told so; the storage has it when it ends."""
         copies = self.l2_transfer_engine
-        for operation in _drained(self.backup_queue):
+        for operation in drained(self.backup_queue):
             self._write(operation)
         fresh = {transfer.id for transfer in copies.submitted}
         for id, move in list(self.moving.items()):
@@ -210,38 +210,38 @@ class StoringController(hicache.Controller):
                 self.ack_backup_queue.put(move.operation)
             return
         storage.readers.subtract(move.units)
-        self._acknowledge(move.operation, completed_tokens=(move.done + written) * self.page_size)
-        if written == len(move.keys):
-            self._read(move.operation, move.done + written)
-            return
-        if storage.units_of.get(move.keys[written]) == move.units[written] and not storage.readers[move.units[written]]:
-            storage.forget(move.keys[written])
-        self._stop_reading(move.operation)
+        if written < len(move.keys):
+            key, unit = move.keys[written], move.units[written]
+            if storage.units_of.get(key) == unit and not storage.readers[unit]:
+                storage.forget(key)
+        self._has_read(move, written)
 
-    def fetched_to(self, current: Callable[[Any], bool]) -> Iterator[Any]:
-        """The host slots that operations still own, and those that wait to be freed; `current` are not given up."""
+    def fetched_to(self, current: Callable[[Any], bool]) -> Iterator[int]:
+        """The host pages that operations still own, and those that wait to be freed; `current` are not given up."""
+        for operation in self._fetching():
+            slots = operation.host_indices[0 if current(operation) else operation.completed_tokens :]
+            yield from hicache.pages_of(slots, self.page_size)
+        for slots in self.host_mem_release_queue.queue:
+            yield from hicache.pages_of(slots, self.page_size)
+
+    def _fetching(self) -> list[Any]:
+        """The operations whose host pages the engine has not taken back, or put in its tree."""
         acknowledged = [ack.operation for ack in self.ack_prefetch_queue.queue if ack.completed_req]
-        for operation in [*self.prefetch_buffer.queue, *self.reading, *acknowledged]:
-            yield operation.host_indices[0 if current(operation) else operation.completed_tokens :]
-        yield from self.host_mem_release_queue.queue
+        return [*self.prefetch_buffer.queue, *self.reading, *acknowledged]
 
     def _read(self, operation: Any, done: int) -> None:
         """Goes on reading behind so many pages, as far as they are there; a read that was given up ends."""
         keys = [] if operation.is_terminated() else operation.hash_value[done : done + self._pages]
         units = self.storage_backend.found(keys)
         if not units:
-            self._stop_reading(operation)
+            self._stop_reading(operation, done)
             return
-        self.storage_backend.readers.update(units)
         pages = hicache.pages_of(operation.host_indices[done * self.page_size :], self.page_size)
-        pairs = list(zip(units, pages, strict=False))
-        rid = operation.request_id
-        self._submit(hicache.HOST, STORAGE, pairs, [rid], Read(operation, done, keys[: len(units)], units))
+        self._submit_read(Read(operation, done, keys[: len(units)], units), pages)
 
     def _write(self, operation: Any) -> None:
         storage, pairs, written = self.storage_backend, list[tuple[int, int]](), list[str]()
-        pages = hicache.pages_of(operation.host_indices, self.page_size)
-        for key, page in zip(operation.hash_value, pages, strict=True):
+        for key, page in self._to_write(operation):
             if storage.found([key]) or key in storage.writing:
                 continue
             unit = storage.begin_write(key)
@@ -254,13 +254,32 @@ class StoringController(hicache.Controller):
         else:
             self.ack_backup_queue.put(operation)
 
+    def _to_write(self, operation: Any) -> Iterator[tuple[str, int]]:
+        """The keys that an operation writes, with their host pages."""
+        pages = hicache.pages_of(operation.host_indices, self.page_size)
+        return zip(operation.hash_value, pages, strict=True)
+
+    def _submit_read(self, read: Read, pages: Sequence[int]) -> None:
+        self.storage_backend.readers.update(read.units)
+        pairs = list(zip(read.units, pages, strict=False))
+        self._submit(hicache.HOST, STORAGE, pairs, [read.operation.request_id], read)
+
     def _submit(self, to: str, of: str, pairs: list[tuple[int, int]], rids: list[str], move: Read | Write) -> None:
         id = self.l2_transfer_engine.next_id()
         submitted = self.submitted if isinstance(move, Read) else self.l2_transfer_engine.submitted
         submitted.append(Transfer(id, "move", to, pairs, rids, after=self.l2_transfer_engine.waited_for(), source=of))
         self.moving[id] = move
 
-    def _stop_reading(self, operation: Any) -> None:
+    def _has_read(self, read: Read, pages: int) -> None:
+        """So many pages of it have come."""
+        self._acknowledge(read.operation, completed_tokens=(read.done + pages) * self.page_size)
+        if pages == len(read.keys):
+            self._read(read.operation, read.done + pages)
+        else:
+            self._stop_reading(read.operation, read.done + pages)
+
+    def _stop_reading(self, operation: Any, _done: int) -> None:
+        """An operation ends with so many pages."""
         self.reading.remove(operation)
         self._acknowledge(operation, completed_req=True)
 
@@ -277,6 +296,7 @@ class StoredTier(hicache.HostTier):
     """
 
     controller: StoringController
+    controller_type: Callable[..., StoringController] = StoringController
 
     def __init__(
         self,
@@ -288,25 +308,25 @@ class StoredTier(hicache.HostTier):
         storage: Storage,
         policy: str,
         batch: int,
+        **sides: Any,
     ) -> None:
         self.storage, self._batch = storage, batch
         # Whose fetch was given up for room; only a repaired tier does that.
         self.given_up: set[str] = set()
-        super().__init__(tree, allocator, pages, page, write_policy)
+        super().__init__(tree, allocator, pages, page, write_policy, **sides)
         tree.enable_storage = True
         tree.prefetch_stop_policy, tree.prefetch_threshold = policy, page
         tree.prefetch_timeout_base, tree.prefetch_timeout_per_page = 1.0, 0.0
 
     def units(self) -> TierUnits:
         view = super().units()
-        slots = self.controller.fetched_to(self._is_current)
-        fetched = [page for some in slots for page in self._pages(some)]
+        fetched = list(self.controller.fetched_to(self._is_current))
         # What the compiled core has is known only by what others have.
         cached = view.cached if self._nodes is not None else [page for page in view.cached if page not in fetched]
         return view._replace(cached=cached, storing=[*view.storing, *fetched])
 
     def _make_controller(self, allocator: Any, page: int, write_policy: str, restores: int | None) -> StoringController:
-        return StoringController(allocator, self._pools, page, write_policy, self.storage, self._batch)
+        return self.controller_type(allocator, self._pools, page, write_policy, self.storage, self._batch)
 
     def _is_current(self, operation: Any) -> bool:
         info = self.tree.ongoing_prefetch.get(operation.handle)
@@ -368,7 +388,7 @@ class WaitingTier(StoredTier):
         return bool(self._drop(node_id, tracker))
 
 
-def _drained(queue: Any) -> Iterator[Any]:
+def drained(queue: Any) -> Iterator[Any]:
     """Everything that is in a queue."""
     while not queue.empty():
         yield queue.get()

@@ -61,15 +61,16 @@ class StoringScheduler(WithStorage, HierarchicalScheduler):
         **options: Any,
     ) -> None:
         self._tier = tier
-        self._storing = Storage(2 * blocks), policy, batch
+        self._storing = policy, batch
         super().__init__(blocks, block_size, budget, running, write_policy, kind, **options)
         self.can_reset = False
         self.patience = PATIENCE[policy]
-        self.tiers = {HOST: blocks, STORAGE: 2 * blocks}
+        self.tiers[STORAGE] = self._host.storage.size
         self._scheduler.enable_hicache_storage = True
 
     def _make_host(self, write_policy: str) -> StoredTier:
-        given = self.tiers[HOST], self.block_size, write_policy, *self._storing
+        pages = self.tiers[HOST]
+        given = pages, self.block_size, write_policy, Storage(2 * pages), *self._storing
         return self._tier(self._tree, self._allocator, *given)
 
     def _decide(self) -> tuple[Batch, int]:
