@@ -30,6 +30,7 @@ BUFFER_ONLY = "buffer_only"
 with without_the_rest(ENGINE, hicache.BARE, STUBS):
     runtime: Any = importlib.import_module("sglang.srt.runtime_context")
     base: Any = importlib.import_module("sglang.srt.managers.cache_controller")
+    WINDOW: Any = importlib.import_module(f"{hicache.PACKAGE}.unified_cache.component_type").ComponentType.SWA
 
 
 class BufferingScheduler(AskingScheduler):
@@ -47,15 +48,15 @@ class BufferingScheduler(AskingScheduler):
 class BufferTier(StoredTier):
     """Host pages that are buffers, with a storage behind them. No request is longer than `context`."""
 
-    def __init__(self, tree: Any, allocator: Any, *given: Any, context: int) -> None:
-        super().__init__(tree, allocator, *given)
+    def __init__(self, tree: Any, allocator: Any, *given: Any, context: int, **sides: Any) -> None:
+        super().__init__(tree, allocator, *given, **sides)
         controller, pool = self.controller, self._pools
         tree.host_memory_mode = controller.host_memory_mode = BUFFER_ONLY
         tree.tree_core.set_host_memory_buffer_only()
         size = allocator.size
         with patch.object(allocator, "get_kvcache", lambda: SimpleNamespace(size=size)):
             tree.buffer_pipeline = self.pipeline = tree.components[hicache.FULL].create_buffer_pipeline(
-                max_context_len=context, swa_component=None, write_backlog_cap=2 * size
+                max_context_len=context, swa_component=tree.components.get(WINDOW), write_backlog_cap=2 * size
             )
         controller.host_write_staged_tokens_fn = lambda: self.pipeline.write_staged_tokens_
         controller.prefetch_capacity_limit = int(base.HICACHE_LOAD_POOL_USAGE_FRACTION * pool.size)
@@ -81,7 +82,7 @@ class BufferTier(StoredTier):
 
     def slots_free(self) -> int:
         """Counts the host slots that nobody has."""
-        return int(self._pools.available_size())
+        return sum(int(part.pool.available_size()) for part in self.copies.parts)
 
     def kept(self) -> set[int]:
         pipeline, kept = self.pipeline, set[int]()
@@ -102,6 +103,7 @@ class BufferScheduler(StoringScheduler):
 
     buffered = True
 
+    tier_type: Callable[..., BufferTier] = BufferTier
     _host: BufferTier
 
     def __init__(
@@ -116,8 +118,8 @@ class BufferScheduler(StoringScheduler):
     ) -> None:
         longest = blocks * block_size // (1 + pins)
         # The engine takes requests that are shorter than the context.
-        tier = partial(BufferTier, context=longest + 1)
-        super().__init__(blocks, block_size, budget, running, tier=tier, kind=BufferingScheduler, **options)
+        given = {"tier": partial(self.tier_type, context=longest + 1), "kind": BufferingScheduler} | options
+        super().__init__(blocks, block_size, budget, running, **given)
         self.max_length = min(self.max_length, longest)
         self._deciding = False
         pipeline = self._host.pipeline
@@ -162,10 +164,14 @@ class BufferScheduler(StoringScheduler):
 
         def noting(req: Any) -> bool:
             ready = prepare(req)
-            self._scheduler.left_out.update([] if ready else [req.rid])
+            if not ready:
+                self._leave_out(req)
             return ready
 
         return noting
+
+    def _leave_out(self, req: Any) -> None:
+        self._scheduler.left_out.add(req.rid)
 
 
 make = partial(BufferScheduler, overlap=True)

@@ -78,7 +78,10 @@ class SidedStoringController(StoringController):
         """Reads the other components if nothing is missing of full attention."""
         keys, to = list[str](), list[int]()
         if done == len(operation.hash_value) and not operation.is_terminated():
-            self._sync_trailing_keys(operation.pool_transfers or [], operation.hash_value, done)
+            hashes, ends = operation.sidecar_hash_values or operation.hash_value, done
+            if operation.sidecar_hash_values is not None:
+                ends = operation.sidecar_hit_pages
+            self._sync_trailing_keys(operation.pool_transfers or [], hashes, ends)
             for transfer in _staged(operation):
                 keys += _keys(transfer.name, transfer.keys)
                 to += self._units(transfer.name, transfer.host_indices)

@@ -1,7 +1,7 @@
 """kv_scheduler with groups and two tiers on SGLang's Scheduler (0.5.23): host tier and storage, on CPU.
 
-The scheduler is driven as in window_hierarchy.py and state_hierarchy.py, the storage is that of sided_storage.py: what is
-fetched needs the pages of the window at its end, or the state there.
+The scheduler is driven as in window_hierarchy.py and state_hierarchy.py, the storage is that of sided_storage.py: what
+is fetched needs the pages of the window at its end, or the state there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KeepingStateScheduler(AskingScheduler, DrainingStateScheduler):
 
 
 class GivingBack(AskingScheduler):
-    """Without sglang-left-out-keeps-state: does for a request that is left out what the engine does for a refused one."""
+    """Without sglang-left-out-keeps-state: a request that is left out gives back what a refused one does."""
 
     def _prefetch_after_device_hit_loss(self, req: Any) -> bool:
         left_out = super()._prefetch_after_device_hit_loss(req)

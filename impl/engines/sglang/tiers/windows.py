@@ -29,8 +29,9 @@ class PinningAdder(sglang.PrefillAdder):  # type: ignore[misc]
 
 
 class WithWindow(WithSides):
-    """A target whose host tier keeps windows."""
+    """A target whose host tier keeps windows, and has room for so many."""
 
+    windows_on_host = 0
     slots: Any
     _in_group: Any
 
@@ -43,6 +44,7 @@ class WithWindow(WithSides):
         window = self._allocator.swa_attn_allocator
         component, pool = sglang.ComponentType.SWA, controllers.PoolName.SWA
         pages = self.pools[WINDOW] * self.tiers[HOST] // self.pools[FULL]
+        pages = max(pages, self.windows_on_host * self._tree.components[component].full_window_pages)
         given = pages, self.block_size, window, self._evict_window
         return [*super()._make_sides(), Side(component, pool, "_swa_kv_pool_host", WINDOW, *given)]
 
