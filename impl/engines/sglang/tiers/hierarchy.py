@@ -93,5 +93,7 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
 make = HierarchicalScheduler
 make_overlap = partial(HierarchicalScheduler, overlap=True)
 make_overlap_back = partial(HierarchicalScheduler, write_policy="write_back", overlap=True)
+make_overlap_rust = partial(make_overlap, core="rust")
+make_overlap_back_rust = partial(make_overlap_back, core="rust")
 make_selective = partial(HierarchicalScheduler, write_policy="write_through_selective", overlap=True)
 make_undrained = partial(HierarchicalScheduler, kind=sglang.Scheduler)

@@ -81,5 +81,7 @@ def give_back(tree: Any, req: Any) -> None:
 
 make_window = partial(StoredWindows, core="rust", overlap=True)
 make_state = partial(StoredStates, core="rust", chunk=2, interval=4, overlap=True)
+make_window_timeout = partial(make_window, policy="timeout", batch=1)
+make_state_timeout = partial(make_state, policy="timeout", batch=1)
 make_state_kept = partial(make_state, kind=KeepingStateScheduler)
 make_state_window = partial(StoredStatesAndWindows, core="rust", chunk=2, interval=4, overlap=True)
