@@ -118,7 +118,8 @@ class BufferScheduler(StoringScheduler):
     ) -> None:
         longest = blocks * block_size // (1 + pins)
         # The engine takes requests that are shorter than the context.
-        given = {"tier": partial(self.tier_type, context=longest + 1), "kind": BufferingScheduler} | options
+        tier = partial(self.tier_type, context=longest + 1)
+        given: dict[str, Any] = {"tier": tier, "kind": BufferingScheduler} | options
         super().__init__(blocks, block_size, budget, running, **given)
         self.max_length = min(self.max_length, longest)
         self._deciding = False

@@ -62,8 +62,6 @@ class WithBufferedWindows(WithWindow):
     If `whole`, nothing is loaded whose window would not be whole: see sglang-buffer-window-not-whole.
     """
 
-    _host: BufferTier
-
     def __init__(self, *given: Any, whole: bool = True, **options: Any) -> None:
         super().__init__(*given, **options)
         if whole:
@@ -103,7 +101,7 @@ class WithBufferedStates(WithStates):
     """A part of schedulers with states and buffers. It is named before the scheduler with the groups."""
 
     _tree: Any
-    _host: BufferTier
+    _host: Any
 
     def _kept_states(self) -> set[int]:
         """The states at the ends of the paths that are written, and those that were loaded for nothing."""

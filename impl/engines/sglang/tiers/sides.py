@@ -95,7 +95,7 @@ class WithSides:
     def _make_sides(self) -> list[Side]:
         return []
 
-    def _make_sided(self, tier: Callable[..., SidedHostTier], write_policy: str, *given: Any) -> Any:
+    def _make_sided(self, tier: Callable[..., HostTier], write_policy: str, *given: Any) -> Any:
         options = {"sides": self._make_sides(), "full": next(iter(self.pools))}
         return tier(self._tree, self._allocator, self.tiers[HOST], self.block_size, write_policy, *given, **options)
 
@@ -106,7 +106,7 @@ class SidedManager(WithSides, TieredManager):
     mixed_hits = True
     groups: Any
 
-    def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> HostTier:
+    def _make_host(self, pages: int, write_policy: str, restores: int | None, least: int) -> Any:
         return self._make_sided(SidedHostTier, write_policy, restores, least)
 
     def _loaded(self, admitted: Sequence[Any]) -> list[str]:
@@ -116,5 +116,5 @@ class SidedManager(WithSides, TieredManager):
 class SidedHierarchy(WithSides, HierarchicalScheduler):
     """A part of schedulers with groups and a host tier. It is named before the scheduler with the groups."""
 
-    def _make_host(self, write_policy: str) -> HostTier:
+    def _make_host(self, write_policy: str) -> Any:
         return self._make_sided(SidedHostTier, write_policy)
