@@ -58,7 +58,7 @@ class TransformersKVManager:
         self._pool = self._cache.pool
         self.block_size = block_size
         self.total = self._cache.num_blocks * block_size
-        self.memory = CacheMemory(self._cache, self._allocator) if tensors else None
+        self._kv = self.memory = CacheMemory(self._cache, self._allocator) if tensors else None
         self._forget_requests()
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
@@ -83,10 +83,8 @@ class TransformersKVManager:
         return []
 
     def launch(self) -> None:
-        if self.memory is not None:
-            self.memory.begin_forward(
-                dict(pair for future in self._batch.values() for pair in self._write_rows(future))
-            )
+        if self._kv is not None:
+            self._kv.begin_forward(dict(pair for future in self._batch.values() for pair in self._write_rows(future)))
         for future in self._batch.values():
             future.state.position_offset += future.query_length
         self._scheduling = False

@@ -1,8 +1,8 @@
 """kv_manager with groups on the paged cache of transformers (5.24.0): full attention and sliding layers.
 
-A sliding allocator gives each request a buffer of `sliding_window` slots, the contract's rolling group: position p is in
-slot p % sliding_window, a forward reads its past before it writes, and of a longer chunk only the end is kept. Slots are
-those of the engine's own read and write indices. With sliding layers the engine shares no prefix.
+A sliding allocator gives each request a buffer of `sliding_window` slots, the contract's rolling group: position p is
+in slot p % sliding_window, a forward reads its past before it writes, and of a longer chunk only the end is kept. Slots
+are those of the engine's own read and write indices. With sliding layers the engine shares no prefix.
 Allocators take sectors from one pool, so the contract's block is a sector here. Where both have as many layers, that is
 one block of either. Otherwise a sector is cut into blocks of its allocator, which several requests may have.
 Source: transformers/generation/continuous_batching, cache.py and cache_allocators/, beside those of manager.py.
@@ -14,12 +14,18 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import torch
-from transformers import GptOssConfig, MistralConfig
-from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION, SLIDING_ATTENTION
-
 from kvlockstep.impl.engines.transformers.manager import CacheMemory, TransformersKVManager, aligned_head_dim, cache_of
 from kvlockstep.reference.kv_manager.groups.contract import Group
+
+try:
+    import torch
+    from transformers import GptOssConfig, MistralConfig
+    from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION, SLIDING_ATTENTION
+except ImportError as error:
+    raise ImportError(
+        f"the transformers targets with windows need torch and transformers >= 5.24 ({error}); "
+        "get it with: pip install 'kvlockstep[engines]'"
+    ) from error
 
 EVEN = SLIDING_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION, FULL_ATTENTION
 ALONE = SLIDING_ATTENTION, SLIDING_ATTENTION
@@ -52,18 +58,9 @@ class TransformersWindowManager(TransformersKVManager):
         self.can_fork = not packed
         # Others may have what is left of the last sector of a request, so its next block may take another one.
         self.late_release = packed
-        self.memory = {"kv": SharedMemory(self._cache, block_size)} if tensors else None  # type: ignore[assignment]
+        self._kv = SharedMemory(self._cache, block_size) if tensors else None  # type: ignore[assignment]
+        self.memory = {"kv": self._kv} if tensors else None  # type: ignore[assignment]
         self._forget_requests()
-
-    def launch(self) -> None:
-        if self.memory is not None:
-            rows = {}
-            for future in self._batch.values():
-                rows |= dict(self._write_rows(future))
-            self.memory["kv"].begin_forward(rows)  # type: ignore[index]
-        for future in self._batch.values():
-            future.state.position_offset += future.query_length
-        self._scheduling = False
 
     def slots(self, rid: str, group: int = 0) -> list[int | None]:  # type: ignore[override]
         allocator = self._allocators[group]
@@ -76,9 +73,7 @@ class TransformersWindowManager(TransformersKVManager):
         written = allocator.get_write_indices(rid, past, n)
         slots: list[int | None] = [None] * (past - len(read))
         slots += [self._slot(allocator, row) for row in read]
-        return slots + [
-            None if row == allocator.write_trash_index else self._slot(allocator, row) for row in written
-        ]
+        return slots + [None if row == allocator.write_trash_index else self._slot(allocator, row) for row in written]
 
     def held(self, rid: str, group: int) -> list[int]:
         allocator = self._allocators[group]
@@ -143,7 +138,7 @@ class TransformersWindowManager(TransformersKVManager):
 
 
 class SharedMemory:
-    """KV memory on the cache tensor that all allocators share. Each row is moved by the allocator that has its block."""
+    """KV memory on the cache tensor of all allocators. Each row is moved by the allocator that has its block."""
 
     def __init__(self, cache: Any, page: int) -> None:
         self._allocators = list(cache.cache_allocators.values())
@@ -225,8 +220,8 @@ def make_window_wide(blocks: int, block_size: int) -> TransformersWindowManager:
 
 
 def make_window_alone(blocks: int, block_size: int) -> TransformersWindowManager:
-    """A window of 4 positions and nothing else, on the engine's tensor."""
-    return TransformersWindowManager(blocks, block_size, ALONE, 4, tensors=True)
+    """A window of 4 positions and nothing else."""
+    return TransformersWindowManager(blocks, block_size, ALONE, 4)
 
 
 def make_window_packed(blocks: int, block_size: int) -> TransformersWindowManager:

@@ -144,7 +144,7 @@ def keep(session: GroupSession, request: Request, g: int, step: Step) -> None:
 
 
 def first_end(request: Request, stop: int) -> int:
-    """The first position at which a forward up to `stop` may turn out to end: all behind the known tokens are drafts."""
+    """The first position at which a forward up to `stop` may turn out to end: behind the known tokens are drafts."""
     return min(max(request.computed + 1, len(request.tokens)), stop)
 
 

@@ -15,8 +15,8 @@ class Group(NamedTuple):
 
     `block_size` are the tokens of a block; of a "state" the grid on which a state can be hit. `reach` is, of a
     "window", the number of positions that a token attends to, itself included; of a "chunked" group the length of a
-    chunk, whose tokens attend to nothing before it. A "rolling" group is a window in a buffer of `reach` slots, in which
-    a token takes the slot of the one that it pushes out. Groups of one `pool` share its blocks. `units` are the most
+    chunk, whose tokens attend to nothing before it. A "rolling" group is a window in a buffer of `reach` slots, where a
+    token takes the slot of the one that it pushes out. Groups of one `pool` share its blocks. `units` are the most
     blocks of a "state" group that one admission takes, a block that it hits included.
     """
 

@@ -88,8 +88,8 @@ class RollingManager:
             return None
         self._tables[child] = [[self._free.pop(0) for _ in table] for table in tables]
         self._computed[child] = self._stop[child] = self._computed[rid]
-        sources, targets = (sum(of, []) for of in (tables, self._tables[child]))
-        return list(zip(sources, targets, strict=True))
+        both = zip(tables, self._tables[child], strict=True)
+        return [pair for sources, targets in both for pair in zip(sources, targets, strict=True)]
 
     def avail(self) -> int:
         return len(self._free)
