@@ -11,11 +11,11 @@ FULL, ROLLING = range(2)
 
 @fault("kv-rolling-one-off", law="content_equality", seen=("mutant",))
 class OneOff(RollingManager):
-    """Once a buffer has gone round, a forward reads it from one slot too early on."""
+    """A chunk that fills the buffer reads what is in front of it from one slot too early on."""
 
     def slots(self, rid: str, group: int) -> list[int | None]:
         slots, computed = super().slots(rid, group), self._computed[rid]
-        if group == ROLLING and self.reach < computed < self._stop[rid]:
+        if group == ROLLING and self._stop[rid] - computed >= self.reach:
             for p in needed(self.groups[group], computed, computed):
                 slots[p] = self._slot(rid, group, (p - 1) % self.reach)
         return slots
