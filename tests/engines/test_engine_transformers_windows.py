@@ -13,6 +13,7 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
 REASON = "it is not installed: pip install 'kvlockstep[engines]'"
+torch = pytest.importorskip("torch", reason=REASON)
 windows = pytest.importorskip("kvlockstep.impl.engines.transformers.windows", reason=REASON, exc_type=ImportError)
 WINDOW = 3
 
@@ -46,6 +47,25 @@ def test_a_buffer_takes_no_more_blocks_when_it_has_gone_round() -> None:
     assert made.avail() == 0
     assert made.reserve("a", 1)
     assert made.slots("a", 0)[9] == slots[5], "the slot of the position that is pushed out"
+
+
+def test_one_call_of_the_engine_reads_a_buffer_before_it_writes_it() -> None:
+    """What a rolling group is: the judge makes two calls of it."""
+    made = windows.make_window(8, 2)
+    sliding = made._cache.cache_allocators[windows.SLIDING_ATTENTION]
+    memory = made.memory["kv"]._memories[sliding.index]
+    made.admit("a", list(range(5)), None, 3)
+    made.launch()
+    memory.write(made.slots("a", sliding.index), [100, 101, 102])
+    made.commit("a", 3)
+    made.reserve("a", 2)
+    read, write = (torch.tensor(of("a", 3, 2)) for of in (sliding.get_read_indices, sliding.get_write_indices))
+    assert set(read[:2].tolist()) & set(write.tolist()), "it writes where it reads"
+    new, seen = memory._planes(torch.tensor([103, 104])), memory._planes(torch.tensor([101, 102, 103, 104]))
+    for i, layer in enumerate(sliding.layer_indices):
+        keys, values = sliding.update(new[i, 0], new[i, 1], layer, read, write)
+        assert torch.equal(keys, seen[i, 0])
+        assert torch.equal(values, seen[i, 1])
 
 
 def planted(make: Any, method: str, breaks: Any) -> Any:
