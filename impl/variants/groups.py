@@ -21,6 +21,7 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
     WindowAlone,
 )
 from kvlockstep.reference.kv_manager.groups.request import Request
+from kvlockstep.reference.kv_manager.groups.rolling import RollingManager
 
 
 class KeepsABlockMore(FullAndWindow):
@@ -134,6 +135,19 @@ class CopiesCheckpoints(FullAndState):
         return [*super().copies(), *made]
 
 
+class RollsOneMore(RollingManager):
+    """Rolls in a buffer of more than a block, and keeps one position more than it must."""
+
+    reach = 6
+
+    def slots(self, rid: str, group: int) -> list[int | None]:
+        slots, kind, stop = super().slots(rid, group), self.groups[group], self._stop[rid]
+        left = stop - kind.reach
+        if kind.kind == "rolling" and left >= self._computed[rid]:
+            slots[left] = self._slot(rid, group, left % kind.reach)
+        return slots
+
+
 GROUP_VARIANTS = {
     "full-and-window": FullAndWindow,
     "window-alone": WindowAlone,
@@ -147,6 +161,8 @@ GROUP_VARIANTS = {
     "cuts-chunks": CutsChunks,
     "defers-twins": DefersTwins,
     "copies-checkpoints": CopiesCheckpoints,
+    "rolling": RollingManager,
+    "rolls-one-more": RollsOneMore,
     "announces-window": AnnouncingWindow,
     "announces-windows": AnnouncingWindows,
     "announces-chunks": AnnouncingChunks,

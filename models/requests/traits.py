@@ -125,7 +125,7 @@ def _is_group(group: Any) -> bool:
     """A window or a chunk without a reach is taken for a slip."""
     if not isinstance(group, Group) or not isinstance(group.pool, str) or group.kind not in KINDS:
         return False
-    sizes = group.block_size, group.reach if group.kind in ("window", "chunked") else 1, group.units
+    sizes = group.block_size, group.reach if group.kind in ("window", "chunked", "rolling") else 1, group.units
     return all(isinstance(size, int) and size >= 1 for size in sizes)
 
 

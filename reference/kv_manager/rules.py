@@ -57,8 +57,10 @@ RULES = {
     15: (
         "With `groups`, a forward over [start, stop) reads, in a full group, all positions below stop; in a "
         "window of reach r, those from start - r + 1 on; in a chunked group of reach r, those from the last "
-        "multiple of r up to start on; of a state, the state behind start tokens. Nothing is asked of other "
-        "positions. A hit serves all groups at once. All states are read before one is saved. What a step "
+        "multiple of r up to start on; of a state, the state behind start tokens. A rolling group of reach r "
+        "reads what a window does, from start - r + 1 to start - 1, before anything is written, and the tokens of the "
+        "forward from no slot; of these it writes at least those that a later forward may read. Nothing is asked of "
+        "other positions. A hit serves all groups at once. All states are read before one is saved. What a step "
         "saves is the state behind each position that may turn out to be its last. A block belongs to one "
         "group at a time, and a state fills its block. Refusals are judged pool by pool: one is right if one "
         "pool is too small. A refusal lowers no count; a refused reservation may raise one, since windows slide first."

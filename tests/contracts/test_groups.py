@@ -100,7 +100,7 @@ def test_one_full_group_is_what_there_is_without_the_trait() -> None:
     ("wrong", "said"),
     [
         ({"groups": (Group("window", 2),)}, "the trait groups is"),
-        ({"groups": ("full",)}, "not Groups of kinds full, window, chunked, state"),
+        ({"groups": ("full",)}, "not Groups of kinds full, window, chunked, rolling, state"),
         ({"groups": (Group("full", 2), Group("window", 2, 3, pool="other"))}, "groups name the pools"),
     ],
 )

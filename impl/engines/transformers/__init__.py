@@ -3,6 +3,10 @@
 TARGETS = {
     "kv_manager": {
         "transformers": "kvlockstep.impl.engines.transformers.manager:make",
+        "transformers-window": "kvlockstep.impl.engines.transformers.windows:make_window",
+        "transformers-window-wide": "kvlockstep.impl.engines.transformers.windows:make_window_wide",
+        "transformers-window-alone": "kvlockstep.impl.engines.transformers.windows:make_window_alone",
+        "transformers-window-packed": "kvlockstep.impl.engines.transformers.windows:make_window_packed",
     },
     "kv_write": {
         "transformers-static": "kvlockstep.impl.engines.transformers.kv_write:StaticWriter",

@@ -58,7 +58,7 @@ class TransformersKVManager:
         self._pool = self._cache.pool
         self.block_size = block_size
         self.total = self._cache.num_blocks * block_size
-        self.memory = CacheMemory(self._cache) if tensors else None
+        self._kv = self.memory = CacheMemory(self._cache, self._allocator) if tensors else None
         self._forget_requests()
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
@@ -83,10 +83,8 @@ class TransformersKVManager:
         return []
 
     def launch(self) -> None:
-        if self.memory is not None:
-            self.memory.begin_forward(
-                dict(pair for future in self._batch.values() for pair in self._write_rows(future))
-            )
+        if self._kv is not None:
+            self._kv.begin_forward(dict(pair for future in self._batch.values() for pair in self._write_rows(future)))
         for future in self._batch.values():
             future.state.position_offset += future.query_length
         self._scheduling = False
@@ -161,9 +159,9 @@ class TransformersKVManager:
 
     def _schedule(self, state: Any, n: int) -> bool:
         """Takes the cache for the next `n` tokens; if it is short, evicts and tries once more, as the engine does."""
-        if not self._scheduling:
+        if not self._batch:
             self._pool.try_to_free_sectors()
-            self._scheduling = True
+        self._scheduling = True
         fits = self._cache.can_store_request_tokens(state, n)
         if not fits and self._cache.evict_cached_blocks():
             self._pool.try_to_free_sectors()
@@ -177,15 +175,15 @@ class TransformersKVManager:
 
 
 class CacheMemory:
-    """KV memory on the engine's cache tensor, moved by the engine's own code.
+    """KV memory on the engine's cache tensor, moved by the engine's own code: that of one of its allocators.
 
     Every number of a token, in K and V of every layer, head and dimension, is the stamp times another odd factor: a
     read returns the stamp if all of them agree, else TORN. Zeroed memory reads as stamp 0.
     """
 
-    def __init__(self, cache: Any) -> None:
+    def __init__(self, cache: Any, allocator: Any) -> None:
         self._cache = cache
-        self._allocator = cache.cache_allocators[FULL_ATTENTION]
+        self._allocator = allocator
         shape = (len(self._allocator.layer_indices), 2, self._allocator.num_key_value_heads, self._allocator.head_dim)
         self._factors = 2 * torch.arange(torch.Size(shape).numel()).view(shape) + 1
         self._page: int = self._allocator.tokens_per_page
@@ -219,7 +217,7 @@ class CacheMemory:
         blocks = list(dict.fromkeys((source // size, target // size) for source, target in pairs))
         if sorted(pairs) != sorted((s * size + i, t * size + i) for s, t in blocks for i in range(size)):
             raise ValueError(f"the engine copies whole blocks, not slots {list(pairs)}")
-        self._cache.perform_cache_copy({FULL_ATTENTION: ([s for s, _ in blocks], [t for _, t in blocks])})
+        self._cache.perform_cache_copy({self._allocator.layer_type: ([s for s, _ in blocks], [t for _, t in blocks])})
 
     def poison(self, slots: Sequence[int]) -> None:
         """Marks freed slots with the stamp -1."""
@@ -250,11 +248,21 @@ def make(blocks: int, block_size: int, tensors: bool = True) -> TransformersKVMa
 def _cache(blocks: int, block_size: int, tensors: bool) -> Any:
     """The engine's cache, its heads so wide that a sector is one block and `total` exactly what was asked for."""
     layers, heads, dtype = (2, 2, torch.int64) if tensors else (1, 1, torch.uint8)
-    head_dim = SECTOR_ALIGNMENT // gcd(2 * layers * heads * dtype.itemsize * block_size, SECTOR_ALIGNMENT)
+    head_dim = aligned_head_dim(layers, heads, dtype, block_size)
+    return cache_of(_config(layers, heads, head_dim), blocks, block_size, dtype)
+
+
+def aligned_head_dim(layers: int, heads: int, dtype: Any, block_size: int) -> int:
+    """The smallest width of a head with which a block of these layers fills whole units of the engine's alignment."""
+    return SECTOR_ALIGNMENT // gcd(2 * layers * heads * dtype.itemsize * block_size, SECTOR_ALIGNMENT)
+
+
+def cache_of(config: Any, blocks: int, block_size: int, dtype: Any) -> Any:
+    """The engine's cache of a model, with `blocks` blocks of all its layers, on CPU."""
     sizes = ContinuousBatchingConfig(page_size=block_size, num_blocks=blocks, max_batch_tokens=1)
     one_process: Any = SimpleNamespace(tp_size=1)
     with sized_by_caller():
-        return PagedAttentionCache(_config(layers, heads, head_dim), sizes, "cpu", one_process, dtype)
+        return PagedAttentionCache(config, sizes, "cpu", one_process, dtype)
 
 
 @lru_cache

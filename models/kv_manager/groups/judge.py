@@ -45,6 +45,8 @@ class GroupedJudge(ManagerJudge):
 
     def prepare(self) -> None:
         self.groups = self.questions = ManagerQuestions(self.adapter, self.traits, self.checks, self.ask)
+        if self.groups.rolling and self.traits.tiers:
+            raise Divergence(ERROR_CONTRACT.id, "a rolling group has no blocks for a tier: declare no tiers")
         self.kv: GroupMemory = self.memory
         self.listening = listening_to_groups(self)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}

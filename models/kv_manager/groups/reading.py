@@ -1,10 +1,11 @@
-"""The forward of a kv_manager with groups: states are read, everything is written, then every request reads."""
+"""The forward of a kv_manager with groups: what is written over is read, all is written, then every request reads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvlockstep.models.requests.groups.reading import read, read_state, save, write
+from kvlockstep.models.kv_manager.groups.goals import notice_rolling
+from kvlockstep.models.requests.groups.reading import read, read_rolling, read_state, save, write
 from kvlockstep.properties.kv_manager import laws
 
 if TYPE_CHECKING:
@@ -12,15 +13,18 @@ if TYPE_CHECKING:
 
 
 def write_and_read(judge: GroupedJudge) -> None:
-    """Reads the states of what is scheduled, writes it and saves its states, then reads every live request."""
+    """Reads states and rolling groups of what is scheduled, writes it, saves its states, then reads every request."""
     judge.kv.begin_forward()
     questions, live = judge.groups, judge.live
     tables = questions.tables(live)
     steps = {(name, g): questions.state(name, g) for name in judge.scheduled for g in questions.states}
     stops = {name: request.computed + request.pending for name, request in live.items()}
-    # Before anything is saved: a state is rewritten where it stands.
+    # Before anything is saved or written: a state is rewritten where it stands, and so is a rolling group.
     for (name, g), step in steps.items():
         read_state(judge, live[name], g, step)
+    for name in judge.scheduled:
+        read_rolling(judge, live[name], tables)
+        notice_rolling(judge, live[name], tables[name])
     for name in judge.scheduled:
         write(judge, live[name], tables[name], stops[name])
     for (name, g), step in steps.items():

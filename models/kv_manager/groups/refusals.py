@@ -13,7 +13,7 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.law import counted
 from kvlockstep.reference.kv.shape import blocks_for
-from kvlockstep.reference.kv_manager.groups.contract import Group, needed
+from kvlockstep.reference.kv_manager.groups.contract import Group, needed, places
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_manager.groups.judge import GroupedJudge
@@ -30,7 +30,7 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
         alone = judge.transfers is not None and judge.traits.mixed_hits
         for group in judge.groups.groups:
             # A hit that ends within a block is copied before it is written, whose source is a block more.
-            of_tokens = blocks_for(tokens, group.block_size) + judge.traits.copies_at_admit
+            of_tokens = places(group, tokens) + judge.traits.copies_at_admit
             twice = group.kind in ("window", "chunked") and alone
             need[group.pool] += group.units if group.kind == "state" else of_tokens * (1 + twice)
         _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}")
@@ -53,7 +53,7 @@ def check_reservation(
             need[group.pool] += max(group.units, 1 + n)
             continue
         table, size = tables[request.name][g], group.block_size
-        need[group.pool] += max(0, blocks_for(request.computed + n + kept, size) - blocks_for(len(table), size))
+        need[group.pool] += max(0, places(group, request.computed + n + kept) - places(group, len(table)))
         place = request.computed // size
         slot = table[place * size] if place * size < len(table) else None
         others = [blocks[g] for name, blocks in held.items() if name != request.name]
@@ -123,7 +123,7 @@ def _room(judge: GroupedJudge, pool: str, held: int) -> int:
     for name, request in judge.live.items():
         end = len(request.tokens) if judge.traits.whole_prompt else request.computed + request.pending
         for g, group in _of_pool(judge, pool):
-            missing = blocks_for(end, group.block_size) - blocks_for(len(tables[name].get(g, [])), group.block_size)
+            missing = places(group, end) - places(group, len(tables[name].get(g, [])))
             owed += max(0, missing) if request.pending and group.kind != "state" else 0
     total: int = judge.groups.pools[pool]
     return total - held - owed

@@ -53,6 +53,8 @@ class GroupedSchedulerJudge(SchedulerJudge):
         if traits.max_length is None:
             raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
         self.groups = GroupQuestions(self.adapter, traits)
+        if self.groups.rolling:
+            raise Divergence(ERROR_CONTRACT.id, "a rolling group is one of kv_manager, not of kv_scheduler")
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.goals_met)

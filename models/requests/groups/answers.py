@@ -31,6 +31,7 @@ class GroupQuestions:
             raise Divergence(ERROR_CONTRACT.id, f"groups name the pools {sorted(unknown)}, which `pools` lacks")
         self.attention = [g for g, group in enumerate(self.groups) if group.kind != "state"]
         self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
+        self.rolling = [g for g, group in enumerate(self.groups) if group.kind == "rolling"]
         self.names = [f"group {g} ({group})" for g, group in enumerate(self.groups)]
         self.shows_free = True
         # Groups of which the target could not tell what a request holds.

@@ -61,11 +61,14 @@ class GroupMemory:
         self._writers.clear()
 
     def write(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> tuple[int, str] | None:
-        """Writes the stamps of these positions; returns the slot and the first writer of a conflict."""
+        """Writes the stamps of those of these positions that have a slot; returns the slot of a conflict, and who wrote
+        it first.
+        """
         size, stamps = self._groups[g].block_size, request.stamped(self._provenance, positions.stop)
         for position in positions:
-            slot = slots[position]
-            assert slot is not None
+            slot = slots[position] if position < len(slots) else None
+            if slot is None:
+                continue
             place = self._place(g, slot // size)
             if (other := self._put(request.name, g, place, slot % size, stamps[position])) is not None:
                 return slot, other

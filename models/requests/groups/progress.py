@@ -54,6 +54,9 @@ class Progress:
             old = (self._before or {}).get(name, {})
             for g, table in groups.items():
                 group = self._groups[g]
+                if group.kind == "rolling":
+                    # It gives back nothing before its request ends.
+                    continue
                 left = {s for s, now in zip(old.get(g, ()), table, strict=False) if s is not None and now is None}
                 self._met["window_slides"] += bool(left)
                 gone = {slot // group.block_size for slot in left}

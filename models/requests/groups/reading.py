@@ -10,7 +10,7 @@ from kvlockstep.models.requests.request import Request, require_right
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.groups import state_soundness
 from kvlockstep.properties.transfers import Source
-from kvlockstep.reference.kv_manager.groups.contract import Step, needed
+from kvlockstep.reference.kv_manager.groups.contract import Step, needed, stored
 
 CONTENT = laws.prefix_soundness, laws.write_isolation, laws.content_equality
 
@@ -26,23 +26,38 @@ def copy(session: GroupSession, due: Sequence[Copy]) -> None:
     session.kv.copy(due)
 
 
+def read_rolling(session: GroupSession, request: Request, tables: Tables) -> None:
+    """Reads what the next forward reads in the rolling groups, in front of its writes."""
+    for g in session.groups.rolling:
+        _read(session, request, tables, g, needed(session.groups.groups[g], request.computed, request.computed))
+
+
 def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
-    """Reads what a forward over [computed, stop) reads in every group; `covered` if it was seen that all has slots."""
+    """Reads what a forward over [computed, stop) reads in every group; `covered` if it was seen that all has slots.
+
+    Of a rolling group it is what the forward has left for a later one.
+    """
+    for g in session.groups.attention:
+        start = first_end(request, stop) if g in session.groups.rolling else request.computed
+        _read(session, request, tables, g, needed(session.groups.groups[g], start, stop), covered)
+
+
+def _read(
+    session: GroupSession, request: Request, tables: Tables, g: int, positions: range, covered: bool = False
+) -> None:
     checks = session.checks
     checks.subject = request.name
-    for g in session.groups.attention:
-        positions = needed(session.groups.groups[g], request.computed, stop)
-        if not covered:
-            cover(session, tables[request.name], g, positions)
-        checks.evaluated[laws.prefix_soundness.id] += positions.start < request.hit
-        checks.evaluated[laws.content_equality.id] += bool(positions)
-        for law in session.reading:
-            checks.evaluated[law.id] += bool(positions)
-        cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
-        if cell is not None:
-            cell = cell._replace(also=_also(request, tables, g, cell.slot))
-            reading = [checks.of(law) for law in session.reading]
-            require_right(request, cell, [*reading, *(checks.of(law) for law in CONTENT)])
+    if not covered:
+        cover(session, tables[request.name], g, positions)
+    checks.evaluated[laws.prefix_soundness.id] += positions.start < request.hit
+    checks.evaluated[laws.content_equality.id] += bool(positions)
+    for law in session.reading:
+        checks.evaluated[law.id] += bool(positions)
+    cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
+    if cell is not None:
+        cell = cell._replace(also=_also(request, tables, g, cell.slot))
+        reading = [checks.of(law) for law in session.reading]
+        require_right(request, cell, [*reading, *(checks.of(law) for law in CONTENT)])
 
 
 def cover(
@@ -82,7 +97,8 @@ def write(
     positions = range(request.computed, stop)
     for g in session.groups.attention:
         if not covered:
-            cover(session, tables, g, positions)
+            group = session.groups.groups[g]
+            cover(session, tables, g, stored(group, request.computed, stop, first_end(request, stop)))
         session.checks.evaluated[laws.no_aliasing.id] += 1
         conflict = session.kv.write(request, g, tables[g], positions)
         if conflict is not None:
@@ -94,8 +110,7 @@ def write(
 def save(session: GroupSession, request: Request, g: int, step: Step, stop: int) -> None:
     """Saves the states of a step, of which one is behind each token that may turn out to be the last."""
     session.checks.subject = request.name
-    first = max(request.computed + 1, len(request.tokens))
-    must = range(min(first, stop), stop + 1)
+    must = range(first_end(request, stop), stop + 1)
     saved = {position for position, _ in (*step.saves, *step.commits)}
     missing = [position for position in must if position not in saved]
     where = f" of {named(session, g)}: no state is saved behind {missing[0]} tokens" if missing else ""
@@ -126,6 +141,11 @@ def keep(session: GroupSession, request: Request, g: int, step: Step) -> None:
     for position, block in step.commits:
         if position == request.computed:
             _save(session, request, g, position, block)
+
+
+def first_end(request: Request, stop: int) -> int:
+    """The first position at which a forward up to `stop` may turn out to end: behind the known tokens are drafts."""
+    return min(max(request.computed + 1, len(request.tokens)), stop)
 
 
 def _also(request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:

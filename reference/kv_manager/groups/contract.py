@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-KINDS = ("full", "window", "chunked", "state")
+from kvlockstep.reference.kv.shape import blocks_for
+
+KINDS = ("full", "window", "chunked", "rolling", "state")
 
 
 class Group(NamedTuple):
@@ -13,8 +15,9 @@ class Group(NamedTuple):
 
     `block_size` are the tokens of a block; of a "state" the grid on which a state can be hit. `reach` is, of a
     "window", the number of positions that a token attends to, itself included; of a "chunked" group the length of a
-    chunk, whose tokens attend to nothing before it. Groups of one `pool` share its blocks. `units` are the most blocks
-    of a "state" group that one admission takes, a block that it hits included.
+    chunk, whose tokens attend to nothing before it. A "rolling" group is a window in a buffer of `reach` slots, where a
+    token takes the slot of the one that it pushes out. Groups of one `pool` share its blocks. `units` are the most
+    blocks of a "state" group that one admission takes, a block that it hits included.
     """
 
     kind: str
@@ -58,16 +61,32 @@ class Admitted(NamedTuple):
 def needed(group: Group, start: int, stop: int) -> range:
     """Returns the positions that a forward over [start, stop) reads in an attention group, those it writes included.
 
-    With start = stop: those that the next forward will read. Of a "state" group no position is needed.
+    With start = stop: those that the next forward will read. Of a "state" group no position is needed. A "rolling"
+    group reads those in front of `start` before anything is written, and the others from no slot.
     """
     match group.kind:
         case "full":
             return range(stop)
-        case "window":
+        case "window" | "rolling":
             return range(max(0, start - group.reach + 1), stop)
         case "chunked":
             return range(start // group.reach * group.reach, stop)
     return range(0)
+
+
+def stored(group: Group, start: int, stop: int, end: int) -> range:
+    """Returns the positions that a forward over [start, stop) must write in an attention group.
+
+    `end` is the first position at which it may turn out to end: stop, or less with drafts. A "rolling" group may leave
+    out what no later forward reads.
+    """
+    first = needed(group, end, stop).start if group.kind == "rolling" else start
+    return range(max(start, first), stop)
+
+
+def places(group: Group, tokens: int) -> int:
+    """Returns the number of blocks in the table of so many tokens in an attention group."""
+    return blocks_for(min(tokens, group.reach) if group.kind == "rolling" else tokens, group.block_size)
 
 
 def owed(group: Group, computed: int) -> range:
