@@ -22,5 +22,9 @@ TARGETS = {
     },
     "kv_manager": {
         "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
+        "lmdeploy-window": "kvlockstep.impl.engines.lmdeploy.windows:make_window",
+        "lmdeploy-window-wide": "kvlockstep.impl.engines.lmdeploy.windows:make_window_wide",
+        "lmdeploy-state": "kvlockstep.impl.engines.lmdeploy.states:make_state",
+        "lmdeploy-state-borrowed": "kvlockstep.impl.engines.lmdeploy.states:make_state_borrowed",
     },
 }

@@ -103,12 +103,8 @@ class LmdeployKVManager:
                 return False
             self._schedule_prefill(rid, n)
             return True
-        if self._blocks.num_required_blocks(seq) > 0:
-            waiting = self._scheduler.hanging + self._scheduler.waiting
-            if not self._scheduler.eviction_helper.evict_for_seq(seq, waiting, self._ahead):
-                return False
-            self._blocks.allocate(seq, self._ahead)
-            self._scheduler.block_trie.allocate(seq)
+        if not self._make_room(seq, 0):
+            return False
         self._batch[rid] = n
         return True
 
@@ -168,6 +164,16 @@ class LmdeployKVManager:
         left = self._sequences[rid].num_token_ids
         self._batch[rid] = min(n, left)
         (self._prefilling.add if n < left else self._prefilling.discard)(rid)
+
+    def _make_room(self, seq: Any, more: int) -> bool:
+        """Gives a request that decodes blocks for its tokens and so many `more`, if it lacks any."""
+        if self._blocks.num_required_blocks(seq, more) > 0:
+            waiting, room = self._scheduler.hanging + self._scheduler.waiting, max(more, self._ahead)
+            if not self._scheduler.eviction_helper.evict_for_seq(seq, waiting, room):
+                return False
+            self._blocks.allocate(seq, room)
+            self._scheduler.block_trie.allocate(seq)
+        return True
 
     def _comes_back_wrong(self, rid: str, seq: Any) -> bool:
         """Tells whether a preempted request would be resumed in the wrong place if it kept what it has."""

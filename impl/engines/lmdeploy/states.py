@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,14 +54,14 @@ class CopyPlans:
 
     def restores(self, seqs: list[Any]) -> list[tuple[str, int, int]]:
         """The copies in front of the forward."""
-        return _copies(*self._prepare_prefill_cache_restore(seqs))
+        return copies_of(*self._prepare_prefill_cache_restore(seqs))
 
     def saves(self, seq: Any, step: int) -> list[tuple[str, int, int]]:
         """The copies behind the forward that ends with so many tokens."""
-        return _copies(*self._prepare_prefill_cache_save([seq], (step,)))
+        return copies_of(*self._prepare_prefill_cache_save([seq], (step,)))
 
 
-def _copies(kv: torch.Tensor | None, states: Any) -> list[tuple[str, int, int]]:
+def copies_of(kv: torch.Tensor | None, states: Any) -> list[tuple[str, int, int]]:
     of_kv = [] if kv is None else kv.T.tolist()
     of_states = [] if states is None else zip(*states, strict=True)
     return [*((FULL, s, t) for s, t in of_kv), *((STATES, s, t) for s, t in of_states)]
@@ -73,7 +72,9 @@ class LmdeployStateManager(LmdeployKVManager):
 
     copies_at_admit = copies_at_commit = True
 
-    def __init__(self, blocks: int, block_size: int, running: int, budget: int, as_is: bool = False) -> None:
+    def __init__(
+        self, blocks: int, block_size: int, running: int, budget: int, as_is: bool = False, **cache: Any
+    ) -> None:
         # One request less than the most that may run leaves so many slots and the one it would take.
         self.groups = Group("full", block_size), Group("state", 1, pool=STATES, units=budget + 1)
         self.pools = {FULL: blocks, STATES: running + budget}
@@ -84,6 +85,7 @@ class LmdeployStateManager(LmdeployKVManager):
             states_shapes=[((1,), torch.float32)],
             num_state_caches=RESERVED + running + budget,
             prefix_cache_state_budget=budget,
+            **cache,
         )
         self._states = self._scheduler.state_manager
         self._trie = self._scheduler.block_trie
@@ -105,7 +107,7 @@ class LmdeployStateManager(LmdeployKVManager):
         self._unanswered.discard(rid)
         super().append(rid, token)
 
-    def copies(self) -> list[tuple[Any, ...]]:  # type: ignore[override]
+    def copies(self) -> list[tuple[Any, ...]]:
         """What hits are copied from, and the checkpoints of the last commit."""
         due = self._due + self._plans.restores(self._admitted)
         self._due, self._admitted = [], []
@@ -151,8 +153,8 @@ class LmdeployStateManager(LmdeployKVManager):
     def avail(self, pool: str = FULL) -> int:
         if pool == FULL:
             return self.free_now(pool) + len(self._evictable())
-        waiting = sum(seq.logical_state >= 0 for seq in self._scheduler.waiting)
-        return self.free_now(pool) + len(self._unpinned()) + waiting
+        waiting = [seq for seq in self._scheduler.waiting if seq.logical_state >= 0]
+        return self.free_now(pool) + len(self._unpinned()) + len(waiting)
 
     def free_now(self, pool: str = FULL) -> int:
         return int(self._blocks.get_num_free_gpu_blocks() if pool == FULL else self._states.get_num_free())
@@ -220,3 +222,8 @@ def make_state(blocks: int, block_size: int) -> LmdeployStateManager:
 def make_state_borrowed(blocks: int, block_size: int) -> LmdeployStateManager:
     """No slots for checkpoints but those that requests leave free, which is the engine's default."""
     return LmdeployStateManager(blocks, block_size, max(3, blocks // 2), 0)
+
+
+def make_state_as_is(blocks: int, block_size: int) -> LmdeployStateManager:
+    """As `make_state`, but a request that was preempted keeps all that it has, as in the engine."""
+    return LmdeployStateManager(blocks, block_size, max(2, blocks // 4), 2, as_is=True)
