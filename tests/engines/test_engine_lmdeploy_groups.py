@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from watched import watched
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.drivers.episode import missed_goals, not_evaluated, play_ops
+from kvlockstep.impl.engines.cut import cut
 from kvlockstep.models.kv_manager import KVManagerModel
 
 REASON = "lmdeploy is not on this machine: see --engine-path"
@@ -168,3 +171,30 @@ def test_a_preempted_request_comes_back_with_a_state_that_is_a_token_ahead_in_th
     assert scheduler.schedule(is_prefill=True, prealloc_size=ahead).running == [first]
     assert (first.num_history_ids, first.num_token_ids) == (127, 1)
     assert behind[first.logical_state] == 128
+
+
+def test_the_engines_loop_prefetches_before_it_takes_in_an_output() -> None:
+    """What the decodes of `decoded_states` count on, and the test above."""
+    loop = cut(engine.ENGINE, "lmdeploy.pytorch.engine.engine_loop", ("EngineLoop._main_loop_get_outputs",), {})
+    calls: list[str] = []
+
+    def noted(name: str, answer: Any = None) -> Any:
+        return lambda *_args, **_named: (calls.append(name), answer)[1]
+
+    async def prefetch() -> tuple[None, None]:
+        calls.append("prefetch")
+        return None, None
+
+    async def output() -> None:
+        calls.append("output")
+
+    running = SimpleNamespace(
+        inputs_maker=SimpleNamespace(update_running_seqs=noted("update")),
+        executor=SimpleNamespace(get_output_async=output),
+        _publish_forward_checkpoints=noted("publish"),
+        _prefetch_next_inputs=prefetch,
+        _release_forward_save_pins=noted("unpin"),
+        _finish_forward_output=noted("finish"),
+    )
+    asyncio.run(loop._main_loop_get_outputs(running, [], {"inputs": None, "delta": None, "cache_inputs": None}))
+    assert calls == ["update", "publish", "prefetch", "output", "unpin", "finish"]
