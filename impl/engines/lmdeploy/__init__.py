@@ -18,6 +18,8 @@ TARGETS = {
     },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",
+        "lmdeploy-conv-prefill": "kvlockstep.impl.engines.lmdeploy.conv_states:FilledStates",
+        "lmdeploy-conv-prefill-long": "kvlockstep.impl.engines.lmdeploy.conv_states:LongFilledStates",
         "lmdeploy-migration": "kvlockstep.impl.engines.lmdeploy.migration:MigratedBlocks",
     },
     "kv_manager": {
