@@ -62,6 +62,7 @@ class CopyPlans:
 
 
 def copies_of(kv: torch.Tensor | None, states: Any) -> list[tuple[str, int, int]]:
+    """The copies of two plans of the engine, each with its pool."""
     of_kv = [] if kv is None else kv.T.tolist()
     of_states = [] if states is None else zip(*states, strict=True)
     return [*((FULL, s, t) for s, t in of_kv), *((STATES, s, t) for s, t in of_states)]
@@ -75,7 +76,7 @@ class LmdeployStateManager(LmdeployKVManager):
     def __init__(
         self, blocks: int, block_size: int, running: int, budget: int, as_is: bool = False, **cache: Any
     ) -> None:
-        # One request less than the most that may run leaves so many slots and the one it would take.
+        # With all requests that may run `budget` slots are left, with one fewer one more: then none may be refused.
         self.groups = Group("full", block_size), Group("state", 1, pool=STATES, units=budget + 1)
         self.pools = {FULL: blocks, STATES: running + budget}
         super().__init__(
