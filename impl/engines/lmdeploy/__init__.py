@@ -18,9 +18,15 @@ TARGETS = {
     },
     "kv_store": {
         "lmdeploy-packed": "kvlockstep.impl.engines.lmdeploy.kv_store:PackedBlocks",
+        "lmdeploy-conv-prefill": "kvlockstep.impl.engines.lmdeploy.conv_states:FilledStates",
+        "lmdeploy-conv-prefill-long": "kvlockstep.impl.engines.lmdeploy.conv_states:LongFilledStates",
         "lmdeploy-migration": "kvlockstep.impl.engines.lmdeploy.migration:MigratedBlocks",
     },
     "kv_manager": {
         "lmdeploy": "kvlockstep.impl.engines.lmdeploy.manager:make",
+        "lmdeploy-window": "kvlockstep.impl.engines.lmdeploy.windows:make_window",
+        "lmdeploy-window-wide": "kvlockstep.impl.engines.lmdeploy.windows:make_window_wide",
+        "lmdeploy-state": "kvlockstep.impl.engines.lmdeploy.states:make_state",
+        "lmdeploy-state-borrowed": "kvlockstep.impl.engines.lmdeploy.states:make_state_borrowed",
     },
 }

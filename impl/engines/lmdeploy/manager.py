@@ -45,6 +45,8 @@ UNLIMITED = 1 << 20
 class LmdeployKVManager:
     """One Scheduler with `blocks` GPU blocks, prefix caching and room for `ahead` tokens of output at each allocation.
 
+    `cache` are further settings of the engine's CacheConfig.
+
     An extra key is a LoRA adapter's name. A preempted request that has a full block unpublished, or that is between the
     chunks of its prompt, where the engine never preempts, would be resumed in the wrong place (known.toml):
     here the one publishes what it has computed, and the other gives its blocks back, unless `as_is`.
@@ -56,12 +58,13 @@ class LmdeployKVManager:
     tokens_per_decode = 1
     hash_trust = "tokens+parent"
 
-    def __init__(self, blocks: int, block_size: int, as_is: bool = False, ahead: int = 0) -> None:
+    def __init__(self, blocks: int, block_size: int, as_is: bool = False, ahead: int = 0, **cache: Any) -> None:
         self.block_size = block_size
         self.output_reserve = self._ahead = ahead
         self._as_is = as_is
         self.total = blocks * block_size
-        self._config = config.CacheConfig(MAX_BATCHES, block_size, 0, blocks, enable_prefix_caching=True)
+        cache = {"enable_prefix_caching": True} | cache
+        self._config = config.CacheConfig(MAX_BATCHES, block_size, 0, blocks, **cache)
         limits = config.SchedulerConfig(MAX_BATCHES, UNLIMITED)
         meta = messages.SequenceMeta(block_size, strategy=strategy.ARSequenceStrategy())
         self._scheduler = paging.Scheduler(limits, self._config, meta)
@@ -100,12 +103,8 @@ class LmdeployKVManager:
                 return False
             self._schedule_prefill(rid, n)
             return True
-        if self._blocks.num_required_blocks(seq) > 0:
-            waiting = self._scheduler.hanging + self._scheduler.waiting
-            if not self._scheduler.eviction_helper.evict_for_seq(seq, waiting, self._ahead):
-                return False
-            self._blocks.allocate(seq, self._ahead)
-            self._scheduler.block_trie.allocate(seq)
+        if not self._make_room(seq, 0):
+            return False
         self._batch[rid] = n
         return True
 
@@ -141,7 +140,7 @@ class LmdeployKVManager:
         self._scheduler.deactivate_seqs([seq])
         self._scheduler.evict_seqs([seq])
         if not self._as_is:
-            if rid in self._prefilling:
+            if self._comes_back_wrong(rid, seq):
                 seq.state.free()
             else:
                 self._publish_computed(seq)
@@ -162,8 +161,23 @@ class LmdeployKVManager:
         return free
 
     def _schedule_prefill(self, rid: str, n: int) -> None:
-        self._batch[rid] = n
-        (self._prefilling.add if n < self._sequences[rid].num_token_ids else self._prefilling.discard)(rid)
+        left = self._sequences[rid].num_token_ids
+        self._batch[rid] = min(n, left)
+        (self._prefilling.add if n < left else self._prefilling.discard)(rid)
+
+    def _make_room(self, seq: Any, more: int) -> bool:
+        """Gives a request that decodes blocks for its tokens and so many `more`, if it lacks any."""
+        if self._blocks.num_required_blocks(seq, more) > 0:
+            waiting, room = self._scheduler.hanging + self._scheduler.waiting, max(more, self._ahead)
+            if not self._scheduler.eviction_helper.evict_for_seq(seq, waiting, room):
+                return False
+            self._blocks.allocate(seq, room)
+            self._scheduler.block_trie.allocate(seq)
+        return True
+
+    def _comes_back_wrong(self, rid: str, seq: Any) -> bool:
+        """Tells whether a preempted request would be resumed in the wrong place if it kept what it has."""
+        return rid in self._prefilling
 
     def _publish_computed(self, seq: Any) -> None:
         # The trie publishes up to this limit; the last token may have no slot yet.
