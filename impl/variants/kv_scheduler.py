@@ -9,6 +9,7 @@ from kvlockstep.impl.variants import tiers
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.group_peers import GROUP_PEER_VARIANTS
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
+from kvlockstep.impl.variants.late_release import LATE_VARIANTS
 from kvlockstep.impl.variants.moves import MOVE_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
@@ -128,6 +129,7 @@ VARIANTS = {
     **GROUP_TRANSFER_VARIANTS,
     **MOVE_VARIANTS,
     **GROUP_PEER_VARIANTS,
+    **LATE_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,
