@@ -77,6 +77,13 @@ class WritesBack(TieredScheduler):
         self._tier.end_store(store.key, ok)
 
 
+class WritesBackIntoFew(WritesBack):
+    """Its tier has few units: to store what a load evicts it evicts a unit, and none that the load reads."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2
+
+
 class ResetsInFlight(tiers.WithholdsForgotten, TieredScheduler):
     """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
 
@@ -133,6 +140,7 @@ VARIANTS = {
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,
+    "writes-back-into-few": WritesBackIntoFew,
     "overlaps-with-tier": OverlapsWithTier,
     "resets-in-flight": ResetsInFlight,
     "resets-groups-in-flight": ResetsGroupsInFlight,

@@ -70,6 +70,13 @@ class WaitsInside(WritesBack):
         self._stores.clear()
 
 
+class WritesBackIntoFew(WaitsInside):
+    """Its tier has few units: to store what a load evicts it evicts a unit, and none that the load reads."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2
+
+
 class DropsEveryThirdStore(tiers.DropsEveryThirdStore, TieredManager):
     """A tier that has no time for every third store."""
 
@@ -182,6 +189,7 @@ LOADING_VARIANTS: dict[str, Any] = {
     "loads-while-it-admits": LoadsWhileItAdmits,
     "writes-back": WritesBack,
     "waits-inside": WaitsInside,
+    "writes-back-into-few": WritesBackIntoFew,
     "drops-stores": DropsEveryThirdStore,
     "says-nothing-of-limbo": SaysNothingOfLimbo,
     "resets-in-flight": ResetsInFlight,

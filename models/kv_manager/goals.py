@@ -54,7 +54,7 @@ GOALS = (
     Goal("fetch_beside", "a step runs while a request waits for a fetch", "waits_for_moves"),
     Goal("abort_fetching", "a request is aborted while it waits for a fetch", "waits_for_moves"),
     Goal("lost", "a load, or a move, reads a unit that its tier has lost", "loses"),
-    RESET,
+    *RESET,
 )
 
 
