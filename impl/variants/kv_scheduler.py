@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants import tiers
+from kvlockstep.impl.variants.chunks import CHUNK_VARIANTS
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.group_peers import GROUP_PEER_VARIANTS
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
@@ -137,6 +138,7 @@ VARIANTS = {
     **MOVE_VARIANTS,
     **GROUP_PEER_VARIANTS,
     **LATE_VARIANTS,
+    **CHUNK_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,

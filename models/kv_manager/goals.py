@@ -88,8 +88,8 @@ def unreachable(session: OneTable) -> set[str]:
         **reachable(traits, session.transfers),
         "events_of_tiers": session.listening is not None and session.listening.hears_of_tiers,
         "waits_for_moves": traits.moves and traits.patience != 0,
-        # One that loads within the step of its admission never answers so.
-        "aborts_loading": session.saw_loading,
+        # One that loads within the step of its admission never answers so, and one that loads within it is ready.
+        "aborts_loading": session.saw_loading and session.transfers is not None and "load" in session.transfers.apart,
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
         "copies": traits.copies_at_admit or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
     }
