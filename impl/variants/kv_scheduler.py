@@ -132,6 +132,13 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
         return OverlapScheduler.schedule(self, accepted)
 
 
+class OneUnit(TieredScheduler):
+    """A tier of one unit, for which transfers compete."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 1
+
+
 VARIANTS = {
     **GROUP_VARIANTS,
     **GROUP_TRANSFER_VARIANTS,

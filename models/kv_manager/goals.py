@@ -93,7 +93,8 @@ def unreachable(session: OneTable) -> set[str]:
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
         "copies": traits.copies_at_admit or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
     }
-    has["loads_fail"] = has["loads_fail"] and session.saw_loading
+    for what in ("loads_fail", "loads_tear"):
+        has[what] = has[what] and session.saw_loading
     never = {goal.id for goal in GOALS if goal.when and not has[goal.when]}
     if traits.max_length is not None:
         if traits.max_length < 9 * traits.block_size:

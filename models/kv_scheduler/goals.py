@@ -65,6 +65,7 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "apart", "stores_apart", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail"),
+        *("loads_several", "loads_tear"),
         *("moves", "moves_fail", "moves_tear", "waits_for_moves", "waits_for_units"),
         *("several_loads", "frees_under_store", "pins_most", "writes_back"),
         *("resets_in_flight", "peer", "loses", "durable"),

@@ -11,7 +11,7 @@ from kvlockstep.models.requests.transfers.transfers import Transfers
 STORED = (
     Goal("store", "a store lands", "tiers"),
     Goal("load", "a load lands", "tiers"),
-    Goal("load_blocks", "a load has several blocks", "tiers"),
+    Goal("load_blocks", "a load has several blocks", "loads_several"),
     Goal("part_loaded", "a hit is part cached, part loaded", "tiers"),
     Goal("reordered", "a transfer ends before an older one", "apart"),
     Goal("starved", "three batches are scheduled while a transfer is in flight", "apart"),
@@ -22,12 +22,14 @@ STORED = (
     Goal("retaken", "a block is written again that is being stored", "frees_under_store"),
     Goal("fenced", "the worker waits for a store", "frees_under_store"),
     Goal("tier_pinned", "all units of a tier are pinned, or being stored to", "pins_most"),
-    Goal("load_evicts", "a load takes the block of a victim, and what the victim is stored to was evicted", "writes_back"),
+    Goal(
+        "load_evicts", "a load takes the block of a victim, and what the victim is stored to was evicted", "writes_back"
+    ),
 )
 FAILED = (
     Goal("store_fails", "a store fails", "stores_fail"),
     Goal("load_fails", "a load fails", "loads_fail"),
-    Goal("torn", "a load fails with its first blocks written", "loads_fail"),
+    Goal("torn", "a load fails with its first blocks written", "loads_tear"),
 )
 MOVED = (
     Goal("move", "a move lands", "moves"),
@@ -37,7 +39,9 @@ MOVED = (
 )
 RESET = (
     Goal("reset_in_flight", "a reset comes with a transfer in flight", "resets_in_flight"),
-    Goal("step_behind_reset", "a batch runs while a transfer is in flight that a reset has forgotten", "resets_in_flight"),
+    Goal(
+        "step_behind_reset", "a batch runs while a transfer is in flight that a reset has forgotten", "resets_in_flight"
+    ),
     Goal("forgotten_end", "a transfer ends that a reset has forgotten", "resets_in_flight"),
 )
 
@@ -57,7 +61,10 @@ def reachable(traits: Any, transfers: Transfers | None) -> dict[str, Any]:
             return transfers is not None and kind in transfers.fallible
         return tiers and traits.fails in ("any", f"{kind}s")
 
+    several = tiers and max(traits.tiers.values()) > 1
     return {
+        "loads_several": several,
+        "loads_tear": several and fails("load"),
         "apart": tiers and bool(apart),
         "stores_apart": tiers and "store" in apart,
         "stores_fail": fails("store"),
