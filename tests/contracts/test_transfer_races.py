@@ -125,6 +125,11 @@ def test_what_meets_is_a_goal_where_a_target_comes_near_it(
     assert not never & {goal for goal, times in outcome.reach.items() if times}
 
 
+def test_a_scheduler_that_frees_under_stores_is_asked_for_a_fenced_wait() -> None:
+    asked = {"retaken", "fenced"}
+    assert not asked & (walk(KVSchedulerModel, FencedScheduler, 3_000).unreachable or set())
+
+
 def moving(kind: str, *pairs: tuple[int, int], before: bool = False) -> Moving:
     """A transfer whose places are the blocks and the units of its pairs."""
     sides = [Place("host" if kind == "load" else None, a) for a, _ in pairs]
@@ -133,12 +138,20 @@ def moving(kind: str, *pairs: tuple[int, int], before: bool = False) -> Moving:
 
 
 def test_a_goal_is_asked_for_where_one_episode_had_many_chances() -> None:
-    races = Races(Counter())
-    for _ in range(ENOUGH - 1):
-        races.settled([TierUnits([], [0], [1])], freed=False)
+    races, near, far = Races(Counter()), TierUnits([], [0], [1]), TierUnits([0, 1], [], [])
+    for _ in range(ENOUGH):
+        # However long it stays so.
+        races.settled({"host": near}, freed=True)
+    assert races.chances == {"tier_pinned": 1, "retaken": 1}
+    for _ in range(ENOUGH - 2):
+        races.settled({"host": far}, freed=False)
+        races.settled({"host": near}, freed=True)
     assert not races.near("tier_pinned")
-    races.settled([TierUnits([], [0], [1])], freed=False)
+    assert not races.near("retaken")
+    races.settled({"host": far}, freed=False)
+    races.settled({"host": near}, freed=True)
     assert races.near("tier_pinned")
+    assert races.near("retaken")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +164,7 @@ def test_a_goal_is_asked_for_where_one_episode_had_many_chances() -> None:
 )
 def test_a_tier_is_full_of_pins_if_no_unit_of_it_can_be_taken(view: TierUnits, pinned: bool) -> None:
     met: Counter[str] = Counter()
-    Races(met).settled([view], freed=False)
+    Races(met).settled({"host": view}, freed=False)
     assert bool(met["tier_pinned"]) == pinned
 
 
@@ -173,7 +186,7 @@ def test_a_load_takes_the_block_of_a_victim_in_the_same_operation_only() -> None
     races.started(moving("load", (1, 4)), [], [True])
     assert (races.chances["load_evicts"], met["load_evicts"]) == (1, 0)
     races.started(moving("store", (5, 2)), [], [True])
-    races.settled([], freed=False)
+    races.settled({}, freed=False)
     races.started(moving("load", (1, 5)), [], [True])
     assert (races.chances["load_evicts"], met["load_evicts"]) == (1, 0)
     races.started(moving("store", (5, 2)), [], [True])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kvlockstep.models.requests.transfers.moving import Moving
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.reference.kv.transfers import TierUnits
 
-# A target that was so often one event short of a goal in one episode can reach it.
-ENOUGH = 10
+# A target that came so often near a goal in one episode can reach it.
+ENOUGH = 20
 
 
 class Races:
@@ -23,6 +23,8 @@ class Races:
         self.chances: Counter[str] = Counter()
         # Of the operation that goes on: the blocks whose stores have started, and whether the unit held something.
         self._stored: dict[Block, bool] = {}
+        # What was so behind the last operation: it counts once, however long it stays so.
+        self._lasting: set[tuple[str, str]] = set()
 
     def near(self, goal: str) -> bool:
         """Returns whether this episode had enough chances for a goal."""
@@ -48,8 +50,10 @@ class Races:
 
     def written(self, blocks: Collection[Block], unended: Iterable[Moving]) -> None:
         """A batch, a copy or a load writes these blocks."""
-        stores = (moving for moving in unended if moving.transfer.kind == "store")
-        self._met["retaken"] += any(place.unit in blocks for moving in stores for place in moving.sources)
+        # Asked at every step: once is enough.
+        if not self._met["retaken"]:
+            stores = (moving for moving in unended if moving.transfer.kind == "store")
+            self._met["retaken"] += any(place.unit in blocks for moving in stores for place in moving.sources)
 
     def ended(self, moving: Moving, unended: Iterable[Moving]) -> None:
         """A transfer ends, of all that have not ended; the oldest is the first."""
@@ -61,15 +65,17 @@ class Races:
         """A batch runs beside these."""
         self._met["step_behind_reset"] += any(moving.stale for moving in unended)
 
-    def settled(self, views: Iterable[TierUnits], freed: bool) -> None:
+    def settled(self, views: Mapping[str, TierUnits], freed: bool) -> None:
         """An operation is over. `freed`: a block is being stored that nobody holds, and nothing is in limbo."""
         self._stored.clear()
-        for view in views:
-            kept = len(view.storing) + len(view.pinned)
+        lasting = {("retaken", "")} if freed else set()
+        for name, view in views.items():
             left = len(view.free) + len(view.cached) - len(view.pinned)
-            self.chances["tier_pinned"] += left <= 1 and kept > 0
             self._met["tier_pinned"] += left == 0
-        self.chances["retaken"] += freed
+            if left <= 1 and (view.storing or view.pinned):
+                lasting.add(("tier_pinned", name))
+        self.chances.update(goal for goal, _ in lasting - self._lasting)
+        self._lasting = lasting
 
 
 def is_own(moving: Moving) -> bool:

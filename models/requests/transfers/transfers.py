@@ -126,7 +126,7 @@ class Transfers(CopyEngine):
         for name, view in views.items():
             units = [*view.free, *view.cached, *view.storing]
             self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
-        self.races.settled(views.values(), not stored <= held and not limbo)
+        self.races.settled(views, not stored <= held and not limbo)
         # In steps, what is decided in one of them is submitted in the next.
         self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self.traits.in_steps)
         if idle and self.quiet:
