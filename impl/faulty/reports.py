@@ -13,7 +13,7 @@ from typing import Any
 
 # A report's scope: what it takes to catch the bug.
 EXPECTED = "expected"  # a machine without a GPU should catch it: some fault cites it, or `missing` says why none can
-BEYOND = "beyond"  # it takes completions, tensors of a GPU, or more of a tier than the transfers of kv_scheduler
+BEYOND = "beyond"  # it takes more than the contracts have, so no fault cites it
 UNCLEAR = "unclear"  # the cause is not established
 UNCLASSIFIED = "unclassified"  # it is only cited
 SCOPES = (EXPECTED, BEYOND, UNCLEAR, UNCLASSIFIED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvlockstep.reference.kv.transfers import TierUnits
 from kvlockstep.reference.kv_manager.tier import Block, Key, Store, Tier
 from kvlockstep.reference.kv_manager.transferring import Transferring
 
@@ -17,6 +18,31 @@ class UnpinnedTier(Tier):
     def end_load(self, key: Key, unit: int, ok: bool) -> None:
         if not ok and self._cached.get(key) == unit:
             self._free.append(self._cached.pop(key))
+
+
+class PinsLate(Tier):
+    """What a load reads is pinned when `pin` is called."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+        self._late: list[int] = []
+
+    def begin_load(self, key: Key) -> None:
+        self._late.append(self._cached[key])
+
+    def pin(self) -> None:
+        self._readers.update(self._late)
+        self._late.clear()
+
+    def end_load(self, key: Key, unit: int, ok: bool) -> None:
+        self._readers[unit] -= 1
+        if not ok and self._cached.get(key) == unit:
+            self._free.append(self._cached.pop(key))
+
+    def units(self) -> TierUnits:
+        cached = list(self._cached.values())
+        pinned = [unit for unit in cached if self._readers[unit]]
+        return TierUnits(list(self._free), cached, list(self._storing.values()), pinned)
 
 
 class FreesTwice(Tier):

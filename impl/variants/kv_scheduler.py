@@ -6,9 +6,11 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants import tiers
+from kvlockstep.impl.variants.chunks import CHUNK_VARIANTS
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.impl.variants.group_peers import GROUP_PEER_VARIANTS
 from kvlockstep.impl.variants.group_transfers import GROUP_TRANSFER_VARIANTS
+from kvlockstep.impl.variants.late_release import LATE_VARIANTS
 from kvlockstep.impl.variants.moves import MOVE_VARIANTS
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
@@ -76,6 +78,13 @@ class WritesBack(TieredScheduler):
         self._tier.end_store(store.key, ok)
 
 
+class WritesBackIntoFew(WritesBack):
+    """Its tier has few units: to store what a load evicts it evicts a unit, and none that the load reads."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2
+
+
 class ResetsInFlight(tiers.WithholdsForgotten, TieredScheduler):
     """Takes a reset with transfers in flight: what they use is kept out of the new pool until they have ended."""
 
@@ -123,14 +132,24 @@ class OverlapsWithTier(TieredScheduler, OverlapScheduler):
         return OverlapScheduler.schedule(self, accepted)
 
 
+class OneUnit(TieredScheduler):
+    """A tier of one unit, for which transfers compete."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 1
+
+
 VARIANTS = {
     **GROUP_VARIANTS,
     **GROUP_TRANSFER_VARIANTS,
     **MOVE_VARIANTS,
     **GROUP_PEER_VARIANTS,
+    **LATE_VARIANTS,
+    **CHUNK_VARIANTS,
     "drops-stores": DropsEveryThirdStore,
     "hears-at-once": HearsAtOnce,
     "writes-back": WritesBack,
+    "writes-back-into-few": WritesBackIntoFew,
     "overlaps-with-tier": OverlapsWithTier,
     "resets-in-flight": ResetsInFlight,
     "resets-groups-in-flight": ResetsGroupsInFlight,

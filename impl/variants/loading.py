@@ -70,6 +70,13 @@ class WaitsInside(WritesBack):
         self._stores.clear()
 
 
+class WritesBackIntoFew(WaitsInside):
+    """Its tier has few units: to store what a load evicts it evicts a unit, and none that the load reads."""
+
+    def _tier_size(self, blocks: int) -> int:
+        return 2
+
+
 class DropsEveryThirdStore(tiers.DropsEveryThirdStore, TieredManager):
     """A tier that has no time for every third store."""
 
@@ -168,6 +175,17 @@ class LoadsWhileItAdmits(AnnouncesTiers, AnswersAtOnce):
         self._end_load(self._loads.pop(self._submitted[-1].id), True)
 
 
+class LoadsBeforeItAnswers(TieredManager):
+    """Answers an admission that loads with `Loading`, and has waited for the load by then: the request is ready."""
+
+    fails = "stores"
+
+    def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
+        super()._load(rid, found, blocks)
+        self._submitted[-1] = self._submitted[-1]._replace(waited=True)
+        self._end_load(self._loads.pop(self._submitted[-1].id), True)
+
+
 class LosesUnits(TieredManager):
     """Its tier may lose a unit at any time; a load that reads it fails."""
 
@@ -180,8 +198,10 @@ LOADING_VARIANTS: dict[str, Any] = {
     "loads-in-step": LoadsInStep,
     "loads-at-launch": LoadsAtLaunch,
     "loads-while-it-admits": LoadsWhileItAdmits,
+    "loads-before-it-answers": LoadsBeforeItAnswers,
     "writes-back": WritesBack,
     "waits-inside": WaitsInside,
+    "writes-back-into-few": WritesBackIntoFew,
     "drops-stores": DropsEveryThirdStore,
     "says-nothing-of-limbo": SaysNothingOfLimbo,
     "resets-in-flight": ResetsInFlight,

@@ -54,7 +54,7 @@ GOALS = (
     Goal("fetch_beside", "a step runs while a request waits for a fetch", "waits_for_moves"),
     Goal("abort_fetching", "a request is aborted while it waits for a fetch", "waits_for_moves"),
     Goal("lost", "a load, or a move, reads a unit that its tier has lost", "loses"),
-    RESET,
+    *RESET,
 )
 
 
@@ -88,12 +88,13 @@ def unreachable(session: OneTable) -> set[str]:
         **reachable(traits, session.transfers),
         "events_of_tiers": session.listening is not None and session.listening.hears_of_tiers,
         "waits_for_moves": traits.moves and traits.patience != 0,
-        # One that loads within the step of its admission never answers so.
-        "aborts_loading": session.saw_loading,
+        # One that loads within the step of its admission never answers so, and one that loads within it is ready.
+        "aborts_loading": session.saw_loading and session.transfers is not None and "load" in session.transfers.apart,
         "drafts": traits.tokens_per_decode is None or traits.tokens_per_decode > 1,
         "copies": traits.copies_at_admit or (traits.copies_at_reserve and traits.can_fork and traits.block_size > 1),
     }
-    has["loads_fail"] = has["loads_fail"] and session.saw_loading
+    for what in ("loads_fail", "loads_tear"):
+        has[what] = has[what] and session.saw_loading
     never = {goal.id for goal in GOALS if goal.when and not has[goal.when]}
     if traits.max_length is not None:
         if traits.max_length < 9 * traits.block_size:

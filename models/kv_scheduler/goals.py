@@ -45,7 +45,7 @@ GOALS = (
     *STORED,
     *FAILED,
     Goal("own_load_fails", "a load fails in front of the batch that waits for it", "own_loads_fail"),
-    RESET,
+    *RESET,
     *MOVED,
     Goal("beside_move", "a batch runs while a request waits for a move", "waits_for_moves"),
     Goal("kept_by_move", "a batch is empty, since a request needs the units of another one's move", "waits_for_units"),
@@ -65,7 +65,9 @@ GOALS = (
 TIER_GOALS = frozenset(
     (
         *("tiers", "apart", "stores_apart", "aborts_loading", "stores_fail", "loads_fail", "own_loads_fail"),
+        *("loads_several", "loads_tear"),
         *("moves", "moves_fail", "moves_tear", "waits_for_moves", "waits_for_units"),
+        *("several_loads", "frees_under_store", "pins_most", "writes_back"),
         *("resets_in_flight", "peer", "loses", "durable"),
         *("sends_preempted", "events_of_tiers", "groups_and_tiers", "groups_durable"),
     )

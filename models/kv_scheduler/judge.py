@@ -17,6 +17,7 @@ from kvlockstep.models.kv_scheduler.events import compare_starts, note_computed
 from kvlockstep.models.kv_scheduler.forward import sample
 from kvlockstep.models.kv_scheduler.items import check_items
 from kvlockstep.models.kv_scheduler.job import Job
+from kvlockstep.models.kv_scheduler.late import Late
 from kvlockstep.models.kv_scheduler.transfer_operations import TransferOperations
 from kvlockstep.models.kv_scheduler.void import void_items
 from kvlockstep.models.requests.answers import DONE, Answer, batch_text
@@ -38,6 +39,7 @@ class SchedulerJudge(TransferOperations):
 
     def __init__(self, adapter: Any, budget: int, running: int, checks: Checks | None = None) -> None:
         super().__init__(adapter, budget, running, checks)
+        self._late = Late(self)
         self.prepare()
         self.settle()
 
@@ -77,6 +79,7 @@ class SchedulerJudge(TransferOperations):
         require(not drafts or (self.drafts_overlap and len(drafts) <= self.traits.drafts))
         device = [[dict(flight.accepted) for flight in self.flights]] if self.drafts_overlap else []
         schedule = self.adapter.schedule
+        self._late.before()
         batch = batch_of(self._call(schedule, *device), schedule, self.grouped)
         items = batch.items
         transfers = self.transfers.submitted() if self.transfers else []
@@ -87,8 +90,9 @@ class SchedulerJudge(TransferOperations):
         waits = self.transfers is not None and bool(self.transfers.moving or transfers)
         # So may who has made room for a request that holds what was loaded for it, and goes on in the next batch.
         waits = waits or bool(batch.preempted and not items and self.holding)
+        waits = self._late.excuses(len(items)) or waits
         if not self.flights and not waits:
-            self.checks.check(laws.progress, len(items), list(self.live))
+            self.checks.check(laws.progress, len(items), list(self.live), self._late.limbo)
         if self.traits.moves and not batch.preempted:
             self.note_moves(len(items), transfers)
         check_items(self, items, transfers)
@@ -190,16 +194,16 @@ class SchedulerJudge(TransferOperations):
                 shown.append(str(self.schedule(tokens)))
                 scheduled += 1
                 self.update()
-                batches += 1
+                batches += not self._late.excused
             self.end_all()
         except Divergence as wrong:
             # The one that went wrong is not among them if `schedule` has raised this.
             which = "" if scheduled == len(shown) else ", the last ones"
             lines = [f"drained {counted(scheduled, 'batch')}{which}: {'; '.join(shown)}"] if shown else []
             raise Divergence(wrong.law, wrong.message, [*wrong.details, *lines]) from None
-        self.checks.check(laws.every_request_ends, list(self.live), batches)
+        self.checks.check(laws.every_request_ends, list(self.live), scheduled)
         self.goals_met["drain"] += 1
-        return Answer(text=counted(batches, "batch"))
+        return Answer(text=counted(scheduled, "batch"))
 
     def _offer(self, name: str, drafts: Sequence[int]) -> None:
         self.live[name].offered = list(drafts)

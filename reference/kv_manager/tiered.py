@@ -37,6 +37,8 @@ class TieredManager(KVManager, Transferring):
             return super().admit(rid, tokens, extra_key, n)
         for block in hit:
             self._hold(block)
+        # Before room is made: who is evicted for it may need units, too.
+        self._pin(found)
         table = hit + self._take(need)
         self._live[rid] = Request(list(tokens), extra_key, table, len(hit) * self.block_size)
         self._load(rid, found, table[len(hit) : len(hit) + len(found)])
@@ -66,10 +68,13 @@ class TieredManager(KVManager, Transferring):
         found = itertools.takewhile(lambda pair: pair[1] is not None, ((key, self._tier.find(key)) for key in wanted))
         return {key: unit for key, unit in found if unit is not None}
 
-    def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
-        """Submits a load, which keeps its blocks until its end is heard."""
+    def _pin(self, found: dict[Key, int]) -> None:
+        """Keeps what a load is about to read."""
         for key in found:
             self._tier.begin_load(key)
+
+    def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
+        """Submits a load of what is pinned. It keeps its blocks until its end is heard."""
         for block in blocks:
             self._hold(block)
         id = self._submit("load", list(zip(found.values(), blocks, strict=True)), rid)

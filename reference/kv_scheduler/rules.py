@@ -40,7 +40,9 @@ RULES = {
     9: (
         "With live requests and nothing in flight, a batch is not empty: each request fits into the "
         "pool alone. Without new requests, the batches sample a token before they could have computed "
-        "all known tokens again, and every request ends."
+        "all known tokens again, and every request ends. With `late_release` and without `tiers` a "
+        "batch may stay empty while `limbo` is not 0 and the live requests, up to their ends, do not "
+        "all fit beside it; 20 batches in a row at most."
     ),
     10: "Beyond `policy` a scheduler is free in placement, eviction and the choice between requests.",
     11: (

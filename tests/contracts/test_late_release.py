@@ -11,14 +11,21 @@ from driving import random_walk
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
+from kvlockstep.impl.faulty.kv_scheduler.late_release import LimboStays, WaitsForLimbo
+from kvlockstep.impl.variants.late_release import ReleasesBehindBatch, ReleasesLate
+from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
+from kvlockstep.models.kv_scheduler.late import MOST_EMPTY
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_manager.groups.geometries import TwoPools
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
+from kvlockstep.reference.kv_scheduler.contract import Batch
+from kvlockstep.reference.kv_scheduler.grouped import TwoPools as TwoPoolScheduler
 from kvlockstep.targets.validation import require_usable
 
 
@@ -209,3 +216,103 @@ def test_a_scheduler_that_does_not_report_its_stores_is_blamed() -> None:
             return []
 
     assert walk(KVSchedulerModel, Silent).failure.law in ("accounting", "leak_freedom")
+
+
+class SlowCopies(ReleasesLate):
+    """A copy takes as many batches as it may."""
+
+    takes = MOST_EMPTY + 1
+
+
+class SlowerCopies(ReleasesLate):
+    takes = MOST_EMPTY + 2
+
+
+def one_in_limbo(scheduler: type[ReleasesLate]) -> SchedulerJudge:
+    """Both blocks of the pool are in limbo, and a request waits that needs one."""
+    judge = SchedulerJudge(scheduler(2, 2, 1, 1), 1, 1)
+    judge.add("r0", [0], None, 3, None)
+    judge.add("r1", [0], None, 1, None)
+    for _ in range(3):
+        judge.schedule([1])
+        judge.update()
+    assert judge.live.keys() == {"r1"}
+    assert judge.adapter.limbo() == 4
+    return judge
+
+
+@pytest.mark.parametrize("scheduler", [ReleasesLate, ReleasesBehindBatch, SlowCopies])
+def test_batches_may_be_empty_while_nobody_fits_beside_what_is_in_limbo(scheduler: type[ReleasesLate]) -> None:
+    require_usable("kv_scheduler", scheduler.__name__, scheduler)
+    empty = scheduler.takes - (0 if scheduler is ReleasesBehindBatch else 1)
+    assert str(one_in_limbo(scheduler).drain([1])).startswith(f"{empty + 1} batches")
+    outcome = walk(KVSchedulerModel, scheduler)
+    assert outcome.failure is None, failure_page(outcome.failure)
+
+
+def test_limbo_is_no_reason_for_more_empty_batches_than_that() -> None:
+    with pytest.raises(Divergence, match="an empty batch, though r1 wait for nothing, and limbo=4 is no reason"):
+        one_in_limbo(SlowerCopies).drain([1])
+
+
+def test_limbo_is_no_reason_where_all_fit_beside_it() -> None:
+    judge = SchedulerJudge(WaitsForLimbo(4, 2, 1, 1), 1, 1)
+    for name in ("r0", "r1"):
+        judge.add(name, [0], None, 1, None)
+    judge.schedule([1])
+    judge.update()
+    with pytest.raises(Divergence, match="an empty batch, though r1 wait for nothing, and limbo=2 is no reason"):
+        judge.schedule([1])
+
+
+def test_a_scheduler_that_releases_late_needs_the_trait() -> None:
+    silent = type("Silent", (ReleasesLate,), {"late_release": False})
+    assert walk(KVSchedulerModel, silent).failure.law in ("accounting", "leak_freedom", "progress")
+
+
+def test_what_is_in_limbo_for_ever_is_seen() -> None:
+    assert walk(KVSchedulerModel, LimboStays).failure.law == "progress"
+
+
+class GroupsReleaseLate(TwoPoolScheduler):
+    """The blocks of a request that has ended come back to their pools at the second batch after."""
+
+    can_reset = False
+    late_release = True
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, block_size, budget, running)
+        self._copying: list[tuple[int, str, list[int]]] = []
+
+    def schedule(self) -> Batch:
+        for left, pool, blocks in self._copying:
+            for block in reversed(blocks) if left == 1 else ():
+                self._kv._pools[pool].drop(block)
+        self._copying = [(left - 1, *rest) for left, *rest in self._copying if left > 1]
+        return super().schedule()
+
+    def abort(self, rid: str) -> None:
+        for g, group in enumerate(self.groups) if self._runs(rid) else ():
+            blocks = list(self.held(rid, g))
+            for block in blocks:
+                self._kv._pools[group.pool].hold(block)
+            self._copying.append((2, group.pool, blocks))
+        super().abort(rid)
+
+    def limbo(self, pool: str) -> int:
+        of_pool = [g for g, group in enumerate(self.groups) if group.pool == pool]
+        held = {block for request in self._kv._live.values() for g in of_pool for block in request.held(g)}
+        return len({block for _, name, blocks in self._copying for block in blocks if name == pool} - held)
+
+
+class GroupsNeverRelease(GroupsReleaseLate):
+    def schedule(self) -> Batch:
+        self._copying = [(3, *rest) for _, *rest in self._copying]
+        return super().schedule()
+
+
+def test_each_pool_of_a_scheduler_with_groups_may_release_late() -> None:
+    require_usable("kv_scheduler", "late", GroupsReleaseLate)
+    outcome = walk(KVSchedulerModel, GroupsReleaseLate)
+    assert outcome.failure is None, failure_page(outcome.failure)
+    assert walk(KVSchedulerModel, GroupsNeverRelease).failure.law == "progress"

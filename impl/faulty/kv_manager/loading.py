@@ -6,9 +6,9 @@ from collections.abc import Collection, Hashable
 from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.tiers import FreesTwice, KeepsReaders, UnpinnedTier
+from kvlockstep.impl.faulty.tiers import FreesTwice, KeepsReaders, PinsLate, UnpinnedTier
 from kvlockstep.impl.kv_manager.fenced import FencedManager
-from kvlockstep.impl.variants.loading import AnnouncesTiers, AnswersAtOnce
+from kvlockstep.impl.variants.loading import AnnouncesTiers, AnswersAtOnce, WritesBackIntoFew
 from kvlockstep.impl.variants.tiers import HearsAtOnce
 from kvlockstep.reference.kv.transfers import Loading
 from kvlockstep.reference.kv_manager.announcer import Announcer
@@ -169,6 +169,9 @@ class AnswersFromTier(AnswersAtOnce, CachesInTier):
 class MaskWithoutCopy(AnswersFromTier):
     """The hit is answered, and the copy is never made."""
 
+    def _pin(self, found: dict[Key, int]) -> None:
+        pass
+
     def _load(self, rid: str, found: dict[Key, int], blocks: list[int]) -> None:
         pass
 
@@ -199,6 +202,7 @@ class PromotesAgain(CachesInTier):
         found = {} if ready is None else self._in_tier(request.tokens, request.extra_key, first)
         if not found:
             return ready
+        self._pin(found)
         self._load(rid, found, request.table[first : first + len(found)])
         return None
 
@@ -307,3 +311,16 @@ class AnnouncesChildFirst(CachesInTier, AnnouncesTiers):
     """Pages that come back from the tier are announced child first."""
 
     announcer_type = ChildrenFirst
+
+
+@fault("kv-load-nested-evict", law="prefix_soundness", seen=("sglang#27631",))
+class NestedEvict(WritesBackIntoFew):
+    """A load makes room before it pins what it reads, and the tier evicts that for what is written back."""
+
+    tier_type = PinsLate
+    _tier: PinsLate
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | Loading | None:  # type: ignore[override]
+        answer = super().admit(rid, tokens, extra_key, n)
+        self._tier.pin()
+        return answer

@@ -8,19 +8,12 @@ from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.impl.faulty.tiers import FreesTwice, KeepsReaders, UnpinnedTier
 from kvlockstep.impl.kv_scheduler.fenced import FencedScheduler
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
-from kvlockstep.impl.variants.kv_scheduler import ResetsInFlight
+from kvlockstep.impl.variants.kv_scheduler import OneUnit, ResetsInFlight
 from kvlockstep.reference.kv_manager.manager import Key
 from kvlockstep.reference.kv_manager.tier import Store, Tier
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 from kvlockstep.reference.kv_scheduler.tiered import Load, TieredScheduler
-
-
-class OneUnit(TieredScheduler):
-    """A tier of one unit, for which transfers compete."""
-
-    def _tier_size(self, blocks: int) -> int:
-        return 1
 
 
 class CachesInTier(TieredScheduler):

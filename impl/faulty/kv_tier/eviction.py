@@ -123,3 +123,19 @@ class EvictionSpins(KVTier):
         while plan is None:
             plan = super().store(keys, owner)
         return plan
+
+
+@fault("tier-evicts-unreadable", law="pinned", seen=("Mooncake#3421",))
+class EvictsUnreadable(KVTier):
+    """An eviction looks at pins and readers, and not at whether a chunk can be read yet: its store still writes."""
+
+    _storing = False
+
+    def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
+        self._storing = True
+        plan = super().store(keys, owner)
+        self._storing = False
+        return plan
+
+    def _evictable(self, key: Key) -> bool:
+        return super()._evictable(key) or (self._storing and not self._chunks[key].stored)

@@ -18,6 +18,7 @@ from kvlockstep.models.requests.transfers.answers import ids_of
 from kvlockstep.models.requests.transfers.delivery import Delivery
 from kvlockstep.models.requests.transfers.moving import Moving, placed
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
+from kvlockstep.models.requests.transfers.races import Races, is_own
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
 from kvlockstep.properties.law import ERROR_CONTRACT
@@ -46,6 +47,7 @@ class CopyEngine:
         self._sizes = traits.tiers
         # A batch or a poll submits what is due; in steps that may have been decided in the one before.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
+        self.races = Races(goals_met)
         self._offered: set[Place] = set()
         self._moved: set[Place] = set()
         self._loads: Counter[str] = Counter()
@@ -97,7 +99,9 @@ class CopyEngine:
             if moving is None:
                 raise Divergence(ERROR_CONTRACT.id, f"{said} names {id!r}, which is no transfer in flight")
             self._goals_met["waited"] += not moving.landed
-            if moving.transfer.before and moving.transfer.kind == "load" and not moving.told:
+            if not moving.landed:
+                self.races.waited(moving)
+            if is_own(moving) and not moving.told:
                 self.has_own = True
                 fails = lost is not None and not own and self.may_fail(moving)
                 written = min(lost or 0, moving.readable) if fails else moving.readable
@@ -134,7 +138,9 @@ class CopyEngine:
         written = set(blocks)
         block: Block = 0
         of = ""
-        for moving in self.unended if written else ():
+        unended = self.unended if written else []
+        self.races.written(written, unended)
+        for moving in unended:
             pool = moving.sources if moving.transfer.kind == "store" else moving.targets
             untouched = moving.landed or moving.transfer.kind == "move"
             hit = [] if untouched else [place.unit for place in pool if place.unit in written]
@@ -148,9 +154,9 @@ class CopyEngine:
 
         One with a source that was lost fails there.
         """
-        own = moving.transfer.before and moving.transfer.kind == "load"
-        oldest = next(other for other in self.moving.values() if not other.told)
-        self._goals_met["reordered"] += not own and moving is not oldest
+        unended = self.unended
+        self._goals_met["reordered"] += not is_own(moving) and moving is not unended[0]
+        self.races.ended(moving, unended)
         if moving.readable < len(moving.targets):
             written = moving.readable if written is None else min(written, moving.readable)
         if written is None:
@@ -186,6 +192,7 @@ class CopyEngine:
             if moving.reads_tier:
                 check(laws.backed, str(moving), str(place), self._lacking(place, content, transfer.waited))
         unended = self.unended
+        self.races.started(moving, unended, [place in self.places.stored for place in moving.targets])
         others = [other for other in unended if not other.landed]
         for place in moving.targets:
             # One evaluation where nothing is wrong: many transfers may be in flight.
@@ -211,8 +218,7 @@ class CopyEngine:
                 self._loaded[rid] = before.union(place.unit for place in moving.targets)
         several = len(transfer.pairs) > 1 or not busy.isdisjoint(transfer.rids)
         self._goals_met["load_blocks"] += transfer.kind == "load" and several
-        own = transfer.before and transfer.kind == "load"
-        self.apart.update(() if own or transfer.waited else (transfer.kind,))
+        self.apart.update(() if is_own(moving) or transfer.waited else (transfer.kind,))
         if self.traits.may_fail(transfer) and not transfer.waited:
             self.fallible.add(transfer.kind)
             self.tearable.update((transfer.kind,) if len(transfer.pairs) > 1 else ())

@@ -45,6 +45,7 @@ class Transfers(CopyEngine):
         self._batches.append((names, blocks, self._own))
         self._polls, self._stepped = 0, self.traits.in_steps
         self.loaded_inside.clear()
+        self.races.launched(self.unended)
         self.delivery.step()
         for moving in self.moving.values():
             moving.batches += 1
@@ -120,9 +121,12 @@ class Transfers(CopyEngine):
             self._checks.check(laws.delivery, owed.rid, missing, owed.size, owed.where)
         views = {name: self._view(name) for name in self._sizes}
         reserved = self._check_targets(free, views, held) if self.moving else set()
+        stored = {place.unit for m in self.unended if m.transfer.kind == "store" for place in m.sources}
+        self._goals_met["store_outlives"] += not stored <= held
         for name, view in views.items():
             units = [*view.free, *view.cached, *view.storing]
             self._checks.check(laws.tier_accounting, name, units, self._sizes[name])
+        self.races.settled(views, not stored <= held and not limbo)
         # In steps, what is decided in one of them is submitted in the next.
         self.quiet = not self.moving and (self._polls >= STEPS_TO_SUBMIT or not self.traits.in_steps)
         if idle and self.quiet:
@@ -151,9 +155,6 @@ class Transfers(CopyEngine):
                     if place.tier == tier and place.unit in wrong:
                         self._checks.check(laws.target_owned, str(moving), str(place), owner)
         self._checks.check(laws.target_owned, "", "", "")
-        if not self._goals_met["store_outlives"]:
-            stored = [p.unit for m in unended if m.transfer.kind == "store" for p in m.sources]
-            self._goals_met["store_outlives"] += any(block not in held for block in stored)
         return targets.get(None, set()) - held
 
     def limbo(self, held: Set[Block]) -> int:
