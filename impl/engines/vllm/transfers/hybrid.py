@@ -27,6 +27,7 @@ from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
 from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOffloadingScheduler
+from kvlockstep.impl.engines.vllm.transfers.tiering import TieringScheduler
 
 
 class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
@@ -116,6 +117,10 @@ class OffloadingHybrid(OffloadingScheduler, HybridConnected):
         return connector
 
 
+class TieringHybrid(TieringScheduler, OffloadingHybrid):
+    """With an OffloadingConnector over its tiering manager."""
+
+
 def fencing(scheduler: Any) -> Any:
     """The connector's building of stores; those of an ended request are flushed if this batch takes their blocks.
 
@@ -155,3 +160,11 @@ make_offloading_sparse = partial(OffloadingHybrid, groups=WINDOW, retention=0)
 make_offloading_state = partial(OffloadingHybrid, groups=(FULL, STATE))
 make_offloading_state_inside = partial(OffloadingHybrid, groups=(FULL, STATE), inside=True, retention=0)
 make_offloading_async_window = partial(OffloadingHybrid, groups=WINDOW, asynchronous=True)
+make_offloading_prompt = partial(OffloadingHybrid, groups=WINDOW, retention=0, prompt_only=True)
+make_offloading_arc_window = partial(OffloadingHybrid, groups=WINDOW, eviction="arc")
+make_offloading_chunks_window = partial(OffloadingHybrid, groups=WINDOW, per_chunk=2)
+make_offloading_chunks_windows = partial(OffloadingHybrid, groups=WINDOWS, per_chunk=2)
+make_offloading_chunks_two_sizes = partial(OffloadingHybrid, groups=TWO_SIZES, per_chunk=2)
+make_offloading_chunks_state = partial(OffloadingHybrid, groups=(FULL, STATE), per_chunk=2)
+make_tiering_window = partial(TieringHybrid, groups=WINDOW)
+make_tiering_state = partial(TieringHybrid, groups=(FULL, STATE))

@@ -13,7 +13,7 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.events import POOL
 from kvlockstep.impl.engines.vllm.tier import cpu
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
+from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 BARE = ("vllm.distributed.kv_transfer.kv_connector.v1.offloading",)
@@ -45,21 +46,25 @@ with without_the_rest(vllm.ENGINE, BARE, STUBS):
 
 
 class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
-    """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now."""
+    """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now.
 
-    def __init__(self) -> None:
+    A chunk of the tier holds `per_chunk` blocks, and each of these is a unit.
+    """
+
+    def __init__(self, per_chunk: int) -> None:
         super().__init__()
+        self._per_chunk = per_chunk
         self.before = True
         self.finished: list[Any] = []
         self.rids: dict[Hashable, str] = {}
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        pairs = [(int(block), int(unit)) for block, unit in zip(src_spec.block_ids, dst_spec.block_ids, strict=True)]
+        pairs = [(block, unit) for unit, block in self._places(dst_spec, src_spec)]
         self.submitted.append(Transfer(job_id, "store", CPU, pairs, (), self.before))
         return True
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
-        pairs = [(int(unit), int(block)) for unit, block in zip(src_spec.block_ids, dst_spec.block_ids, strict=True)]
+        pairs = self._places(src_spec, dst_spec)
         after = tuple(self.fence) if self.before else ()
         self.submitted.append(Transfer(job_id, "load", CPU, pairs, [self.rids[job_id]], self.before, after))
         return True
@@ -71,9 +76,27 @@ class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
     def wait(self, job_ids: set[int]) -> None:
         self.fence += sorted(job_ids)
 
+    def _places(self, chunks: Any, blocks: Any) -> list[tuple[int, int]]:
+        """The unit of each block, as the engine's worker has it: those of a group go on from where its first one is."""
+        size, left = self._per_chunk, chunks.block_ids.tolist()
+        units: list[int] = []
+        for n, first in zip(blocks.group_sizes, blocks.block_indices, strict=True):
+            skipped = first % size if n else 0
+            taken = -(-(skipped + n) // size)
+            parts = [chunk * size + i for chunk in left[:taken] for i in range(size)]
+            units += parts[skipped : skipped + n]
+            left = left[taken:]
+        if left:
+            raise RuntimeError(f"chunks {left} are not copied")
+        return list(zip(units, blocks.block_ids.tolist(), strict=True))
+
 
 class OffloadingScheduler(ConnectedScheduler):
-    """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block.
+    """A scheduler with an OffloadingConnector, whose tier is as large as the pool, or `half` as large.
+
+    Each chunk of the tier holds `per_chunk` blocks. With `prompt_only` nothing is stored behind the prompt, as by the
+    engine's default. What has been offered `threshold` times is stored, with 0 or 1 everything. If `capped`, most
+    requests bring a limit of what is stored or loaded for them.
 
     With `tier_events` what the tier announces is received as well. It names no salts (vllm-offloaded-without-salt), and
     no tokens of a chunk that is evicted and stored again before anybody takes the events.
@@ -93,9 +116,15 @@ class OffloadingScheduler(ConnectedScheduler):
         prompt_only: bool = False,
         repaired: bool = True,
         tier_events: bool = False,
+        per_chunk: int = 1,
+        threshold: int = 0,
+        capped: bool = False,
+        half: bool = False,
         **options: Any,
     ) -> None:
         self._tier_events = tier_events
+        self._per_chunk, self._threshold, self._capped = per_chunk, threshold, capped
+        self._half = half
         if tier_events:
             self.silent_tiers, self._media = False, {**POOL, events.CPU: CPU}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
@@ -103,10 +132,16 @@ class OffloadingScheduler(ConnectedScheduler):
         self.policy = None
 
     def connect(self, config: Any) -> Any:
-        """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
+        """Makes the connector's two sides.
+
+        What they read of the configuration is at the engine's defaults. Only `offload_prompt_only` is off, so that what
+        is decoded is stored as well, unless this is `prompt_only`.
+        """
         caches, wide, hash_size = self._caches(self.blocks, self.block_size)
-        self.tiers = {CPU: caches.num_blocks - 1}
+        self._chunks = -(-(caches.num_blocks - 1) // (self._per_chunk * (2 if self._half else 1)))
+        self.tiers = {CPU: self._chunks * self._per_chunk}
         config.kv_transfer_config.kv_connector_extra_config = {
+            "blocks_per_chunk": self._per_chunk,
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
             "self_describing_kv_events": self._tier_events,
@@ -125,8 +160,8 @@ class OffloadingScheduler(ConnectedScheduler):
             world_size=1, rank=0, tensor_parallel_size=1, data_parallel_rank_local=None, nnodes_within_dp=1,
             distributed_executor_backend="uni",
         )  # fmt: skip
-        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction, enable_events=self._tier_events)
-        self._copies = CopyEngine()
+        self._manager = self._make_manager()
+        self._copies = CopyEngine(self._per_chunk)
         product.OffloadingSpecFactory = SimpleNamespace(
             create_spec=lambda given: Spec(given, self._manager, self._copies)
         )
@@ -152,15 +187,36 @@ class OffloadingScheduler(ConnectedScheduler):
         self._copies.finished.append(offload.TransferResult(id, ok))
 
     def tier(self, name: str) -> TierUnits:
-        policy, manager = self._manager._policy, self._manager
+        manager = self._cpu
+        policy = manager._policy
         found = policy.chunks.values() if self._eviction == "lru" else [*policy.t1.values(), *policy.t2.values()]
         chunks = [(chunk.chunk_id, chunk.ref_cnt) for chunk in found]
+        free = [*manager._free_list, *range(manager._num_allocated_chunks, self._chunks)]
         return TierUnits(
-            [*manager._free_list, *range(manager._num_allocated_chunks, self.tiers[name])],
-            [unit for unit, count in chunks if count >= 0],
-            [unit for unit, count in chunks if count < 0],
-            [unit for unit, count in chunks if count > 0],
+            self._units_of(free),
+            self._units_of(chunk for chunk, count in chunks if count >= 0),
+            self._units_of(chunk for chunk, count in chunks if count < 0),
+            self._units_of(chunk for chunk, count in chunks if count > 0),
         )
+
+    @property
+    def _cpu(self) -> Any:
+        """The manager of the CPU tier."""
+        return self._manager
+
+    def _units_of(self, chunks: Iterable[int]) -> list[int]:
+        return slots_of(chunks, self._per_chunk)
+
+    def _make_manager(self) -> Any:
+        return cpu.CPUOffloadingManager(
+            self._chunks, self._eviction, enable_events=self._tier_events, store_threshold=self._threshold
+        )
+
+    def _mark(self, request: Any) -> None:
+        caps = {"max_offload_tokens": 2 * self.block_size, "max_load_tokens": self.block_size}
+        kept = (), ("max_offload_tokens",), ("max_load_tokens",), tuple(caps)
+        if self._capped:
+            request.kv_transfer_params = {name: caps[name] for name in kept[self._added % len(kept)]}
 
     def _decide(self) -> Any:
         """The scheduler decides, and the worker does what it does in front of the batch and behind it."""
@@ -204,5 +260,12 @@ make = OffloadingScheduler
 make_arc = partial(OffloadingScheduler, eviction="arc")
 make_inside = partial(OffloadingScheduler, inside=True)
 make_async = partial(OffloadingScheduler, asynchronous=True)
+make_prompt = partial(OffloadingScheduler, prompt_only=True)
+make_chunks = partial(OffloadingScheduler, per_chunk=2)
+make_chunks_inside = partial(OffloadingScheduler, per_chunk=3, inside=True)
+make_threshold = partial(OffloadingScheduler, threshold=2)
+make_capped = partial(OffloadingScheduler, capped=True)
+make_async_arc = partial(OffloadingScheduler, eviction="arc", asynchronous=True)
+make_async_inside = partial(OffloadingScheduler, inside=True, asynchronous=True)
 make_tier_events = partial(OffloadingScheduler, tier_events=True)
 make_unrepaired = partial(OffloadingScheduler, repaired=False)
