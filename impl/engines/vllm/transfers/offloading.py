@@ -1,9 +1,8 @@
 """kv_scheduler with transfers on vLLM's Scheduler (0.33.0) with its OffloadingConnector and the CPU tier, LRU and ARC.
 
-Real are both sides of the connector and its CPU manager; in the place of the copy engine, an OffloadingWorker, stands
-one that copies nothing. The connector decides a store in the step that computes its blocks and submits it in the next.
-It frees blocks under a running store and has the worker wait before they are written (`jobs_to_flush`). It asserts that
-every transfer succeeds, so none may fail.
+Real are both sides of the connector (offloading_engine.py) and its CPU manager. The connector decides a store in the
+step that computes its blocks and submits it in the next. It frees blocks under a running store and has the worker wait
+before they are written (`jobs_to_flush`). It asserts that every transfer succeeds, so none may fail.
 
 A request waits while its own stores are in flight, or while another one stores what it could hit. Others overtake it,
 so no order of admission is promised.
@@ -12,83 +11,26 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from kvlockstep.impl.engines.copy_engine import Copies
-from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import events
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.events import POOL
 from kvlockstep.impl.engines.vllm.tier import cpu
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
+from kvlockstep.impl.engines.vllm.transfers.offloading_engine import (
+    CPU,
+    CopyEngine,
+    OneTokenComputed,
+    Spec,
+    offload,
+    product,
+)
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-
-BARE = ("vllm.distributed.kv_transfer.kv_connector.v1.offloading",)
-STUBS = (
-    "vllm._custom_ops",
-    "vllm.distributed.parallel_state",
-    "vllm.forward_context",
-    "vllm.model_executor",
-    "vllm.model_executor.layers.attention_layer_base",
-    "vllm.v1.kv_offload.cpu.gpu_worker",
-    "vllm.v1.kv_offload.cpu.shared_offload_region",
-)
-CPU = "cpu"
-
-with without_the_rest(vllm.ENGINE, BARE, STUBS):
-    offload: Any = importlib.import_module("vllm.v1.kv_offload.base")
-    product: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector")
-
-
-class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
-    """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now.
-
-    A chunk of the tier holds `per_chunk` blocks, and each of these is a unit.
-    """
-
-    def __init__(self, per_chunk: int) -> None:
-        super().__init__()
-        self._per_chunk = per_chunk
-        self.before = True
-        self.finished: list[Any] = []
-        self.rids: dict[Hashable, str] = {}
-
-    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        pairs = [(block, unit) for unit, block in self._places(dst_spec, src_spec)]
-        self.submitted.append(Transfer(job_id, "store", CPU, pairs, (), self.before))
-        return True
-
-    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
-        pairs = self._places(src_spec, dst_spec)
-        after = tuple(self.fence) if self.before else ()
-        self.submitted.append(Transfer(job_id, "load", CPU, pairs, [self.rids[job_id]], self.before, after))
-        return True
-
-    def get_finished(self) -> list[Any]:
-        finished, self.finished = self.finished, []
-        return finished
-
-    def wait(self, job_ids: set[int]) -> None:
-        self.fence += sorted(job_ids)
-
-    def _places(self, chunks: Any, blocks: Any) -> list[tuple[int, int]]:
-        """The unit of each block, as the engine's worker has it: those of a group go on from where its first one is."""
-        size, left = self._per_chunk, chunks.block_ids.tolist()
-        units: list[int] = []
-        for n, first in zip(blocks.group_sizes, blocks.block_indices, strict=True):
-            skipped = first % size if n else 0
-            taken = -(-(skipped + n) // size)
-            parts = [chunk * size + i for chunk in left[:taken] for i in range(size)]
-            units += parts[skipped : skipped + n]
-            left = left[taken:]
-        if left:
-            raise RuntimeError(f"chunks {left} are not copied")
-        return list(zip(units, blocks.block_ids.tolist(), strict=True))
 
 
 class OffloadingScheduler(ConnectedScheduler):
@@ -230,30 +172,6 @@ class OffloadingScheduler(ConnectedScheduler):
         worker.start_load_kv(None)
         worker.wait_for_save()
         return output
-
-
-class OneTokenComputed(product.OffloadingConnector):  # type: ignore[misc]
-    """Loads nothing for a request of one token: see vllm-one-token-loaded-again in known.toml."""
-
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        if request.num_tokens == 1:
-            return 0, False
-        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
-        return found
-
-
-class Spec(offload.OffloadingSpec):  # type: ignore[misc]
-    """Gives the connector its manager and its copy engine."""
-
-    def __init__(self, config: Any, manager: Any, copies: CopyEngine) -> None:
-        super().__init__(config)
-        self._manager, self._copies = manager, copies
-
-    def get_manager(self) -> Any:
-        return self._manager
-
-    def get_worker(self, kv_caches: Any) -> CopyEngine:
-        return self._copies
 
 
 make = OffloadingScheduler

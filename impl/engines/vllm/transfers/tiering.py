@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from kvlockstep.impl.engines.vllm.tier import base
 from kvlockstep.impl.engines.vllm.tiering import managers, tiers
-from kvlockstep.impl.engines.vllm.transfers.offloading import CPU, OffloadingScheduler
+from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
+from kvlockstep.impl.engines.vllm.transfers.offloading_engine import CPU
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager.tier import Tier
 
