@@ -92,7 +92,7 @@ def transfer_progress(rid: str, loads: int, most: int) -> str | None:
 
 @law(CONTRACT, needs=("tiers", "moves"))
 def starvation(items: int, others: Sequence[str], overdue: Sequence[str]) -> str | None:
-    """A move keeps nobody waiting but the requests that it is for, and these no longer than `patience` says."""
+    """A move keeps nobody waiting but whom it is for or brings a block to, and these no longer than `patience` says."""
     if items or not (others or overdue):
         return None
     if others:

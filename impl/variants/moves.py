@@ -138,6 +138,16 @@ class FetchesOneByOne(FetchingScheduler):
         return job.rid in self._parked or super()._waits(job)
 
 
+class WaitsForAnothers(FetchingScheduler):
+    """Who begins with a block that is fetched for somebody else waits for that fetch, too."""
+
+    def _waits(self, job: Job) -> bool:
+        ends = range(self.block_size, len(job.tokens), self.block_size)
+        needed = {self._kv._key(job.extra_key, job.tokens[:end]) for end in ends}
+        fetched = (key for move in self._moves.values() if move.rid is not None for key in move.keys)
+        return super()._waits(job) or not needed.isdisjoint(fetched)
+
+
 MOVE_VARIANTS = {
     "keeps-fetched": KeepsFetched,
     "gives-up-fetching": GivesUp,
@@ -145,4 +155,5 @@ MOVE_VARIANTS = {
     "only-disk-fails": OnlyDiskFails,
     "evicts-to-disk": EvictsToDisk,
     "fetches-one-by-one": FetchesOneByOne,
+    "waits-for-anothers-fetch": WaitsForAnothers,
 }

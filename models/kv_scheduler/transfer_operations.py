@@ -13,6 +13,7 @@ from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
+from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
@@ -89,7 +90,8 @@ class TransferOperations(OneTable, EndsTransfers):
     def note_moves(self, items: int, submitted: Sequence[Transfer]) -> None:
         """A batch of so many items is decided: with nothing else in flight, moves are no reason to leave it empty.
 
-        They hold no block of the pool. Only whom a move is for may wait, and not for ever.
+        They hold no block of the pool. Only whom a move is for may wait, and not for ever. It is also for those who
+        begin with what it brings to another one.
         """
         flying = [*(moving.transfer for moving in self.tiered().moving.values()), *submitted]
         waiting = {rid for transfer in flying if transfer.kind == "move" for rid in transfer.rids}
@@ -98,6 +100,8 @@ class TransferOperations(OneTable, EndsTransfers):
         )
         if self.flights or not flying or any(transfer.kind != "move" for transfer in flying):
             return
+        fetched = [] if items else self.tiered().on_their_way(submitted)
+        waiting |= {name for name, job in self.live.items() if job.fresh and _begins_with_one(job.request, fetched)}
         names = [name for name in self.live if name in waiting and not items]
         self.waited = Counter({name: self.waited[name] + 1 for name in names})
         patience = self.traits.patience
@@ -145,3 +149,11 @@ class TransferOperations(OneTable, EndsTransfers):
             for name in expected:
                 del self.live[name]
         transfers.heard()
+
+
+def _begins_with_one(request: Request, prefixes: Sequence[tuple[int | None, Sequence[int]]]) -> bool:
+    """Returns whether one of these is a prefix of the request: an extra key, and tokens."""
+    return any(
+        extra_key == request.extra_key and request.tokens[: len(tokens)] == list(tokens)
+        for extra_key, tokens in prefixes
+    )

@@ -12,7 +12,7 @@ from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.impl.faulty.kv_scheduler.moves import CachesOnDisk
+from kvlockstep.impl.faulty.kv_scheduler.moves import CachesOnDisk, FetchBlocksQueue
 from kvlockstep.impl.variants.moves import MOVE_VARIANTS
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import NotEnabled
@@ -261,6 +261,23 @@ def test_who_needs_units_of_anothers_fetch_waits_if_that_is_declared(buffered: b
         outcome = random_walk(KVSchedulerModel, made, seed=1, watchdog=watchdog, steps=4_000)
     assert (outcome.failure and outcome.failure.law) == law
     assert bool(outcome.reach["kept_by_move"]) == buffered
+
+
+@pytest.mark.parametrize(
+    ("tokens", "key", "starved"),
+    [([1, 2, 3, 4, 5], None, False), ([1, 2, 9], None, False), ([7, 2, 3], None, True), ([1, 2, 3], 0, True)],
+)
+def test_who_begins_with_what_is_fetched_for_another_may_wait_for_it(
+    tokens: list[int], key: int | None, starved: bool
+) -> None:
+    """The scheduler lets nobody start in front of b, whose fetch brings the blocks of [1, 2] and [1, 2, 3, 4]."""
+    run = fetching(type("Made", (FetchBlocksQueue,), {"extra_key": True}))
+    run.add("c", tokens, key, 1, None)
+    if starved:
+        with pytest.raises(Divergence, match="none of them is for c"):
+            run.schedule([9])
+    else:
+        assert str(run.schedule([9])) == "nothing"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.wire import over_the_wire
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
-GPU, CPU = vllm.events.MEDIUM_GPU, vllm.events.MEDIUM_CPU
+GPU, CPU, STORAGE = vllm.events.MEDIUM_GPU, vllm.events.MEDIUM_CPU, vllm.events.MEDIUM_STORAGE
 POOL: Mapping[str, str | None] = {GPU: None}
 
 

@@ -85,11 +85,11 @@ class VllmScheduler:
 
     def add(self, rid: str, tokens: list[int], extra_key: int | None, max_tokens: int, priority: int) -> None:
         self._added += 1
-        self._scheduler.add_request(
-            vllm.make_request(
-                rid, tokens, self._hasher, extra_key, False, max_tokens, priority, float(self._added), END_TOKEN
-            )
+        request = vllm.make_request(
+            rid, tokens, self._hasher, extra_key, False, max_tokens, priority, float(self._added), END_TOKEN
         )
+        self._mark(request)
+        self._scheduler.add_request(request)
 
     def schedule(self, accepted: Sequence[Mapping[str, int]] = ()) -> Batch:
         rejected = self._rejections(accepted)
@@ -140,6 +140,9 @@ class VllmScheduler:
     def free_slots(self) -> Iterable[int] | None:
         queue = self._pool.free_block_queue.get_all_free_blocks()
         return self._slots([block.block_id for block in queue if block.block_hash is None])
+
+    def _mark(self, request: Any) -> None:
+        """Gives a request what it brings with it, before the scheduler has it."""
 
     def _unpublished(self) -> list[Any]:
         """Takes the events that would be published with the result of the next batch."""

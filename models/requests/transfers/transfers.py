@@ -11,7 +11,7 @@ from kvlockstep.models.requests.adapter import number
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.transfers.answers import transfers_of
 from kvlockstep.models.requests.transfers.copy_engine import STEPS_TO_SUBMIT, CopyEngine
-from kvlockstep.models.requests.transfers.moving import Moving
+from kvlockstep.models.requests.transfers.moving import Moving, placed
 from kvlockstep.models.requests.transfers.places import Block, Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties import transfers as laws
@@ -176,6 +176,14 @@ class Transfers(CopyEngine):
         fresh, self._fresh_loads = self._fresh_loads, []
         loads = [moving for moving in fresh if moving.transfer.tier != self.traits.peer]
         return [Fetched(tokens, key, m.transfer.tier, g) for m in loads for g, (key, tokens) in self._prefixes(m)]
+
+    def on_their_way(self, submitted: Sequence[Transfer]) -> list[tuple[int | None, Sequence[int]]]:
+        """Returns the prefixes of blocks that moves bring for somebody; those of `submitted` have not started yet."""
+        fresh = [placed(one, self.traits, self.places, self.moving, self._adapter.transfers) for one in submitted]
+        for moving in fresh:
+            moving.contents = list(map(self.places.read, moving.sources))
+        fetches = [m for m in (*self.moving.values(), *fresh) if m.transfer.kind == "move" and m.transfer.rids]
+        return [prefix for moving in fetches for _, prefix in self._prefixes(moving)]
 
     def cached(self) -> dict[str, int]:
         """Returns for each tier how many units a hit may find."""

@@ -27,6 +27,7 @@ from kvlockstep.impl.engines.vllm.hybrid_scheduler import (
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
 from kvlockstep.impl.engines.vllm.transfers.offloading import OffloadingScheduler
 from kvlockstep.impl.engines.vllm.transfers.simple_offloading import SimpleOffloadingScheduler
+from kvlockstep.impl.engines.vllm.transfers.tiering import TieringScheduler
 
 
 class HybridConnected(ConnectedScheduler, VllmHybridScheduler):
@@ -107,13 +108,42 @@ def of_its_own(manager: Any) -> Any:
 
 
 class OffloadingHybrid(OffloadingScheduler, HybridConnected):
-    """With an OffloadingConnector."""
+    """With an OffloadingConnector. Unless it is `whole`, it stores chunks of which a block has slid away."""
+
+    def __init__(
+        self, blocks: int, block_size: int, budget: int, running: int, whole: bool = True, **options: Any
+    ) -> None:
+        self._whole = whole
+        super().__init__(blocks, block_size, budget, running, **options)
 
     def connect(self, config: Any) -> Any:
         connector = super().connect(config)
+        scheduler = connector.connector_scheduler
         if self._repaired:
-            connector.connector_scheduler._build_store_jobs = fencing(connector.connector_scheduler)
+            scheduler._build_store_jobs = fencing(scheduler)
+        if self._whole:
+            scheduler._reachable_store_block_mask = whole_chunks(scheduler)
         return connector
+
+
+def whole_chunks(scheduler: Any) -> Any:
+    """The connector's mask of the blocks that a hit may need; a hit that needs one of a chunk may need all of it.
+
+    See vllm-part-of-chunk-unwritten in known.toml.
+    """
+    mask, size = scheduler._reachable_store_block_mask, scheduler.config.blocks_per_chunk
+
+    def masked(**given: Any) -> list[bool] | None:
+        found = mask(**given)
+        if found is None:
+            return None
+        return [any(found[i - i % size : i - i % size + size]) for i in range(len(found))]
+
+    return masked
+
+
+class TieringHybrid(TieringScheduler, OffloadingHybrid):
+    """With an OffloadingConnector over its tiering manager."""
 
 
 def fencing(scheduler: Any) -> Any:
@@ -155,3 +185,11 @@ make_offloading_sparse = partial(OffloadingHybrid, groups=WINDOW, retention=0)
 make_offloading_state = partial(OffloadingHybrid, groups=(FULL, STATE))
 make_offloading_state_inside = partial(OffloadingHybrid, groups=(FULL, STATE), inside=True, retention=0)
 make_offloading_async_window = partial(OffloadingHybrid, groups=WINDOW, asynchronous=True)
+make_offloading_prompt_window = partial(OffloadingHybrid, groups=WINDOW, retention=0, prompt_only=True)
+make_offloading_arc_window = partial(OffloadingHybrid, groups=WINDOW, eviction="arc")
+make_chunks_window = partial(OffloadingHybrid, groups=WINDOW, per_chunk=2)
+make_chunks_parts = partial(OffloadingHybrid, groups=WINDOW, per_chunk=2, whole=False)
+make_chunks_windows = partial(OffloadingHybrid, groups=WINDOWS, per_chunk=2)
+make_chunks_state = partial(OffloadingHybrid, groups=(FULL, STATE), per_chunk=2)
+make_tiering_window = partial(TieringHybrid, groups=WINDOW)
+make_tiering_state = partial(TieringHybrid, groups=(FULL, STATE))

@@ -1,9 +1,8 @@
 """kv_scheduler with transfers on vLLM's Scheduler (0.33.0) with its OffloadingConnector and the CPU tier, LRU and ARC.
 
-Real are both sides of the connector and its CPU manager; in the place of the copy engine, an OffloadingWorker, stands
-one that copies nothing. The connector decides a store in the step that computes its blocks and submits it in the next.
-It frees blocks under a running store and has the worker wait before they are written (`jobs_to_flush`). It asserts that
-every transfer succeeds, so none may fail.
+Real are both sides of the connector (offloading_engine.py) and its CPU manager. The connector decides a store in the
+step that computes its blocks and submits it in the next. It frees blocks under a running store and has the worker wait
+before they are written (`jobs_to_flush`). It asserts that every transfer succeeds, so none may fail.
 
 A request waits while its own stores are in flight, or while another one stores what it could hit. Others overtake it,
 so no order of admission is promised.
@@ -12,68 +11,34 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py and
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from kvlockstep.impl.engines.copy_engine import Copies
-from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.vllm import events
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.events import POOL
 from kvlockstep.impl.engines.vllm.tier import cpu
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
-from kvlockstep.reference.kv.transfers import TierUnits, Transfer
-
-BARE = ("vllm.distributed.kv_transfer.kv_connector.v1.offloading",)
-STUBS = (
-    "vllm._custom_ops",
-    "vllm.distributed.parallel_state",
-    "vllm.forward_context",
-    "vllm.model_executor",
-    "vllm.model_executor.layers.attention_layer_base",
-    "vllm.v1.kv_offload.cpu.gpu_worker",
-    "vllm.v1.kv_offload.cpu.shared_offload_region",
+from kvlockstep.impl.engines.vllm.transfers.offloading_engine import (
+    CPU,
+    CopyEngine,
+    OneTokenComputed,
+    Spec,
+    offload,
+    product,
 )
-CPU = "cpu"
-
-with without_the_rest(vllm.ENGINE, BARE, STUBS):
-    offload: Any = importlib.import_module("vllm.v1.kv_offload.base")
-    product: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector")
-
-
-class CopyEngine(Copies, offload.OffloadingWorker):  # type: ignore[misc]
-    """Takes what the connector submits, and reports what it is told. `before` says where it is submitted now."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before = True
-        self.finished: list[Any] = []
-        self.rids: dict[Hashable, str] = {}
-
-    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        pairs = [(int(block), int(unit)) for block, unit in zip(src_spec.block_ids, dst_spec.block_ids, strict=True)]
-        self.submitted.append(Transfer(job_id, "store", CPU, pairs, (), self.before))
-        return True
-
-    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
-        pairs = [(int(unit), int(block)) for unit, block in zip(src_spec.block_ids, dst_spec.block_ids, strict=True)]
-        after = tuple(self.fence) if self.before else ()
-        self.submitted.append(Transfer(job_id, "load", CPU, pairs, [self.rids[job_id]], self.before, after))
-        return True
-
-    def get_finished(self) -> list[Any]:
-        finished, self.finished = self.finished, []
-        return finished
-
-    def wait(self, job_ids: set[int]) -> None:
-        self.fence += sorted(job_ids)
+from kvlockstep.impl.slots import slots_of
+from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
 
 class OffloadingScheduler(ConnectedScheduler):
-    """A scheduler with an OffloadingConnector. Its tier is as large as the pool; each chunk holds one block.
+    """A scheduler with an OffloadingConnector, whose tier is as large as the pool, or `half` as large.
+
+    Each chunk of the tier holds `per_chunk` blocks. With `prompt_only` nothing is stored behind the prompt, as by the
+    engine's default. What has been offered `threshold` times is stored, with 0 or 1 everything. If `capped`, most
+    requests bring a limit of what is stored or loaded for them.
 
     With `tier_events` what the tier announces is received as well. It names no salts (vllm-offloaded-without-salt), and
     no tokens of a chunk that is evicted and stored again before anybody takes the events.
@@ -93,9 +58,15 @@ class OffloadingScheduler(ConnectedScheduler):
         prompt_only: bool = False,
         repaired: bool = True,
         tier_events: bool = False,
+        per_chunk: int = 1,
+        threshold: int = 0,
+        capped: bool = False,
+        half: bool = False,
         **options: Any,
     ) -> None:
         self._tier_events = tier_events
+        self._per_chunk, self._threshold, self._capped = per_chunk, threshold, capped
+        self._half = half
         if tier_events:
             self.silent_tiers, self._media = False, {**POOL, events.CPU: CPU}
         self._eviction, self._inside, self._prompt_only, self._repaired = eviction, inside, prompt_only, repaired
@@ -103,10 +74,16 @@ class OffloadingScheduler(ConnectedScheduler):
         self.policy = None
 
     def connect(self, config: Any) -> Any:
-        """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
+        """Makes the connector's two sides.
+
+        What they read of the configuration is at the engine's defaults. Only `offload_prompt_only` is off, so that what
+        is decoded is stored as well, unless this is `prompt_only`.
+        """
         caches, wide, hash_size = self._caches(self.blocks, self.block_size)
-        self.tiers = {CPU: caches.num_blocks - 1}
+        self._chunks = -(-(caches.num_blocks - 1) // (self._per_chunk * (2 if self._half else 1)))
+        self.tiers = {CPU: self._chunks * self._per_chunk}
         config.kv_transfer_config.kv_connector_extra_config = {
+            "blocks_per_chunk": self._per_chunk,
             "offload_prompt_only": self._prompt_only,
             "sync_load_budget_bytes": 1 << 30 if self._inside else 0,
             "self_describing_kv_events": self._tier_events,
@@ -125,8 +102,8 @@ class OffloadingScheduler(ConnectedScheduler):
             world_size=1, rank=0, tensor_parallel_size=1, data_parallel_rank_local=None, nnodes_within_dp=1,
             distributed_executor_backend="uni",
         )  # fmt: skip
-        self._manager = cpu.CPUOffloadingManager(self.tiers[CPU], self._eviction, enable_events=self._tier_events)
-        self._copies = CopyEngine()
+        self._manager = self._make_manager()
+        self._copies = CopyEngine(self._per_chunk)
         product.OffloadingSpecFactory = SimpleNamespace(
             create_spec=lambda given: Spec(given, self._manager, self._copies)
         )
@@ -152,15 +129,36 @@ class OffloadingScheduler(ConnectedScheduler):
         self._copies.finished.append(offload.TransferResult(id, ok))
 
     def tier(self, name: str) -> TierUnits:
-        policy, manager = self._manager._policy, self._manager
+        manager = self._cpu
+        policy = manager._policy
         found = policy.chunks.values() if self._eviction == "lru" else [*policy.t1.values(), *policy.t2.values()]
         chunks = [(chunk.chunk_id, chunk.ref_cnt) for chunk in found]
+        free = [*manager._free_list, *range(manager._num_allocated_chunks, self._chunks)]
         return TierUnits(
-            [*manager._free_list, *range(manager._num_allocated_chunks, self.tiers[name])],
-            [unit for unit, count in chunks if count >= 0],
-            [unit for unit, count in chunks if count < 0],
-            [unit for unit, count in chunks if count > 0],
+            self._units_of(free),
+            self._units_of(chunk for chunk, count in chunks if count >= 0),
+            self._units_of(chunk for chunk, count in chunks if count < 0),
+            self._units_of(chunk for chunk, count in chunks if count > 0),
         )
+
+    @property
+    def _cpu(self) -> Any:
+        """The manager of the CPU tier."""
+        return self._manager
+
+    def _units_of(self, chunks: Iterable[int]) -> list[int]:
+        return slots_of(chunks, self._per_chunk)
+
+    def _make_manager(self) -> Any:
+        return cpu.CPUOffloadingManager(
+            self._chunks, self._eviction, enable_events=self._tier_events, store_threshold=self._threshold
+        )
+
+    def _mark(self, request: Any) -> None:
+        caps = {"max_offload_tokens": 2 * self.block_size, "max_load_tokens": self.block_size}
+        kept = (), ("max_offload_tokens",), ("max_load_tokens",), tuple(caps)
+        if self._capped:
+            request.kv_transfer_params = {name: caps[name] for name in kept[self._added % len(kept)]}
 
     def _decide(self) -> Any:
         """The scheduler decides, and the worker does what it does in front of the batch and behind it."""
@@ -176,33 +174,16 @@ class OffloadingScheduler(ConnectedScheduler):
         return output
 
 
-class OneTokenComputed(product.OffloadingConnector):  # type: ignore[misc]
-    """Loads nothing for a request of one token: see vllm-one-token-loaded-again in known.toml."""
-
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        if request.num_tokens == 1:
-            return 0, False
-        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
-        return found
-
-
-class Spec(offload.OffloadingSpec):  # type: ignore[misc]
-    """Gives the connector its manager and its copy engine."""
-
-    def __init__(self, config: Any, manager: Any, copies: CopyEngine) -> None:
-        super().__init__(config)
-        self._manager, self._copies = manager, copies
-
-    def get_manager(self) -> Any:
-        return self._manager
-
-    def get_worker(self, kv_caches: Any) -> CopyEngine:
-        return self._copies
-
-
 make = OffloadingScheduler
 make_arc = partial(OffloadingScheduler, eviction="arc")
 make_inside = partial(OffloadingScheduler, inside=True)
 make_async = partial(OffloadingScheduler, asynchronous=True)
+make_prompt = partial(OffloadingScheduler, prompt_only=True)
+make_chunks = partial(OffloadingScheduler, per_chunk=2)
+make_chunks_inside = partial(OffloadingScheduler, per_chunk=3, inside=True)
+make_threshold = partial(OffloadingScheduler, threshold=2)
+make_capped = partial(OffloadingScheduler, capped=True)
+make_async_arc = partial(OffloadingScheduler, eviction="arc", asynchronous=True)
+make_async_inside = partial(OffloadingScheduler, inside=True, asynchronous=True)
 make_tier_events = partial(OffloadingScheduler, tier_events=True)
 make_unrepaired = partial(OffloadingScheduler, repaired=False)

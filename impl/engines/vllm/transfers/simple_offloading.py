@@ -43,7 +43,7 @@ STUBS = (
     "vllm.v1.simple_kv_offload.disk_backend",
     "vllm.v1.simple_kv_offload.metrics",
 )
-CPU = "cpu"
+CPU, DISK = "cpu", "disk"
 BLOCK_BYTES = 16
 
 with without_the_rest(vllm.ENGINE, BARE, STUBS):
@@ -57,10 +57,11 @@ worker.torch = SimpleNamespace(
 
 
 class CopyBackend(Copies):
-    """Takes what the worker launches."""
+    """Takes what the worker launches, to and from the tier of a name."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier: str) -> None:
         super().__init__()
+        self._tier = tier
         self.rids: dict[int, Sequence[str]] = {}
 
     def launch_copy(
@@ -79,7 +80,7 @@ class CopyBackend(Copies):
         places = [(block, unit - 1) for block, unit in zip(pool, tier, strict=True)]
         pairs = places if is_store else [(unit, block) for block, unit in places]
         rids = () if is_store else list(self.rids[event_idx])
-        self.submitted.append(Transfer(id, kind, CPU, pairs, rids))
+        self.submitted.append(Transfer(id, kind, self._tier, pairs, rids))
         events_list.append((event_idx, self.event(id)))
 
 
@@ -91,7 +92,9 @@ class Connector(product.SimpleCPUOffloadConnector):  # type: ignore[misc]
 
 
 class SimpleOffloadingScheduler(ConnectedScheduler):
-    """A scheduler with a SimpleCPUOffloadConnector, whose tier is as large as the pool.
+    """A scheduler with a SimpleCPUOffloadConnector, whose tier is as large as the pool, or half as large if `small`.
+
+    With `disk` the tier is a file; the engine's pipeline to it is called as its copies to CPU memory are.
 
     If `lazy`, twice as large: in a tier that cannot hold what it stores ahead each step stores what the step before has
     evicted from there, and there is no moment without a transfer, in which a reset could come.
@@ -109,12 +112,14 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
         running: int,
         lazy: bool = False,
         clears_late: bool = False,
+        small: bool = False,
+        disk: bool = False,
         **options: Any,
     ) -> None:
-        self._lazy = lazy
+        self._lazy, self._small, self._disk = lazy, small, disk
         self._clears_late = clears_late
         self.silent_tiers = lazy or clears_late
-        self._media = POOL if self.silent_tiers else {**POOL, events.CPU: CPU}
+        self._media = POOL if self.silent_tiers else {**POOL, events.CPU: CPU, events.STORAGE: DISK}
         self._reports: deque[Any] = deque()
         super().__init__(blocks, block_size, budget, running, **options)
         # A load is heard of behind those in front of it, so nobody outside knows which requests are ready.
@@ -124,25 +129,35 @@ class SimpleOffloadingScheduler(ConnectedScheduler):
         """Makes the connector's two sides; what they read of the configuration is at the engine's defaults."""
         caches, wide, hash_size = self._caches(self.blocks, self.block_size)
         pool = caches.num_blocks - 1
-        self.tiers = {CPU: 2 * pool if self._lazy else pool}
-        units = self.tiers[CPU] + 1
+        name = DISK if self._disk else CPU
+        size = -(-pool // 2) if self._small else 2 * pool if self._lazy else pool
+        self.tiers = {name: size}
+        units = size + 1
         config.kv_transfer_config.kv_connector_extra_config = {
             "cpu_bytes_to_use": units * BLOCK_BYTES,
             "num_cpu_blocks": units,
             "lazy_offload": self._lazy,
         }
+        if self._disk:
+            config.kv_transfer_config.kv_connector_extra_config |= {
+                "kv_offload_backend": "disk",
+                "disk_path": "never written",
+                "disk_capacity_bytes": units * BLOCK_BYTES,
+            }
         vars(config.cache_config).update(
             block_size=wide,
             prefix_match_unit=hash_size,
             simple_cpu_offload_num_blocks=None,
         )
         config.parallel_config.world_size = 1
-        size = caches.num_blocks * BLOCK_BYTES
+        bytes_of_pool = caches.num_blocks * BLOCK_BYTES
         layers = [name for group in caches.kv_cache_groups for name in group.layer_names]
-        tensor = vllm.interface.KVCacheTensor(size, layers, layer_stride=size, block_stride=BLOCK_BYTES)
+        tensor = vllm.interface.KVCacheTensor(
+            bytes_of_pool, layers, layer_stride=bytes_of_pool, block_stride=BLOCK_BYTES
+        )
         cache_config = replace(caches, kv_cache_tensors=[tensor])
         role = vllm.connector.KVConnectorRole
-        self._copies = CopyBackend()
+        self._copies = CopyBackend(name)
         self._worker = Connector(config, role.WORKER, cache_config)
         self._worker.worker_handler._backend = self._copies
         connector = Connector(config, role.SCHEDULER, cache_config)
@@ -209,5 +224,7 @@ make = SimpleOffloadingScheduler
 make_lazy = partial(SimpleOffloadingScheduler, lazy=True)
 make_async = partial(SimpleOffloadingScheduler, asynchronous=True)
 make_lazy_async = partial(SimpleOffloadingScheduler, lazy=True, asynchronous=True)
+make_small = partial(SimpleOffloadingScheduler, small=True)
+make_disk = partial(SimpleOffloadingScheduler, disk=True)
 make_clears_late = partial(SimpleOffloadingScheduler, clears_late=True)
 make_ngram = partial(SimpleOffloadingScheduler, drafts=3)
