@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
 from kvlockstep.reference.kv_manager.groups.announcing import AnnouncingState, AnnouncingWindow
-from kvlockstep.reference.kv_manager.groups.geometries import FullAndWindow
+from kvlockstep.reference.kv_manager.groups.geometries import FullAndFineState, FullAndWindow
+from kvlockstep.reference.kv_manager.groups.request import Request
 
 
 @fault("kv-window-long-hit", law="coverage", seen=("mutant",))
@@ -45,3 +46,13 @@ class StateAtLeaves(AnnouncingState):
         """True if a longer prefix than this one has a state."""
         longer = [list(tokens) for *under, tokens in self._pool(g).cached if under == [g, extra_key]]
         return any(len(tokens) > len(prefix) and tokens[: len(prefix)] == prefix for tokens in longer)
+
+
+@fault("kv-fine-hit-in-place", law="prefix_soundness", seen=("mutant",))
+class FineHitInPlace(FullAndFineState):
+    """A block that is hit in part is copied if others hold it, but not if a longer prefix can be hit with it."""
+
+    def _shared(self, g: int, request: Request) -> int | None:
+        block = super()._shared(g, request)
+        holds = any(other is request for other in self._live.values())
+        return block if block is not None and self._pool(g).refs[block] > holds else None
