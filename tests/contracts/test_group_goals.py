@@ -14,6 +14,8 @@ from kvlockstep.impl.variants.groups import CutsChunks
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope, Mode
+from kvlockstep.models.kv_scheduler import KVSchedulerModel
+from kvlockstep.models.kv_scheduler.model import SchedulerScope
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_manager.groups.fine import FineManager
 from kvlockstep.reference.kv_manager.groups.geometries import (
@@ -26,7 +28,9 @@ from kvlockstep.reference.kv_manager.groups.geometries import (
     WindowAlone,
 )
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
+from kvlockstep.reference.kv_scheduler.grouped import StatePool as SchedulerStates
 
+ACROSS = ("draft_accepted_across", "draft_rejected_across")
 STEP = Op("forward", accept=None, abort=[], reverse=None)
 
 
@@ -87,15 +91,31 @@ def test_a_window_slides_off_a_block_that_stays_published() -> None:
     assert model.goals_met["window_slides"] == model.goals_met["published_block_slides"] == 1
 
 
+class KeepsNothing(GroupedManager):
+    prefix_cache = False
+
+    def _publish(self, *_: Any) -> None:
+        pass
+
+
+class WindowWithoutCache(KeepsNothing, FullAndWindow):
+    pass
+
+
+class StateWithoutCache(KeepsNothing, FullAndState):
+    pass
+
+
+def test_a_block_that_another_request_has_need_not_be_published() -> None:
+    ops = (admit("r0", [1, 2, 3]), STEP, Op("fork", request="r0", child="r1"), decode("r0"), STEP)
+    model = played(WindowWithoutCache, 2, *ops)
+    assert model.goals_met["window_slides"] == 1
+    assert model.goals_met["published_block_slides"] == 0
+
+
 def test_a_block_that_slides_and_is_free_at_once_was_not_published() -> None:
-    class KeepsNothing(FullAndWindow):
-        prefix_cache = False
-
-        def _publish(self, *_: Any) -> None:
-            pass
-
     ops = (admit("r0", [1, 2, 3, 4]), STEP, decode("r0"), STEP, decode("r0"), STEP)
-    model = played(KeepsNothing, 2, *ops)
+    model = played(WindowWithoutCache, 2, *ops)
     assert model.goals_met["window_slides"] == 1
     assert model.goals_met["published_block_slides"] == 0
     assert "published_block_slides" in model.unreachable()
@@ -107,6 +127,10 @@ def test_a_state_stays_in_place_across_a_boundary_of_its_grid() -> None:
     assert model.goals_met["state_in_place_across"] == 0
     model = played(FullAndState, 4, admit("r0", [1] * 7, n=3), STEP, Op("chunk", request="r0", n=4), STEP)
     assert model.goals_met["state_in_place_across"] == 1
+    # This step begins at a boundary, not within a block.
+    model = played(StateWithoutCache, 4, admit("r0", [1] * 9, n=4), STEP, Op("chunk", request="r0", n=5), STEP)
+    assert model.goals_met["state_in_place"] == 1
+    assert model.goals_met["state_in_place_across"] == 0
 
 
 def test_a_manager_that_cuts_chunks_at_the_grid_takes_no_state_across() -> None:
@@ -127,8 +151,7 @@ def test_a_manager_that_cuts_chunks_at_the_grid_takes_no_state_across() -> None:
 )
 def test_drafts_cross_the_end_of_a_block_of_a_state(drafts: int, right: int, met: set[str]) -> None:
     model = played(FullAndState, 4, admit("r0", [1, 2]), STEP, decode("r0", drafts), accept(right))
-    across = {"draft_accepted_across", "draft_rejected_across"}
-    assert {goal for goal in across if model.goals_met[goal]} == met
+    assert {goal for goal in ACROSS if model.goals_met[goal]} == met
 
 
 def test_each_pool_refuses_and_evicts_for_itself() -> None:
@@ -149,6 +172,33 @@ def test_a_pool_in_which_nothing_is_evictable_need_not_evict() -> None:
     assert evicts <= model.unreachable()
     model.step(Op("finish", request="r0"))
     assert evicts & model.unreachable() == {"third_pool_evicts"}
+
+
+def test_a_target_that_does_not_tell_what_it_holds_is_not_asked_for_what_only_that_shows() -> None:
+    class SaysNothing(StatePool):
+        def held(self, rid: str, group: int) -> None:  # type: ignore[override]
+            return None
+
+    unseen = {"published_block_slides", "second_pool_evicts"}
+    for make, never in ((StatePool, set[str]()), (SaysNothing, unseen)):
+        model = played(make, 2, admit("r0", [1] * 4), STEP)
+        for _ in range(4):
+            model.step(decode("r0"))
+            model.step(STEP)
+        model.step(Op("finish", request="r0"))
+        assert unseen & model.unreachable() == never
+
+
+@pytest.mark.parametrize(("right", "goal"), [(0, "draft_rejected_across"), (3, "draft_accepted_across")])
+def test_drafts_of_a_scheduler_cross_the_end_of_a_block_of_a_state(right: int, goal: str) -> None:
+    model = KVSchedulerModel(SchedulerScope(8, 2, budget=8, running=4, live=4, outputs=8), SchedulerStates)
+    schedule = Op("schedule", tokens=[1])
+    model.step(Op("add", request="r0", tokens=[1, 2, 3], extra_key=None, max_tokens=8, priority=None))
+    for op in (schedule, Op("update"), Op("draft", request="r0", tokens=[2, 2, 2])):
+        model.step(op)
+    # The grid has four tokens: the known one is the fourth, its drafts are behind the end of the block.
+    model.step(schedule.but(accept=right))
+    assert {other for other in ACROSS if model.goals_met[other]} == {goal}
 
 
 FULL, WINDOW = Group("full", 2), Group("window", 2, reach=3)
