@@ -14,6 +14,7 @@ from kvlockstep.reference.kv_manager.groups.announcing import (
 from kvlockstep.reference.kv_manager.groups.contract import Admitted
 from kvlockstep.reference.kv_manager.groups.geometries import (
     Chunked,
+    FullAndFineState,
     FullAndState,
     FullAndWindow,
     TwoPools,
@@ -155,6 +156,7 @@ GROUP_VARIANTS = {
     "chunked": Chunked,
     "two-pools": TwoPools,
     "full-and-state": FullAndState,
+    "full-and-fine-state": FullAndFineState,
     "keeps-a-block-more": KeepsABlockMore,
     "slides-at-reserve": SlidesAtReserve,
     "cannot-tell": CannotTell,

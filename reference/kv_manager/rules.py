@@ -28,7 +28,7 @@ RULES = {
         "hit for each admission."
     ),
     6: "At least one token of a request is computed. Only computed tokens may be published.",
-    7: "A partly filled block belongs to one request until a fork shares it. It is never hit.",
+    7: "A partly filled block belongs to one request until a fork shares it. Without `groups` it is never hit.",
     8: "Between steps, `avail` plus the slots of the held blocks is `total`.",
     9: "A manager may keep or drop any cached prefix.",
     10: "The judge poisons the slots of `free_slots`, after the copies of the step have run.",

@@ -146,7 +146,7 @@ def test_a_pool_that_is_too_small_refuses_alone() -> None:
     model = KVManagerModel(KVScope(6, 2, 3, 12), TwoPools)
     assert model.judge.groups.pools == {"kv": 6, "window": 4}
     assert str(model.step(admit("r0", list(range(10))))) == "refused"
-    assert model.goals_met["one_pool_full"] == 1
+    assert model.goals_met["second_pool_full"] == 1
 
 
 def test_a_state_is_copied_on_a_fork_and_never_shared() -> None:

@@ -23,8 +23,14 @@ GROUP_GOALS = (
     *progress.WINDOW_GOALS,
     *ROLLING_GOALS,
     *progress.STATE_GOALS,
+    Goal(
+        "state_in_place_across",
+        "a state is written over where it was read, from one block of its grid to a next one",
+        "groups",
+    ),
     Goal("state_forked", "a request with a state is forked", "groups"),
-    Goal("one_pool_full", "a refusal is due to one pool while another one has room", "groups"),
+    *(Goal(f"{pool}_pool_full", f"a refusal is due to the {pool} pool alone", "groups") for pool in progress.POOLS),
+    *progress.EVICTION_GOALS,
     Goal("chunk_cut", "the manager takes fewer tokens than it was asked for", "groups"),
     *in_flight.GROUP_TRANSFER_GOALS,
 )
@@ -33,7 +39,9 @@ GROUP_GOALS = (
 def unreachable(judge: GroupedJudge) -> set[str]:
     """Returns the goals of groups that do not apply to these groups and traits."""
     traits, groups = judge.traits, judge.groups
-    never = progress.unreachable(groups.groups, traits.prefix_cache, traits.tokens_per_decode != 1)
+    drafts, tiers = traits.tokens_per_decode != 1, judge.transfers is not None
+    never = progress.unreachable(groups.groups, traits.prefix_cache, drafts, tiers)
+    never |= judge.progress.unseen(groups.untold, groups.shows_free)
     never |= in_flight.unreachable(judge, traits.mixed_hits)
     never |= set() if groups.rolling else {goal.id for goal in ROLLING_GOALS}
     if not groups.states or not traits.can_fork:
@@ -43,7 +51,12 @@ def unreachable(judge: GroupedJudge) -> set[str]:
         never.add("state_moves")
     if not traits.cuts_chunks:
         never.add("chunk_cut")
-    return never if len(groups.pools) > 1 else never | {"one_pool_full"}
+    # Then every chunk begins and ends where a state can be hit.
+    on_grid = all(traits.chunk_align % groups.groups[g].block_size == 0 for g in groups.states)
+    if on_grid or not traits.chunk or traits.cuts_chunks:
+        never.add("state_in_place_across")
+    pools = len(groups.pools)
+    return never | {f"{pool}_pool_full" for pool in progress.POOLS[pools if pools > 1 else 0 :]}
 
 
 def notice_rolling(judge: GroupedJudge, request: Request, tables: Mapping[int, Table]) -> None:

@@ -50,7 +50,7 @@ class GroupedJudge(ManagerJudge):
         self.kv: GroupMemory = self.memory
         self.listening = listening_to_groups(self)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
-        self.progress = Progress(self.groups.groups, self.goals_met)
+        self.progress = Progress(self.groups.groups, self.groups.pools, self.kv, self.goals_met)
         self.coming_back: set[str] = set()
         self.reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
 
@@ -86,7 +86,12 @@ class GroupedJudge(ManagerJudge):
 
     def forward(self, accept: int | dict[str, int] | None, abort: Sequence[str], reverse: bool | None) -> Answer:
         before = self.goals_met["rejected_drafts"]
+        scheduled = [self.live[name] for name in self.scheduled]
+        drafted = [(r, r.computed, r.computed + r.pending) for r in scheduled if r.drafts]
         answer = super().forward(accept, abort, reverse)
+        for request, start, stop in drafted:
+            if request.name in self.live:
+                self.progress.drafted(start, request.computed, stop)
         self.goals_met["state_behind_draft"] += self.goals_met["rejected_drafts"] > before and bool(self.groups.states)
         return answer
 

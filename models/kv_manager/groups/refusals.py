@@ -111,7 +111,7 @@ def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
     rooms = {pool: _room(judge, pool, occupied[pool].most) - limbo[pool] for pool in need}
     need = need + _copy_sources(judge)
     short = [pool for pool in need if need[pool] > rooms[pool]]
-    judge.goals_met["one_pool_full"] += 0 < len(short) < len(judge.groups.pools)
+    judge.progress.refused(short)
     tightest = min(need, key=lambda pool: rooms[pool] - need[pool])
     judge.checks.check(laws.admission_honesty, need[tightest], rooms[tightest], f"{what} in pool {tightest}")
 

@@ -50,9 +50,10 @@ def settle(judge: GroupedJudge) -> None:
         judge.listening.between(*rooms(judge, answers.free_now, "free_now"))
     in_flight.poison(judge, answers.free)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
-    in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now))
+    in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now, answers.free))
     judge.unchanged = answers.tables
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
+    judge.progress.evictable |= {p for p, free_now in answers.free_now.items() if answers.avail[p] > free_now}
     judge.saw_growth = True
     checks.subject = None
 

@@ -14,6 +14,7 @@ GROUP_GOALS = (
     *progress.WINDOW_GOALS,
     Goal("window_slides_in_flight", "a window gives back a block while a batch of its request is in flight", "groups"),
     *progress.STATE_GOALS,
+    *progress.EVICTION_GOALS,
     *in_flight.GROUP_TRANSFER_GOALS,
     Goal("sent_behind_window", "a request ends whose window has left blocks, and is stored", "groups_durable"),
 )
@@ -22,7 +23,9 @@ GROUP_GOALS = (
 def unreachable(judge: GroupedSchedulerJudge) -> set[str]:
     """Returns the goals of groups that do not apply to these groups and traits."""
     traits = judge.traits
-    never = progress.unreachable(judge.groups.groups, traits.prefix_cache, traits.drafts > 0)
+    groups, tiers = judge.groups, judge.transfers is not None
+    never = progress.unreachable(groups.groups, traits.prefix_cache, traits.drafts > 0, tiers)
+    never |= judge.progress.unseen(groups.untold, groups.shows_free)
     never |= in_flight.unreachable(judge, traits.mixed_hits)
     if not traits.preempts:
         never.add("resume_behind_window")

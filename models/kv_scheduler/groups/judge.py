@@ -57,7 +57,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
             raise Divergence(ERROR_CONTRACT.id, "a rolling group is one of kv_manager, not of kv_scheduler")
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
-        self.progress = Progress(self.groups.groups, self.goals_met)
+        self.progress = Progress(self.groups.groups, self.groups.pools, self.kv, self.goals_met)
         self.places = GroupPlaces(self.kv, self.groups.pools, max(group.block_size for group in traits.groups))
         if traits.tiers:
             known = TransferTraits.of(traits)
@@ -158,6 +158,8 @@ class GroupedSchedulerJudge(SchedulerJudge):
 
     def keep(self, items: Sequence[Item]) -> None:
         for item in items:
+            if item.drafts:
+                self.progress.drafted(item.start, self.live[item.rid].request.computed, item.start + item.n)
             for g, step in steps_of(self, item).items():
                 keep(self, self.live[item.rid].request, g, step)
 

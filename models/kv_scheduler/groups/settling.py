@@ -71,13 +71,14 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     # Behind the reads, as for one table.
     listen(judge, *rooms(judge, counts, "free_slots") if questions.shows_free else ())
     in_flight.poison(judge, free)
-    sliding = judge.progress.note(tables, blocks, counts)
+    sliding = judge.progress.note(tables, blocks, counts, free)
     for g in questions.attention if not judge.goals_met["shared"] else ():
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
         notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
     in_flight.note_slid(judge, sliding)
     judge.saw_evictable = judge.saw_evictable or avail != counts
+    judge.progress.evictable |= {pool for pool, count in counts.items() if avail[pool] > count}
 
 
 def _settle_transfers(

@@ -164,6 +164,18 @@ class GroupMemory:
             return [Content(g, {WHOLE: block[-1]}) for block in blocks]
         return [Content(g, dict(enumerate(block))) for block in blocks]
 
+    def full_blocks(self) -> set[tuple[int, int]]:
+        """The group and the last stamp of each full block. That stamp stands for all tokens up to it."""
+        last = {g: group.block_size - 1 for g, group in enumerate(self._groups)}
+        written = [(content.group, content.cells) for content in self._blocks.values() if content.group != NOBODY]
+        found = ((g, cells.get(WHOLE, cells.get(last[g]))) for g, cells in written)
+        return {(g, stamp) for g, stamp in found if stamp is not None}
+
+    def ends_of(self, g: int, extra_key: int | None, tokens: Sequence[int]) -> list[int]:
+        """The last stamps of the full blocks of these tokens in a group, one behind the other."""
+        size = self._groups[g].block_size
+        return self._provenance.extend(UNWRITTEN, extra_key, tokens)[size - 1 :: size]
+
     def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
         """Copies blocks (pool, source, target); all sources are read before any target is written."""
         read = [((pool, t), self._blocks.get((pool, s), NOTHING)) for pool, s, t in copies]

@@ -3,52 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kvlockstep.models.core.model import Goal
+from kvlockstep.models.requests.groups import cuts
 from kvlockstep.models.requests.groups.answers import Tables
+from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.request import Request
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed
 
 WINDOW_GOALS = (
     Goal("hit_behind_window", "a hit is longer than what a window or a chunk still reads of it", "groups"),
     Goal("window_slides", "a running request gives back a block that its window has left", "groups"),
+    Goal("published_block_slides", "a window gives back a block that stays published", "groups"),
     Goal("slid_block_reused", "a block that a window has left is written by another request meanwhile", "groups"),
     Goal("resume_behind_window", "a preempted request comes back whose window had slid", "groups"),
+    cuts.BY_WINDOW,
 )
 STATE_GOALS = (
     Goal("state_hit", "a request starts from a published state", "groups"),
     Goal("state_in_place", "a state is written over where it was read", "groups"),
     Goal("state_moves", "a state goes on in another block than it was read from", "groups"),
     Goal("state_behind_draft", "a step saves states behind drafts that are rejected", "groups"),
+    Goal("draft_rejected_across", "drafts behind the end of a block of a state are rejected", "groups"),
+    Goal("draft_accepted_across", "an accepted draft takes a state beyond the end of its block", "groups"),
+    cuts.BY_STATE,
+)
+# More pools than any target has.
+POOLS = ("first", "second", "third")
+EVICTION_GOALS = tuple(
+    Goal(f"{pool}_pool_evicts", f"a step takes more blocks of the {pool} pool than were free", "groups")
+    for pool in POOLS
 )
 
 
 class Progress:
     """What windows have left so far. `slid` are blocks by pool and request, as long as that lives.
 
-    `held` are the blocks of each pool that requests held when it last looked.
+    `held` are the blocks of each pool that requests held when it last looked, `evictable` the pools in which something
+    could be evicted so far.
     """
 
-    def __init__(self, groups: Sequence[Group], met: Counter[str]) -> None:
-        self._groups, self._met = groups, met
+    def __init__(self, groups: Sequence[Group], pools: Iterable[str], kv: GroupMemory, met: Counter[str]) -> None:
+        self._groups, self._kv, self._met = groups, kv, met
+        self._place = dict(zip(pools, POOLS, strict=False))
+        self._cuts = set(cuts.GOALS.values()) - cuts.unreachable(groups, prefix_cache=True, tiers=False)
         self._before: Tables | None = None
         self.held: dict[str, set[int]] = {}
+        self.evictable: set[str] = set()
         self._free: Mapping[str, int] = {}
         self._slid: dict[tuple[str, str], set[int]] = {}
 
     def note(
-        self, tables: Tables, held: dict[str, set[int]], free: Mapping[str, int]
+        self,
+        tables: Tables,
+        held: dict[str, set[int]],
+        free: Mapping[str, int],
+        named: Mapping[str, Collection[int]],
     ) -> dict[str, set[tuple[str, int]]]:
         """Compares what is held, and how many blocks of each pool are free, with the last time.
 
+        `named` are the free blocks by number, as far as the target names them.
         Returns the requests whose windows have given something back, with those blocks and their pools.
         """
         if tables == self._before and held == self.held:
             self._free = free
             return {}
         for pool, blocks in held.items() if self._before is not None else ():
-            self._met["eviction"] += len(blocks - self.held.get(pool, set())) > self._free[pool]
+            evicts = len(blocks - self.held.get(pool, set())) > self._free[pool]
+            self._met["eviction"] += evicts
+            if pool in self._place:
+                self._met[f"{self._place[pool]}_pool_evicts"] += evicts
         sliding: dict[str, set[tuple[str, int]]] = {}
         for name, groups in tables.items():
             old = (self._before or {}).get(name, {})
@@ -60,6 +85,8 @@ class Progress:
                 left = {s for s, now in zip(old.get(g, ()), table, strict=False) if s is not None and now is None}
                 self._met["window_slides"] += bool(left)
                 gone = {slot // group.block_size for slot in left}
+                kept = gone.difference(held[group.pool], named.get(group.pool, gone))
+                self._met["published_block_slides"] += bool(kept)
                 if gone:
                     sliding.setdefault(name, set()).update((group.pool, block) for block in gone)
                 self._slid.setdefault((group.pool, name), set()).update(gone)
@@ -80,12 +107,40 @@ class Progress:
         self._met["state_hit"] += request.hit > 0 and any(group.kind == "state" for group in groups)
         ends = [needed(group, len(request.tokens) - 1, len(request.tokens)).start for group in groups]
         self._met["resume_behind_window"] += resumed and any(ends)
+        if not all(self._met[goal] for goal in self._cuts):
+            self._met.update(cuts.cut_by(self._kv, groups, request))
+
+    def unseen(self, untold: Collection[int], shows_free: bool) -> set[str]:
+        """Returns the goals that cannot be seen to be met, by what was evictable and by what the target tells.
+
+        `untold` are the groups of which it cannot tell what is held; it names its free blocks if it `shows_free`.
+        """
+        told = {"window", "chunked"}.isdisjoint(self._groups[g].kind for g in untold)
+        never = set() if self._met["window_slides"] and told and shows_free else {"published_block_slides"}
+        # Blocks of states are seen in what is held alone, those of attention in tables.
+        seen = self.evictable - {self._groups[g].pool for g in untold if self._groups[g].kind == "state"}
+        evicts = {self._place.get(pool) for pool in seen} if len(self._place) > 1 else set()
+        return never | {f"{place}_pool_evicts" for place in POOLS if place not in evicts}
+
+    def refused(self, short: Sequence[str]) -> None:
+        """Counts a refusal that is due to one pool alone; `short` are the pools that have too little room."""
+        if len(short) == 1 < len(self._place) and short[0] in self._place:
+            self._met[f"{self._place[short[0]]}_pool_full"] += 1
+
+    def drafted(self, start: int, kept: int, stop: int) -> None:
+        """Counts the goals of a decode over [start, stop), behind which a request goes on at `kept`."""
+        for group in self._groups:
+            end = (start // group.block_size + 1) * group.block_size
+            if group.kind == "state":
+                self._met["draft_rejected_across"] += kept <= end < stop
+                self._met["draft_accepted_across"] += end < kept > start + 1
 
 
-def unreachable(groups: Sequence[Group], prefix_cache: bool, drafts: bool) -> set[str]:
+def unreachable(groups: Sequence[Group], prefix_cache: bool, drafts: bool, tiers: bool) -> set[str]:
     """Returns the goals that these groups cannot reach."""
     kinds = {group.kind for group in groups}
     never = set() if kinds & {"window", "chunked"} else {goal.id for goal in WINDOW_GOALS}
     never |= set() if "state" in kinds else {goal.id for goal in STATE_GOALS}
-    never |= set() if prefix_cache else {"hit_behind_window", "state_hit"}
-    return never if drafts else never | {"state_behind_draft"}
+    never |= set() if prefix_cache else {"hit_behind_window", "state_hit", "published_block_slides"}
+    never |= cuts.unreachable(groups, prefix_cache, tiers)
+    return never if drafts else never | {"state_behind_draft", "draft_rejected_across", "draft_accepted_across"}

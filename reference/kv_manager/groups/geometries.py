@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv_manager.groups.fine import FineManager
 from kvlockstep.reference.kv_manager.groups.manager import GroupedManager
 from kvlockstep.reference.kv_manager.groups.tiered import TieredGroupManager
 
@@ -64,6 +65,14 @@ class StatePool(GroupedManager):
             Group("state", 2 * block_size, pool="states"),
         )
         super().__init__(groups, {"kv": 2 * blocks, "states": max(3, blocks // 2)})
+
+
+class FullAndFineState(FineManager):
+    """Full attention with two hashes to a block, and a state with the grid of a hash, in one pool."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        unit = max(1, block_size // 2)
+        super().__init__((Group("full", block_size), Group("state", unit)), {"kv": 2 * blocks}, unit)
 
 
 class TieredWindow(FullAndWindow, TieredGroupManager):

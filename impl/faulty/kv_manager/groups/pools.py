@@ -180,3 +180,28 @@ class ShorterRematch(FullAndWindow):
         if matched < request.computed < len(request.tokens):
             table = request.tables[0]
             table[:0] = table[: matched // self.block_size]
+
+
+@fault("kv-window-lock-skips", law="accounting", seen=("sglang#27147",))
+class LockSkipsWindow(FullAndWindow):
+    """A request that ends also unlocks the window blocks of its hit that were absent when it locked the others."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._absent: dict[str, list[int]] = {}
+
+    def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
+        hit = range(self._lookup(tokens, extra_key) // self.block_size)
+        absent = [place for place in hit if self._find(1, tokens, extra_key, place) is None]
+        cached = super().admit(rid, tokens, extra_key, n)
+        if cached is not None:
+            self._absent[rid] = absent
+        return cached
+
+    def finish(self, rid: str) -> None:
+        request, pool = self._live[rid], self._pool(1)
+        super().finish(rid)
+        for place in self._absent.pop(rid, []):
+            block = self._find(1, request.tokens, request.extra_key, place)
+            if block is not None and pool.refs[block]:
+                pool.drop(block)
