@@ -53,6 +53,8 @@ class Progress:
         for name, groups in tables.items():
             old = (self._before or {}).get(name, {})
             for g, table in groups.items():
+                if None not in table or table == old.get(g):
+                    continue
                 group = self._groups[g]
                 left = {s for s, now in zip(old.get(g, ()), table, strict=False) if s is not None and now is None}
                 self._met["window_slides"] += bool(left)
