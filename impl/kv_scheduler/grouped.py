@@ -17,7 +17,7 @@ from kvlockstep.reference.kv_scheduler.grouped import Chunked, FullAndWindow, St
 class InBlocks:
     """Our manager, with its events, for a scheduler with groups."""
 
-    event_listener = "set"
+    event_listener: str | None = "set"
     manager: type[Any] = AnnouncingBlockManager
     _kv: Any
 

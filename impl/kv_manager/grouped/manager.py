@@ -6,53 +6,19 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlockstep.impl.kv_manager.grouped.announcer import Announcer
 from kvlockstep.impl.kv_manager.grouped.pools import GroupPool
 from kvlockstep.impl.kv_manager.grouped.prefixes import Prefix, PrefixIndex
+from kvlockstep.impl.kv_manager.grouped.request import DueCopy, Request
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step, needed
 
 
-class DueCopy(NamedTuple):
-    """A copy-on-write that waits for the forward: at this place in the table of `rid` comes `target` from `source`."""
-
-    rid: str
-    g: int
-    place: int
-    source: int
-    target: int
-
-
-class Request:
-    """A live request. `prefix` is its longest known prefix, of `steps` steps. `tables`, `states` and `saves` are by
-    group: a table of blocks, of which the first `slid` are gone; the block of a state; those that a step saves to.
-    `kept` are the lengths of the tables before this step's reservation, None in the step that admits the request.
-    """
-
-    __slots__ = ("computed", "kept", "prefix", "saves", "slid", "states", "steps", "tables", "tokens")
-
-    def __init__(self, tokens: array[int], prefix: Prefix, steps: int, computed: int, groups: int) -> None:
-        self.tokens = tokens
-        self.prefix = prefix
-        self.steps = steps
-        self.computed = computed
-        self.kept: list[int] | None = None
-        self.tables: list[list[int | None]] = [[] for _ in range(groups)]
-        self.slid = [0] * groups
-        self.states: list[int | None] = [None] * groups
-        self.saves: list[dict[int, int]] = [{} for _ in range(groups)]
-
-    def stops(self, n: int) -> range:
-        """Where a step of `n` tokens may end: drafts, which are not known yet, may be rejected."""
-        end = self.computed + n
-        return range(max(self.computed + 1, min(len(self.tokens), end)), end + 1)
-
-
 class GroupedBlockManager:
-    """Groups `groups` in `pools`, blocks by name. Meets KVManagerTarget with groups and every optional method but `events`.
+    """Groups `groups` in `pools`, blocks by name. Meets KVManagerTarget with groups; events are for its subclass.
 
     Trick: prefixes are one chain for all groups, so a lookup costs one dict access per step, however many groups there
     are; windows slide by an index, so a commit costs what it frees.
@@ -81,7 +47,7 @@ class GroupedBlockManager:
         self._announcer = Announcer(self.groups, self._index.per_block) if self.event_listener else None
         self._pools = {name: GroupPool(n, self._index, self._announcer) for name, n in self._blocks.items()}
         self._pool = [self._pools[group.pool] for group in self.groups]
-        self._published = [(g, self._index.per_block[g], self._pool[g]) for g in self._attention]
+        self._publish = [(g, self._index.per_block[g], self._pool[g].publish) for g in self._attention]
         self._live: dict[str, Request] = {}
         self._due: list[DueCopy] = []
 
@@ -170,14 +136,17 @@ class GroupedBlockManager:
         request = self._live[rid]
         request.computed += n
         step, longer, prefix = self._step, self._index.longer, request.prefix
-        for steps in range(request.steps + 1, request.computed // step + 1):
-            prefix = longer(prefix, request.tokens[(steps - 1) * step : steps * step].tobytes())
-            for g, per, pool in self._published:
-                if steps % per == 0 and (block := request.tables[g][steps // per - 1]) is not None:
-                    pool.publish(block, prefix, g)
+        steps, tokens = request.computed // step, request.tokens
+        published = [(g, per, publish, request.tables[g]) for g, per, publish in self._publish]
+        for number in range(request.steps + 1, steps + 1):
+            prefix = longer(prefix, tokens[(number - 1) * step : number * step].tobytes())
+            blocks = prefix.blocks
+            for g, per, publish, table in published:
+                if blocks[g] is None and number % per == 0 and (block := table[number // per - 1]) is not None:
+                    publish(block, prefix, g)
         prefix.users += 1
         self._index.leave(request.prefix)
-        request.prefix, request.steps = prefix, request.computed // step
+        request.prefix, request.steps = prefix, steps
         for g in self._states:
             self._keep_state(request, g)
         for g in self._windows:
@@ -254,7 +223,7 @@ class GroupedBlockManager:
         reads = needed(group, cached, cached)
         slid = request.slid[g] = reads.start // group.block_size
         places = range(slid, cached // group.block_size if reads else slid)
-        request.tables[g] = [*[None] * slid, *(self._index.block_at(chain, g, place) for place in places)]
+        request.tables[g] = [*[None] * slid, *self._index.blocks_at(chain, g, places)]
         return self._held(request, g)
 
     def _need(self, request: Request, n: int) -> Counter[str]:

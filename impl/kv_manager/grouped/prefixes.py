@@ -16,12 +16,14 @@ class Prefix:
 
     __slots__ = ("blocks", "extra_key", "parent", "serial", "tokens", "users")
 
-    def __init__(self, parent: Prefix | None, tokens: bytes, extra_key: int | None, serial: int, groups: int) -> None:
+    def __init__(
+        self, parent: Prefix | None, tokens: bytes, extra_key: int | None, serial: int, blocks: list[int | None]
+    ) -> None:
         self.parent = parent
         self.tokens = tokens
         self.extra_key = extra_key
         self.serial = serial
-        self.blocks: list[int | None] = [None] * groups
+        self.blocks = blocks
         self.users = 0
 
 
@@ -42,11 +44,13 @@ class PrefixIndex:
         self._known: dict[tuple[int, bytes], Prefix] = {}
         self._roots: dict[int | None, Prefix] = {}
         self._serial = 0
+        self._none: list[int | None] = [None] * len(groups)
 
     def root(self, extra_key: int | None) -> Prefix:
         """Returns the prefix of no token under an extra key."""
         if extra_key not in self._roots:
-            self._roots[extra_key] = self._new(None, b"", extra_key)
+            self._serial += 1
+            self._roots[extra_key] = Prefix(None, b"", extra_key, self._serial, self._none.copy())
         return self._roots[extra_key]
 
     def lookup(self, tokens: bytes, width: int, extra_key: int | None) -> tuple[list[Prefix], int]:
@@ -77,9 +81,11 @@ class PrefixIndex:
 
     def longer(self, prefix: Prefix, tokens: bytes) -> Prefix:
         """Returns the prefix with one step more, a new one if it is not known yet."""
-        found = self._known.get((prefix.serial, tokens))
+        key = prefix.serial, tokens
+        found = self._known.get(key)
         if found is None:
-            found = self._known[prefix.serial, tokens] = self._new(prefix, tokens, prefix.extra_key)
+            self._serial = serial = self._serial + 1
+            found = self._known[key] = Prefix(prefix, tokens, prefix.extra_key, serial, self._none.copy())
             prefix.users += 1
         return found
 
@@ -91,13 +97,10 @@ class PrefixIndex:
             prefix = prefix.parent
             prefix.users -= 1
 
-    def block_at(self, chain: Sequence[Prefix], g: int, place: int) -> int | None:
-        """Returns the block of a group that is published at this place of the chain."""
-        return chain[(place + 1) * self.per_block[g] - 1].blocks[g]
-
-    def _new(self, parent: Prefix | None, tokens: bytes, extra_key: int | None) -> Prefix:
-        self._serial += 1
-        return Prefix(parent, tokens, extra_key, self._serial, len(self._groups))
+    def blocks_at(self, chain: Sequence[Prefix], g: int, places: range) -> list[int | None]:
+        """Returns the blocks of a group that are published at these places of the chain."""
+        per = self.per_block[g]
+        return [prefix.blocks[g] for prefix in chain[(places.start + 1) * per - 1 : places.stop * per : per]]
 
     def _serves(self, g: int, chain: Sequence[Prefix]) -> bool:
         """True if the group has published all that it reads behind the chain; of a full group only the last block."""

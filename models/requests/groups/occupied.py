@@ -81,8 +81,7 @@ def check_windows(session: GroupSession, request: Request, tables: Mapping[int, 
             size = group.block_size
             first = needed(group, request.computed, request.computed).start
             left = table[: first // size * size]
-            kept = left.count(None) < len(left)
-            blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None} if kept else {}
+            blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None}
             where = f"{request.name} in {named(session, g)}"
             session.checks.check(window_freed, first, size, blocks, name=where)
 
