@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.bench.block_pool import bench_block_pool
+from kvlockstep.bench.groups import bench_judges, bench_managers
 from kvlockstep.bench.kv_index import bench_kv_index
 from kvlockstep.bench.kv_tier import bench_tiers
 from kvlockstep.bench.record import bench_record
@@ -150,6 +151,12 @@ def _transfers() -> list[Speed]:
     return bench_transfers(resolve("kv_scheduler", "reference").factory, tiered)
 
 
+def _groups() -> list[Speed]:
+    """The references with groups of both contracts, and our manager with groups."""
+    grouped = load("kvlockstep.impl.kv_manager.grouped.manager:GroupedBlockManager")
+    return [*bench_judges(), *bench_managers(resolve("kv_manager", "blocks").factory, grouped)]
+
+
 BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "block_pool": _block_pool,
     "radix_cache": _radix_cache,
@@ -158,6 +165,7 @@ BENCHES: dict[str, Callable[[], list[Speed]]] = {
     "record": _record,
     "kv_index": _kv_index,
     "transfers": _transfers,
+    "groups": _groups,
 }
 
 

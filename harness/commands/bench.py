@@ -34,8 +34,8 @@ def bench_command(
 ) -> None:
     """Measure speed: drivers against each other, implementations against floors and peers of the same run.
 
-    A BENCHMARK is drivers, faults, block_pool, radix_cache, kv_store, kv_tier, kv_index, record or transfers; default:
-    all but faults.
+    A BENCHMARK is drivers, faults, block_pool, radix_cache, kv_store, kv_tier, kv_index, record, transfers or groups;
+    default: all but faults.
 
     Peers are vLLM and SGLang, where they are installed or lie under --engine-path.
 

@@ -8,30 +8,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlockstep.impl.kv_manager.grouped.manager import GroupedBlockManager
+from kvlockstep.impl.kv_manager.grouped.manager import AnnouncingBlockManager
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
+from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_scheduler.grouped import Chunked, FullAndWindow, StatePool, TwoPools
 
 
-class BlockWindows(TwoPools):
+class InBlocks:
+    """Our manager, with its events, for a scheduler with groups."""
+
+    event_listener: str | None = "set"
+    manager: type[Any] = AnnouncingBlockManager
+    _kv: Any
+
+    def events(self) -> list[Event]:
+        """Returns the manager's events since the last call."""
+        told: list[Event] = self._kv.events()
+        return told
+
+
+class BlockWindows(InBlocks, TwoPools):
     """Full attention, and a window in a pool of its own, in blocks."""
 
-    manager = GroupedBlockManager
 
-
-class BlockChunks(Chunked):
+class BlockChunks(InBlocks, Chunked):
     """Full attention and chunks, in blocks."""
 
-    manager = GroupedBlockManager
 
-
-class BlockStates(StatePool):
+class BlockStates(InBlocks, StatePool):
     """Full attention, a window and states, in blocks."""
 
-    manager = GroupedBlockManager
 
-
-class OverlapWindow(FullAndWindow, OverlapScheduler):
+class OverlapWindow(InBlocks, FullAndWindow, OverlapScheduler):
     """Full attention and a window, with a batch in flight, and drafts that only the device knows."""
-
-    manager: type[Any] = GroupedBlockManager

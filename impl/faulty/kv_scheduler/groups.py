@@ -15,8 +15,9 @@ from kvlockstep.reference.kv_scheduler.scheduler import Job
 
 
 class ReferenceOverlap(OverlapWindow):
-    """The scheduler with a batch in flight over the reference manager."""
+    """The scheduler with a batch in flight over the reference manager, which sends no events."""
 
+    event_listener = None
     manager = GroupedManager
 
 

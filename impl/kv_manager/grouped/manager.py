@@ -8,46 +8,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kvlockstep.impl.kv_manager.grouped.announcer import Announcer
 from kvlockstep.impl.kv_manager.grouped.pools import GroupPool
 from kvlockstep.impl.kv_manager.grouped.prefixes import Prefix, PrefixIndex
+from kvlockstep.impl.kv_manager.grouped.request import DueCopy, Request
 from kvlockstep.impl.slots import slots_of
+from kvlockstep.reference.kv_manager.events import Event
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step, needed
 
 
-class Request:
-    """A live request. `prefix` is its longest known prefix, of `steps` steps. `tables`, `states` and `saves` are by
-    group: a table of blocks, of which the first `slid` are gone; the block of a state; those that a step saves to.
-    """
-
-    __slots__ = ("computed", "extra_key", "prefix", "saves", "slid", "states", "steps", "tables", "tokens")
-
-    def __init__(self, tokens: array[int], extra_key: int | None, computed: int, groups: int) -> None:
-        self.tokens = tokens
-        self.extra_key = extra_key
-        self.computed = computed
-        self.prefix: Prefix | None = None
-        self.steps = 0
-        self.tables: list[list[int | None]] = [[] for _ in range(groups)]
-        self.slid = [0] * groups
-        self.states: list[int | None] = [None] * groups
-        self.saves: list[dict[int, int]] = [{} for _ in range(groups)]
-
-    def stops(self, n: int) -> range:
-        """Where a step of `n` tokens may end: drafts, which are not known yet, may be rejected."""
-        end = self.computed + n
-        return range(max(self.computed + 1, min(len(self.tokens), end)), end + 1)
-
-
 class GroupedBlockManager:
-    """Groups `groups` in `pools`, blocks by name. Meets KVManagerTarget with groups, without withdrawals and events.
+    """Groups `groups` in `pools`, blocks by name. Meets KVManagerTarget with groups; events are for its subclass.
 
     Trick: prefixes are one chain for all groups, so a lookup costs one dict access per step, however many groups there
     are; windows slide by an index, so a commit costs what it frees.
     """
 
     chunk = extra_key = copies_at_reserve = frees_window = True
-    can_fork = can_reset = can_evict_all = True
+    can_withdraw = can_fork = can_reset = can_evict_all = True
     hash_trust = "tokens+parent"
+    event_listener: str | None = None
 
     def __init__(self, groups: tuple[Group, ...], pools: Mapping[str, int]) -> None:
         self.groups = groups
@@ -63,31 +43,33 @@ class GroupedBlockManager:
 
     def reset(self) -> None:
         """Ends every request and forgets everything cached."""
-        self._pools = {name: GroupPool(blocks) for name, blocks in self._blocks.items()}
-        self._pool = [self._pools[group.pool] for group in self.groups]
         self._index = PrefixIndex(self.groups, self._step)
+        self._announcer = Announcer(self.groups, self._index.per_block) if self.event_listener else None
+        self._pools = {name: GroupPool(n, self._index, self._announcer) for name, n in self._blocks.items()}
+        self._pool = [self._pools[group.pool] for group in self.groups]
+        self._publish = [(g, self._index.per_block[g], self._pool[g].publish) for g in self._attention]
         self._live: dict[str, Request] = {}
-        self._due: list[tuple[int, int, int]] = []
+        self._due: list[DueCopy] = []
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         """Pins the longest prefix that every group serves, and owns blocks for `n` tokens more."""
         known = array("q", tokens)
         chain, cached = self._index.lookup(known.tobytes(), self._step * known.itemsize, extra_key)
-        request = Request(known, extra_key, cached, len(self.groups))
+        prefix = chain[-1] if chain else self._index.root(extra_key)
+        request = Request(known, prefix, len(chain), cached, len(self.groups))
         hit: Counter[str] = Counter()
         for g, group in enumerate(self.groups):
             blocks = self._hit(request, g, chain)
             hit[group.pool] += self._pool[g].idle_among(blocks)
-        request.prefix, request.steps = chain[-1] if chain else None, len(chain)
         n = min(n, len(tokens) - cached)
         need = self._need(request, n)
         if any(need[name] > pool.room - hit[name] for name, pool in self._pools.items()):
             return None
-        for g in range(len(self.groups)):
-            for block in self._held(request, g):
-                self._pool[g].hold(block)
+        prefix.users += 1
+        for g, pool in enumerate(self._pool):
+            pool.hold(self._held(request, g))
         self._live[rid] = request
-        self._grow(request, n)
+        self._grow(rid, request, n)
         return cached
 
     def append(self, rid: str, token: int) -> None:
@@ -100,20 +82,38 @@ class GroupedBlockManager:
         need = self._need(request, n)
         if any(need[name] > pool.room for name, pool in self._pools.items()):
             return False
-        self._grow(request, n)
+        request.kept = [len(table) for table in request.tables]
+        self._grow(rid, request, n)
         return True
 
     def copies(self) -> list[tuple[Any, ...]]:
         """The block copies of this step's copy-on-writes."""
         if self.pools:
-            return [(self.groups[g].pool, source, target) for g, source, target in self._due]
-        return [(source, target) for _, source, target in self._due]
+            return [(self.groups[due.g].pool, due.source, due.target) for due in self._due]
+        return [(due.source, due.target) for due in self._due]
 
     def launch(self) -> None:
         """The copies have run: their sources may go."""
-        for g, source, _ in self._due:
-            self._pool[g].release(source)
+        for due in self._due:
+            self._pool[due.g].release((due.source,))
         self._due.clear()
+
+    def withdraw(self, rid: str) -> None:
+        """Takes back the request's admission or reservation of this step."""
+        request = self._live[rid]
+        if request.kept is None:
+            self.finish(rid)
+            return
+        for due in [due for due in self._due if due.rid == rid]:
+            request.tables[due.g][due.place] = due.source
+            self._pool[due.g].release((due.target,))
+            self._due.remove(due)
+        for g, pool in enumerate(self._pool):
+            kept, state = request.kept[g], request.states[g]
+            pool.release([block for block in request.tables[g][kept:] if block is not None])
+            pool.release([block for block in request.saves[g].values() if block != state])
+            del request.tables[g][kept:]
+            request.saves[g] = {}
 
     def slots(self, rid: str, group: int) -> list[int | None]:
         """The slots of the request's blocks in a group, None for those that are gone."""
@@ -135,15 +135,18 @@ class GroupedBlockManager:
         """`n` tokens more are computed: what they complete is published, and windows slide."""
         request = self._live[rid]
         request.computed += n
-        step, index = self._step, self._index
-        for steps in range(request.steps + 1, request.computed // step + 1):
-            tokens = request.tokens[(steps - 1) * step : steps * step].tobytes()
-            prefix = request.prefix = index.longer(request.prefix, request.extra_key, tokens)
-            for g in self._attention:
-                place, part = divmod(steps, index.per_block[g])
-                if not part and prefix.blocks[g] is None and (block := request.tables[g][place - 1]) is not None:
-                    self._pool[g].publish(block, prefix, g)
-            request.steps = steps
+        step, longer, prefix = self._step, self._index.longer, request.prefix
+        steps, tokens = request.computed // step, request.tokens
+        published = [(g, per, publish, request.tables[g]) for g, per, publish in self._publish]
+        for number in range(request.steps + 1, steps + 1):
+            prefix = longer(prefix, tokens[(number - 1) * step : number * step].tobytes())
+            blocks = prefix.blocks
+            for g, per, publish, table in published:
+                if blocks[g] is None and number % per == 0 and (block := table[number // per - 1]) is not None:
+                    publish(block, prefix, g)
+        prefix.users += 1
+        self._index.leave(request.prefix)
+        request.prefix, request.steps = prefix, steps
         for g in self._states:
             self._keep_state(request, g)
         for g in self._windows:
@@ -153,8 +156,8 @@ class GroupedBlockManager:
         """Releases the request's blocks, the end of a prefix first; what is published stays until it is taken."""
         request = self._live.pop(rid)
         for g, pool in enumerate(self._pool):
-            for block in reversed(self._held(request, g)):
-                pool.release(block)
+            pool.release(self._held(request, g))
+        self._index.leave(request.prefix)
 
     def abort(self, rid: str) -> None:
         """Releases what the request holds."""
@@ -171,15 +174,16 @@ class GroupedBlockManager:
         need = Counter(self.groups[g].pool for g, _ in states)
         if any(need[name] > pool.room for name, pool in self._pools.items()):
             return None
-        forked = Request(parent.tokens[:], parent.extra_key, parent.computed, len(self.groups))
-        forked.prefix, forked.steps, forked.slid = parent.prefix, parent.steps, parent.slid.copy()
+        forked = Request(parent.tokens[:], parent.prefix, parent.steps, parent.computed, len(self.groups))
+        forked.slid = parent.slid.copy()
+        forked.prefix.users += 1
         for g in self._attention:
             forked.tables[g] = parent.tables[g][: -(-parent.computed // self.groups[g].block_size)]
-            for block in self._held(forked, g):
-                self._pool[g].hold(block)
+            self._pool[g].hold(self._held(forked, g))
         copies: list[tuple[Any, ...]] = []
         for g, source in states:
-            target = forked.states[g] = self._pool[g].take()
+            (target,) = self._pool[g].take(1)
+            forked.states[g] = target
             copies.append((self.groups[g].pool, source, target) if self.pools else (source, target))
         self._live[child] = forked
         return copies
@@ -219,7 +223,7 @@ class GroupedBlockManager:
         reads = needed(group, cached, cached)
         slid = request.slid[g] = reads.start // group.block_size
         places = range(slid, cached // group.block_size if reads else slid)
-        request.tables[g] = [*[None] * slid, *(self._index.block_at(chain, g, place) for place in places)]
+        request.tables[g] = [*[None] * slid, *self._index.blocks_at(chain, g, places)]
         return self._held(request, g)
 
     def _need(self, request: Request, n: int) -> Counter[str]:
@@ -234,19 +238,20 @@ class GroupedBlockManager:
             need[self.groups[g].pool] += len(request.stops(n)) - self._goes_on_in_place(request, g)
         return need
 
-    def _grow(self, request: Request, n: int) -> None:
+    def _grow(self, rid: str, request: Request, n: int) -> None:
         """Takes what `_need` has counted."""
         end = request.computed + n
         for g in self._attention:
             pool, table, size = self._pool[g], request.tables[g], self.groups[g].block_size
             if (source := self._shared(request, g)) is not None:
-                target = table[request.computed // size] = pool.take()
-                self._due.append((g, source, target))
-            table.extend([pool.take() for _ in range(-(-end // size) - len(table))])
+                place = request.computed // size
+                (target,) = table[place : place + 1] = pool.take(1)
+                self._due.append(DueCopy(rid, g, place, source, target))
+            table += pool.take(-(-end // size) - len(table))
         for g in self._states:
-            own = request.states[g] if self._goes_on_in_place(request, g) else None
-            for stop in request.stops(n):
-                request.saves[g][stop], own = self._pool[g].take() if own is None else own, None
+            stops, state = request.stops(n), request.states[g]
+            own = [state] if state is not None and self._goes_on_in_place(request, g) else []
+            request.saves[g] = dict(zip(stops, own + self._pool[g].take(len(stops) - len(own)), strict=True))
 
     def _goes_on_in_place(self, request: Request, g: int) -> bool:
         state = request.states[g]
@@ -263,10 +268,8 @@ class GroupedBlockManager:
         held, pool = self._held(request, g), self._pool[g]
         state = request.states[g] = request.saves[g][request.computed]
         request.saves[g] = {}
-        for block in held:
-            if block != state:
-                pool.release(block)
-        if request.computed % self.groups[g].block_size == 0 and request.prefix is not None:
+        pool.release([block for block in held if block != state])
+        if request.computed % self.groups[g].block_size == 0:
             pool.publish(state, request.prefix, g)
 
     def _slide(self, request: Request, g: int) -> None:
@@ -276,5 +279,15 @@ class GroupedBlockManager:
         for place in range(request.slid[g], first):
             block, table[place] = table[place], None
             if block is not None:
-                self._pool[g].release(block)
+                self._pool[g].release((block,))
         request.slid[g] = max(first, request.slid[g])
+
+
+class AnnouncingBlockManager(GroupedBlockManager):
+    """A GroupedBlockManager that keeps its events until somebody asks for them."""
+
+    event_listener = "set"
+
+    def events(self) -> list[Event]:
+        """Returns the blocks published and evicted since the last call, in order, under the number of their prefix."""
+        return self._announcer.told() if self._announcer is not None else []

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakValueDictionary
 
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed
 
 
 class Prefix:
-    """A prefix of whole steps. `blocks` has for each group the block published here, None for none.
+    """A prefix of whole steps: `parent` and the `tokens` of its last step; without a parent the prefix of no token.
 
-    A prefix lives as long as a block is published at it, a request has it, or a longer prefix does.
+    `blocks` has for each group the block published here, None for none. `users` counts the published blocks, the
+    requests that are here, and the longer prefixes: without any the prefix is forgotten. `serial` is never given twice.
     """
 
-    __slots__ = ("__weakref__", "blocks", "parent", "serial")
+    __slots__ = ("blocks", "extra_key", "parent", "serial", "tokens", "users")
 
-    def __init__(self, parent: Prefix | None, serial: int, groups: int) -> None:
+    def __init__(
+        self, parent: Prefix | None, tokens: bytes, extra_key: int | None, serial: int, blocks: list[int | None]
+    ) -> None:
         self.parent = parent
+        self.tokens = tokens
+        self.extra_key = extra_key
         self.serial = serial
-        self.blocks: list[int | None] = [None] * groups
+        self.blocks = blocks
+        self.users = 0
 
 
 class PrefixIndex:
@@ -36,9 +41,17 @@ class PrefixIndex:
         self._full = [(g, self.per_block[g]) for g, group in enumerate(groups) if group.kind == "full"]
         # A state is the rarest, and the cheapest to ask for.
         self._asked = sorted(range(len(groups)), key=lambda g: groups[g].kind != "state")
-        self._known: WeakValueDictionary[tuple[int, bytes], Prefix] = WeakValueDictionary()
-        self._roots: dict[int | None, int] = {}
+        self._known: dict[tuple[int, bytes], Prefix] = {}
+        self._roots: dict[int | None, Prefix] = {}
         self._serial = 0
+        self._none: list[int | None] = [None] * len(groups)
+
+    def root(self, extra_key: int | None) -> Prefix:
+        """Returns the prefix of no token under an extra key."""
+        if extra_key not in self._roots:
+            self._serial += 1
+            self._roots[extra_key] = Prefix(None, b"", extra_key, self._serial, self._none.copy())
+        return self._roots[extra_key]
 
     def lookup(self, tokens: bytes, width: int, extra_key: int | None) -> tuple[list[Prefix], int]:
         """Walks down the known prefixes, `width` bytes a step; returns them and the length that every group serves.
@@ -48,7 +61,7 @@ class PrefixIndex:
         """
         chain: list[Prefix] = []
         known, full = self._known, self._full
-        before = self._root(extra_key)
+        before = self.root(extra_key).serial
         # The last token is computed in any case.
         for end in range(width, len(tokens), width):
             prefix = known.get((before, tokens[end - width : end]))
@@ -56,24 +69,38 @@ class PrefixIndex:
                 break
             chain.append(prefix)
             before = prefix.serial
-            if any(prefix.blocks[g] is None and len(chain) % per == 0 for g, per in full):
-                break
+            for g, per in full:
+                if prefix.blocks[g] is None and len(chain) % per == 0:
+                    break
+            else:
+                continue
+            break
         while chain and not all(self._serves(g, chain) for g in self._asked):
             chain.pop()
         return chain, len(chain) * self.step
 
-    def longer(self, prefix: Prefix | None, extra_key: int | None, tokens: bytes) -> Prefix:
+    def longer(self, prefix: Prefix, tokens: bytes) -> Prefix:
         """Returns the prefix with one step more, a new one if it is not known yet."""
-        before = self._root(extra_key) if prefix is None else prefix.serial
-        found = self._known.get((before, tokens))
+        key = prefix.serial, tokens
+        found = self._known.get(key)
         if found is None:
-            self._serial += 1
-            found = self._known[before, tokens] = Prefix(prefix, self._serial, len(self._groups))
+            self._serial = serial = self._serial + 1
+            found = self._known[key] = Prefix(prefix, tokens, prefix.extra_key, serial, self._none.copy())
+            prefix.users += 1
         return found
 
-    def block_at(self, chain: Sequence[Prefix], g: int, place: int) -> int | None:
-        """Returns the block of a group that is published at this place of the chain."""
-        return chain[(place + 1) * self.per_block[g] - 1].blocks[g]
+    def leave(self, prefix: Prefix) -> None:
+        """The prefix has one user fewer; it is forgotten with its last one, and so are those in front of it."""
+        prefix.users -= 1
+        while not prefix.users and prefix.parent is not None:
+            del self._known[prefix.parent.serial, prefix.tokens]
+            prefix = prefix.parent
+            prefix.users -= 1
+
+    def blocks_at(self, chain: Sequence[Prefix], g: int, places: range) -> list[int | None]:
+        """Returns the blocks of a group that are published at these places of the chain."""
+        per = self.per_block[g]
+        return [prefix.blocks[g] for prefix in chain[(places.start + 1) * per - 1 : places.stop * per : per]]
 
     def _serves(self, g: int, chain: Sequence[Prefix]) -> bool:
         """True if the group has published all that it reads behind the chain; of a full group only the last block."""
@@ -89,7 +116,3 @@ class PrefixIndex:
         # The walk has seen every block of a full group.
         first = steps - per if group.kind == "full" else reads.start // group.block_size * per
         return all(chain[i - 1].blocks[g] is not None for i in range(first + per, steps, per))
-
-    def _root(self, extra_key: int | None) -> int:
-        # Below all serial numbers of prefixes, which begin at 1.
-        return self._roots.setdefault(extra_key, -len(self._roots))

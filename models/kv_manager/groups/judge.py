@@ -16,12 +16,13 @@ from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import copies_text
 from kvlockstep.models.requests.groups.memory import GroupMemory, Place
-from kvlockstep.models.requests.groups.occupied import Occupied, occupancy
+from kvlockstep.models.requests.groups.occupied import occupied_in
 from kvlockstep.models.requests.groups.own_memory import memory_of
 from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy
 from kvlockstep.models.requests.groups.session import lacking, listening_to_groups, of_pool
+from kvlockstep.models.requests.groups.settled import NOT_SETTLED, Occupied
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.properties.kv_manager import laws
@@ -51,6 +52,7 @@ class GroupedJudge(ManagerJudge):
         self.listening = listening_to_groups(self)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.groups.pools, self.kv, self.goals_met)
+        self.settled = NOT_SETTLED
         self.coming_back: set[str] = set()
         self.reading = (laws_of_loads.failure_visible, laws_of_loads.load_before_read) if self.transfers else ()
 
@@ -180,14 +182,14 @@ class GroupedJudge(ManagerJudge):
     def check_evicted(self) -> None:
         self.follow_transfers()
         occupied = self.occupied()
-        limbo, free_now = in_flight.limbo_of(self, in_flight.held_of(self, occupied)), self.groups.free_now()
+        limbo, free_now = in_flight.limbo_of(self, occupied), self.groups.free_now()
         for pool, total in self.groups.pools.items():
             found = occupied[pool]
             observed = free_now[pool], len(found.blocks), total, found.unsure + limbo[pool]
             self.checks.check(laws.eviction_complete, *observed, name=of_pool(self, pool))
 
     def check_reset(self) -> None:
-        avail, free_now, limbo = self.groups.avail(), self.groups.free_now(), in_flight.limbo_of(self, set())
+        avail, free_now, limbo = self.groups.avail(), self.groups.free_now(), in_flight.limbo_of(self, {})
         for pool, total in self.groups.pools.items():
             observed = avail[pool], free_now[pool], total, limbo[pool]
             self.checks.check(laws.reset_complete, *observed, name=of_pool(self, pool))
@@ -196,7 +198,7 @@ class GroupedJudge(ManagerJudge):
     def occupied(self) -> dict[str, Occupied]:
         """What requests hold in each pool now, those included that wait for a load."""
         tables, held = self.groups.tables(self.holding()), self.groups.held(self.holding())
-        return {pool: occupancy(self, self.live, pool, tables, held) for pool in self.groups.pools}
+        return occupied_in(self, self.live, tables, held)
 
     def table_of(self, name: str) -> Any:
         groups = range(len(self.groups.groups))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.requests.groups import in_flight
-from kvlockstep.models.requests.groups.answers import Tables
+from kvlockstep.models.requests.groups.answers import Held, Tables
+from kvlockstep.models.requests.groups.occupied import occupied_in
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, int] | None) -> None:
     """Raises Divergence if the request would fit into every pool, or if its refusal changed something."""
+    asked: tuple[Tables, Held] | None = None
     if not _waits_for_twin(judge, request):
         admitted = sum(judge.live[name].admitted for name in judge.scheduled)
         tokens = len(request.tokens) + judge.traits.output_reserve * (1 + admitted)
@@ -33,8 +35,9 @@ def check_admission(judge: GroupedJudge, request: Request, before: Mapping[str, 
             of_tokens = places(group, tokens) + judge.traits.copies_at_admit
             twice = group.kind in ("window", "chunked") and alone
             need[group.pool] += group.units if group.kind == "state" else of_tokens * (1 + twice)
-        _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}")
-    check_unchanged(judge, before, "an admission")
+        asked = _asked(judge)
+        _check_honest(judge, need, f"admission of {counted(len(request.tokens), 'token')}", *asked)
+    check_unchanged(judge, before, "an admission", asked and asked[0])
 
 
 def check_reservation(
@@ -45,7 +48,7 @@ def check_reservation(
     Windows slide before room is looked for, so it may raise what is available. `decodes` is False for a chunk: the
     room for the output is kept at each chunk of a prompt, as at the first.
     """
-    tables, held = judge.groups.tables(judge.holding()), judge.groups.held(judge.holding())
+    tables, held = _asked(judge)
     need = Counter[str]()
     kept = 0 if decodes else judge.traits.output_reserve
     for g, group in enumerate(judge.groups.groups):
@@ -62,18 +65,28 @@ def check_reservation(
         need[group.pool] += slot is not None and (
             late or any(blocks is None or slot // size in blocks for blocks in others)
         )
-    _check_honest(judge, need, f"a reservation of {counted(n, 'token')}")
+    _check_honest(judge, need, f"a reservation of {counted(n, 'token')}", tables, held)
     after = judge.groups.avail() if before is not None else {}
     lowered = {pool: min(avail, after[pool]) for pool, avail in (before or {}).items()}
     _check_avail(judge, before or {}, lowered, "a reservation")
-    _check_tables(judge, "a reservation")
+    _check_tables(judge, "a reservation", tables)
 
 
-def check_unchanged(judge: GroupedJudge, before: Mapping[str, int] | None, what: str) -> None:
-    """Raises Divergence if a refusal changed what is available, or a slot that will be read."""
+def check_unchanged(
+    judge: GroupedJudge, before: Mapping[str, int] | None, what: str, tables: Tables | None = None
+) -> None:
+    """Raises Divergence if a refusal changed what is available, or a slot that will be read.
+
+    `tables` are those behind the refusal, if somebody has asked for them.
+    """
     if before is not None:
         _check_avail(judge, before, judge.groups.avail(), what)
-    _check_tables(judge, what)
+    _check_tables(judge, what, tables or judge.groups.tables(judge.live))
+
+
+def _asked(judge: GroupedJudge) -> tuple[Tables, Held]:
+    """Asks what requests hold, those included that wait for a load."""
+    return judge.groups.tables(judge.holding()), judge.groups.held(judge.holding())
 
 
 def _check_avail(judge: GroupedJudge, before: Mapping[str, int], after: Mapping[str, int], what: str) -> None:
@@ -81,9 +94,8 @@ def _check_avail(judge: GroupedJudge, before: Mapping[str, int], after: Mapping[
         judge.checks.check(laws.atomicity, avail, after[pool], what, f"avail of pool {pool}")
 
 
-def _check_tables(judge: GroupedJudge, what: str) -> None:
+def _check_tables(judge: GroupedJudge, what: str, tables: Tables) -> None:
     """Compares what will be read with the tables at the beginning of the step, or asks that there is a slot for it."""
-    tables = judge.groups.tables(judge.live)
     for name, request in judge.live.items():
         for g in judge.groups.attention:
             positions = needed(judge.groups.groups[g], request.computed, request.computed)
@@ -103,12 +115,12 @@ def _slots(tables: Tables, name: str, g: int, positions: range) -> list[int]:
     return [-1 if slot is None else slot for slot in found]
 
 
-def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
+def _check_honest(judge: GroupedJudge, need: Counter[str], what: str, tables: Tables, held: Held) -> None:
     """Names the pool with the least room to spare: if not even that one is too small, the refusal was not needed."""
-    occupied = judge.occupied()
+    occupied = occupied_in(judge, judge.live, tables, held)
     # What waits to be released was rightly refused.
-    limbo = in_flight.limbo_of(judge, in_flight.held_of(judge, occupied))
-    rooms = {pool: _room(judge, pool, occupied[pool].most) - limbo[pool] for pool in need}
+    limbo = in_flight.limbo_of(judge, occupied)
+    rooms = {pool: _room(judge, pool, occupied[pool].most, tables) - limbo[pool] for pool in need}
     need = need + _copy_sources(judge)
     short = [pool for pool in need if need[pool] > rooms[pool]]
     judge.progress.refused(short)
@@ -116,9 +128,8 @@ def _check_honest(judge: GroupedJudge, need: Counter[str], what: str) -> None:
     judge.checks.check(laws.admission_honesty, need[tightest], rooms[tightest], f"{what} in pool {tightest}")
 
 
-def _room(judge: GroupedJudge, pool: str, held: int) -> int:
+def _room(judge: GroupedJudge, pool: str, held: int, tables: Tables) -> int:
     """Counts the blocks that a refused request could have had, less those that this step's requests still need."""
-    tables = judge.groups.tables(judge.live)
     owed = 0
     for name, request in judge.live.items():
         end = len(request.tokens) if judge.traits.whole_prompt else request.computed + request.pending

@@ -9,9 +9,16 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.requests.groups import in_flight
-from kvlockstep.models.requests.groups.occupied import check_free, check_sum, check_tables, check_windows, occupancy
+from kvlockstep.models.requests.groups.occupied import (
+    check_free,
+    check_sum,
+    check_tables,
+    check_windows,
+    occupied_in,
+)
 from kvlockstep.models.requests.groups.reading import read
 from kvlockstep.models.requests.groups.session import of_pool, rooms
+from kvlockstep.models.requests.groups.settled import Occupied, Settled
 from kvlockstep.properties.kv_manager import laws
 
 if TYPE_CHECKING:
@@ -35,10 +42,9 @@ def settle(judge: GroupedJudge) -> None:
         checks.subject = name
         check_windows(judge, live[name], answers.tables[name])
     checks.subject = None
-    occupied = {pool: occupancy(judge, live, pool, answers.tables, answers.held) for pool in questions.pools}
-    held = in_flight.held_of(judge, occupied)
-    limbo = in_flight.limbo_of(judge, held)
-    reserved = in_flight.count(judge, _settle_transfers(judge, answers.free, held, sum(limbo.values())))
+    occupied = occupied_in(judge, live, answers.tables, answers.held)
+    limbo = in_flight.limbo_of(judge, occupied)
+    reserved = in_flight.count(judge, _settle_transfers(judge, answers.free, occupied, sum(limbo.values())))
     for pool, found in occupied.items():
         check_free(judge, pool, found, answers.tables, answers.free.get(pool, []))
         check_sum(judge, pool, found, answers.avail[pool], holding, limbo[pool], reserved[pool])
@@ -52,6 +58,7 @@ def settle(judge: GroupedJudge) -> None:
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     in_flight.note_slid(judge, judge.progress.note(answers.tables, blocks, answers.free_now, answers.free))
     judge.unchanged = answers.tables
+    judge.settled = Settled(answers.tables, answers.held, occupied, answers.free)
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
     judge.progress.evictable |= {p for p, free_now in answers.free_now.items() if answers.avail[p] > free_now}
     judge.saw_growth = True
@@ -59,11 +66,12 @@ def settle(judge: GroupedJudge) -> None:
 
 
 def _settle_transfers(
-    judge: GroupedJudge, free: Mapping[str, list[int]], held: set[Block], limbo: int
+    judge: GroupedJudge, free: Mapping[str, list[int]], occupied: Mapping[str, Occupied], limbo: int
 ) -> Collection[Block]:
     """Checks the transfers between two steps. Returns the blocks that they still write and nobody holds."""
     if judge.transfers is None:
         return ()
+    held = in_flight.held_of(judge, occupied)
     return judge.transfers.settle(in_flight.blocks_of(judge, free), held, limbo, idle=not judge.holding())
 
 

@@ -29,6 +29,7 @@ from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.reading import copy, keep, read, read_state, save, write
 from kvlockstep.models.requests.groups.session import lacking, listening_to_groups, of_pool
+from kvlockstep.models.requests.groups.settled import NOT_SETTLED
 from kvlockstep.models.requests.transfers.delivery import Owed
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.traits import TransferTraits
@@ -58,6 +59,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.groups.pools, self.kv, self.goals_met)
+        self.settled = NOT_SETTLED
         self.places = GroupPlaces(self.kv, self.groups.pools, max(group.block_size for group in traits.groups))
         if traits.tiers:
             known = TransferTraits.of(traits)
@@ -178,7 +180,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         return [*slots, *(block for g in self.groups.states for block in held[g] or ())]
 
     def check_reset(self) -> None:
-        avail, free, limbo = self.groups.avail(), self.groups.free(), in_flight.limbo_of(self, set())
+        avail, free, limbo = self.groups.avail(), self.groups.free(), in_flight.limbo_of(self, {})
         for pool, total in self.groups.pools.items():
             now = len(free[pool]) if self.groups.shows_free else avail[pool]
             observed = avail[pool], now, total, limbo[pool]

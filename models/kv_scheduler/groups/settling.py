@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kvlockstep.models.kv_scheduler.events import listen
@@ -14,10 +14,11 @@ from kvlockstep.models.requests.groups.occupied import (
     check_sum,
     check_tables,
     check_windows,
-    occupancy,
+    occupied_in,
 )
 from kvlockstep.models.requests.groups.reading import cover, read
 from kvlockstep.models.requests.groups.session import rooms
+from kvlockstep.models.requests.groups.settled import Occupied, Settled
 from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
@@ -45,19 +46,17 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     for name, request in known.items():
         if judge.traits.frees_window and name not in flying:
             check_windows(judge, request, tables[name])
-    occupied = {pool: occupancy(judge, started, pool, tables, held) for pool in questions.pools}
+    occupied = occupied_in(judge, started, tables, held)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     if len(blocks) == 1:
         # Of several pools nobody would know which one a number is of.
         (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
         judge.occupancy.freed = held_before - judge.occupancy.held
-    all_held = in_flight.held_of(judge, occupied)
     if judge.transfers:
         judge.holding = {name for name, job in live.items() if job.fresh and any(map(any, tables[name].values()))}
         judge.transfers.start(judge.transfers.submitted(), live)
-    limbo = in_flight.limbo_of(judge, all_held)
-    unavailable = _settle_transfers(judge, in_flight.blocks_of(judge, free), all_held, sum(limbo.values()))
-    reserved = in_flight.count(judge, unavailable)
+    limbo = in_flight.limbo_of(judge, occupied)
+    reserved = in_flight.count(judge, _settle_transfers(judge, free, occupied, sum(limbo.values())))
     for pool, found in occupied.items():
         check_free(judge, pool, found, tables, free.get(pool, []))
         check_sum(judge, pool, found, avail[pool], list(started), limbo[pool], reserved[pool])
@@ -71,6 +70,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     # Behind the reads, as for one table.
     listen(judge, *rooms(judge, counts, "free_slots") if questions.shows_free else ())
     in_flight.poison(judge, free)
+    judge.settled = Settled(tables, held, occupied, free)
     sliding = judge.progress.note(tables, blocks, counts, free)
     for g in questions.attention if not judge.goals_met["shared"] else ():
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
@@ -82,9 +82,10 @@ def settle(judge: GroupedSchedulerJudge) -> None:
 
 
 def _settle_transfers(
-    judge: GroupedSchedulerJudge, free: list[Block], held: set[Block], limbo: int
+    judge: GroupedSchedulerJudge, free: Mapping[str, list[int]], occupied: Mapping[str, Occupied], limbo: int
 ) -> Collection[Block]:
     """Checks the transfers between two operations. Returns the blocks that they still write and nobody holds."""
     if judge.transfers is None:
         return ()
-    return judge.transfers.settle(free, held, limbo, idle=not judge.live and not judge.flights)
+    held, idle = in_flight.held_of(judge, occupied), not judge.live and not judge.flights
+    return judge.transfers.settle(in_flight.blocks_of(judge, free), held, limbo, idle)

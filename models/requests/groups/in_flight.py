@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kvlockstep.models.core.model import Goal
 from kvlockstep.models.requests.groups.memory import Place
-from kvlockstep.models.requests.groups.occupied import Occupied
 from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.session import GroupSession
+from kvlockstep.models.requests.groups.settled import Occupied
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.transfers import Transfers
 
@@ -32,15 +32,17 @@ class TieredGroupSession(GroupSession, Protocol):
     transfers: Transfers | None
 
 
-def limbo_of(session: TieredGroupSession, held: set[Block]) -> dict[str, int]:
+def limbo_of(session: TieredGroupSession, occupied: Mapping[str, Occupied]) -> dict[str, int]:
     """How many blocks of each pool nobody holds that are not available yet, as far as the target says."""
     if session.traits.late_release:
         return session.groups.counts(session.adapter.limbo)
-    return count(session, session.transfers.unheard(held) if session.transfers else ())
+    return count(session, session.transfers.unheard(held_of(session, occupied)) if session.transfers else ())
 
 
-def count(session: TieredGroupSession, blocks: Iterable[Block]) -> dict[str, int]:
+def count(session: TieredGroupSession, blocks: Collection[Block]) -> dict[str, int]:
     """How many of these blocks are in each pool."""
+    if not blocks:
+        return dict.fromkeys(session.groups.pools, 0)
     found = Counter(session.places.in_pool(block).pool for block in blocks)
     return {pool: found[pool] for pool in session.groups.pools}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
 
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.slot_memory import LEFT_BY_TRANSFERS
@@ -22,11 +24,21 @@ NOBODY = -1
 MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory", APART: "parts of different KV"}
 
 
-class Content(NamedTuple):
-    """The content of a block: the group that wrote it, and the stamp at each offset."""
+@dataclass(slots=True)
+class Content:
+    """The content of a block: the group that wrote it, and the stamp at each offset.
+
+    `sketch` is a hash of it, None as long as nobody has asked since the last change.
+    """
 
     group: int
     cells: dict[int, int]
+    sketch: int | None = field(default=None, compare=False, repr=False)
+
+    def write(self, offset: int, stamp: int) -> None:
+        """Writes a stamp at an offset."""
+        self.cells[offset] = stamp
+        self.sketch = None
 
     @property
     def left(self) -> dict[int, int]:
@@ -86,7 +98,7 @@ class GroupMemory:
         content = self._blocks.get(place, NOTHING)
         if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
             content = self._begin(g, place, offset)
-        content.cells[offset] = stamp
+        content.write(offset, stamp)
         if REST in content.cells and len(content.cells) > self._groups[g].block_size:
             # Every slot is written anew: nothing of the transfer is left.
             del content.cells[REST]
@@ -107,12 +119,13 @@ class GroupMemory:
             content = self._blocks.get(place, NOTHING)
             if content.group != g or offset == WHOLE:
                 content = self._begin(g, place, offset)
-            content.cells[offset] = mark
+            content.write(offset, mark)
 
     def remark(self, old: int, new: int) -> None:
         """Changes a mark of transfers to another one, wherever it stands."""
         for content in self._blocks.values():
-            content.cells.update((offset, new) for offset, stamp in list(content.cells.items()) if stamp == old)
+            for offset in [offset for offset, stamp in content.cells.items() if stamp == old]:
+                content.write(offset, new)
 
     @property
     def written(self) -> Iterable[Content]:
@@ -134,11 +147,13 @@ class GroupMemory:
     def first_wrong(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> Cell | None:
         """The first of these positions that does not hold what it must."""
         size, stamps = self._groups[g].block_size, request.stamped(self._provenance, positions.stop)
+        place, content = self._place(g, NOBODY), NOTHING
         for position in positions:
             slot = slots[position]
             assert slot is not None
-            place = self._place(g, slot // size)
-            content = self._blocks.get(place, NOTHING)
+            if slot // size != place[1]:
+                place = self._place(g, slot // size)
+                content = self._blocks.get(place, NOTHING)
             if content.group == g and content.cells.get(slot % size) == stamps[position]:
                 continue
             writer = self._writers.get((place, slot % size), (None, 0))[0]
@@ -183,7 +198,7 @@ class GroupMemory:
 
     def poison(self, pool: str, blocks: Iterable[int]) -> None:
         """What was freed is lost."""
-        self._blocks.update(((pool, block), FREED) for block in blocks)
+        self._blocks.update(dict.fromkeys(zip(repeat(pool), blocks, strict=False), FREED))
 
     def reset(self, kept: Collection[Place] = ()) -> None:
         self._blocks = {place: content if place in kept else FREED for place, content in self._blocks.items()}
@@ -206,7 +221,13 @@ class GroupMemory:
         return f"{what} {list(tokens)} in group {content.group}{under}"
 
     def sketch(self) -> Any:
-        return self.contents()
+        """Content of the memory by the hashes of histories, which takes no time for their lengths."""
+        digests = self._provenance.digests()
+        for content in self._blocks.values():
+            if content.sketch is None:
+                cells = [(o, digests[stamp] if stamp > UNWRITTEN else stamp) for o, stamp in content.cells.items()]
+                content.sketch = hash((content.group, *sorted(cells)))
+        return frozenset((place, content.sketch) for place, content in self._blocks.items())
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from kvlockstep.models.requests.groups.answers import Held, Table, Tables
 from kvlockstep.models.requests.groups.session import GroupSession, named, of_pool
+from kvlockstep.models.requests.groups.settled import Occupied
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager.groups import one_group, window_freed
 from kvlockstep.reference.kv_manager.groups.contract import needed
 
 
-class Occupied(NamedTuple):
-    """Blocks of a pool that requests surely hold, by group, and how many they may hold at most."""
-
-    surely: dict[int, set[int]]
-    most: int
-
-    @property
-    def blocks(self) -> set[int]:
-        return set().union(*self.surely.values())
-
-    @property
-    def unsure(self) -> int:
-        return self.most - len(self.blocks)
+def occupied_in(
+    session: GroupSession, requests: Mapping[str, Request], tables: Tables, held: Held
+) -> dict[str, Occupied]:
+    """Returns what requests hold in each pool; the same objects if they hold what they held when it was settled."""
+    known = session.settled
+    # Of who cannot tell what he holds it depends on what is computed as well.
+    if known.occupied and not session.groups.untold and tables == known.tables and held == known.held:
+        return known.occupied
+    return {pool: occupancy(session, requests, pool, tables, held) for pool in session.groups.pools}
 
 
 def occupancy(
@@ -52,16 +48,20 @@ def occupancy(
             positions = needed(group, computed, computed)
             surely[g] |= _blocks((table[p] for p in positions if p < len(table)), group.block_size)
             possibly |= _blocks(table, group.block_size)
-    return Occupied(surely, len(possibly.union(*surely.values())) + states)
+    blocks = set[int]().union(*surely.values())
+    return Occupied(surely, blocks, len(possibly | blocks) + states)
 
 
 def check_tables(session: GroupSession, tables: Tables, most: Mapping[int, int] | None) -> None:
     """Each table by itself: its slots, and its length, if there are `most` blocks of each group."""
     for name, groups in tables.items():
         session.checks.subject = name
+        settled = session.settled.tables.get(name, {})
         for g, table in groups.items():
+            if table == settled.get(g):
+                continue
             size = session.groups.groups[g].block_size
-            slots = [slot for slot in table if slot is not None]
+            slots = [slot for slot in table if slot is not None] if None in table else table
             if len(set(slots)) < len(slots):
                 twice = next(slot for slot in slots if slots.count(slot) > 1)
                 positions = [p for p, slot in enumerate(table) if slot == twice]
@@ -79,19 +79,33 @@ def check_windows(session: GroupSession, request: Request, tables: Mapping[int, 
         group = session.groups.groups[g]
         if group.kind in ("window", "chunked"):
             size = group.block_size
-            blocks = {p // size: slot // size for p, slot in enumerate(table) if slot is not None}
             first = needed(group, request.computed, request.computed).start
+            left = table[: first // size * size]
+            blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None}
             where = f"{request.name} in {named(session, g)}"
             session.checks.check(window_freed, first, size, blocks, name=where)
 
 
 def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tables, free: list[int]) -> None:
     """Checks that no block of a pool serves two groups, and that none that is held is free."""
-    check, of = session.checks.check, of_pool(session, pool)
-    check(one_group, {named(session, g): blocks for g, blocks in occupied.surely.items()}, name=of)
-    if session.groups.shows_free:
+    known = session.settled
+    if occupied is known.occupied.get(pool) and free == known.free.get(pool):
+        return
+    check, holds, of = session.checks.check, session.checks.holds, of_pool(session, pool)
+    if sum(map(len, occupied.surely.values())) == len(occupied.blocks):
+        holds(one_group)
+    else:
+        check(one_group, {named(session, g): blocks for g, blocks in occupied.surely.items()}, name=of)
+    if not session.groups.shows_free:
+        return
+    if len(set(free)) == len(free):
+        holds(laws.no_double_free)
+    else:
         size = next(group.block_size for group in session.groups.groups if group.pool == pool)
         check(laws.no_double_free, [block * size for block in free], size, name=of)
+    if occupied.blocks.isdisjoint(free):
+        holds(laws.eviction_safety, len(occupied.surely))
+    else:
         for g, blocks in occupied.surely.items():
             both, size = blocks.intersection(free), session.groups.groups[g].block_size
             serving = {f"{name} in group {g},": table.get(g, []) for name, table in tables.items()} if both else {}

@@ -78,6 +78,8 @@ class Progress:
         for name, groups in tables.items():
             old = (self._before or {}).get(name, {})
             for g, table in groups.items():
+                if None not in table or table == old.get(g):
+                    continue
                 group = self._groups[g]
                 if group.kind == "rolling":
                     # It gives back nothing before its request ends.

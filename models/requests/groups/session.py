@@ -10,6 +10,7 @@ from kvlockstep.models.requests.adapter import not_checked
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups.answers import GroupQuestions
 from kvlockstep.models.requests.groups.memory import GroupMemory
+from kvlockstep.models.requests.groups.settled import Settled
 from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties.kv_manager.group_listener import GroupListener
@@ -21,7 +22,8 @@ from kvlockstep.properties.law import Law
 class GroupSession(Protocol):
     """`groups` asks the target, `kv` is the KV memory. `seen` are the blocks of each pool that were ever held.
 
-    `reading` are the laws of transfers on what is read, if the target has any.
+    `settled` is what was found at the last look. `reading` are the laws of transfers on what is read, if the target has
+    any.
     """
 
     adapter: Any
@@ -29,6 +31,7 @@ class GroupSession(Protocol):
     checks: Checks
     kv: GroupMemory
     seen: dict[str, set[int]]
+    settled: Settled
     goals_met: Counter[str]
     transfers: Transfers | None
     listening: Listening | None

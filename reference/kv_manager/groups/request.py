@@ -30,8 +30,8 @@ class Request:
 
     def held(self, group: int) -> list[int]:
         """Returns the blocks of a group that the request holds, each once."""
-        blocks = (*self.tables[group], self.states[group], *self.saves[group].values())
-        return list(dict.fromkeys(block for block in blocks if block is not None))
+        blocks = dict.fromkeys((*self.tables[group], self.states[group], *self.saves[group].values()))
+        return [block for block in blocks if block is not None]
 
 
 def touched(group: Group, start: int, stop: int) -> range:
