@@ -25,7 +25,7 @@ class NestedEvict(WritesBackIntoFew):
 
 @fault("sched-swap-space-fills", law="error_contract", seen=("vllm#5578",))
 class SwapSpaceFills(TieredScheduler):
-    """A preempted request is swapped out, and nothing bounds how many are: with the tier full the call fails."""
+    """Nothing bounds how many requests are swapped out by their preemption, and with the tier full the call fails."""
 
     def _tier_size(self, blocks: int) -> int:
         return 2
