@@ -25,7 +25,7 @@ class NestedEvict(WritesBackIntoFew):
 
 @fault("sched-swap-space-fills", law="error_contract", seen=("vllm#5578",))
 class SwapSpaceFills(TieredScheduler):
-    """Nothing bounds how many requests are swapped out by their preemption, and with the tier full the call fails."""
+    """Nothing bounds what preemptions swap out, and a call fails when the tier is full."""
 
     def _tier_size(self, blocks: int) -> int:
         return 2
