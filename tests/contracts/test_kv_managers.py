@@ -224,7 +224,7 @@ BLOCK_FAULTS: dict[str, Callable[..., Any]] = {
 
 def missed(reach: Any) -> set[str]:
     """The goals of a manager without groups that a run did not meet."""
-    of_tiers = {goal.when for goal in (*STORED, *FAILED, *MOVED, RESET)}
+    of_tiers = {goal.when for goal in (*STORED, *FAILED, *MOVED, *RESET)}
     apart = {"groups", "groups_and_tiers", "events_of_tiers", "waits_for_moves", "loses", *of_tiers}
     return {goal.id for goal in KVManagerModel.goals if not reach[goal.id] and goal.when not in apart}
 

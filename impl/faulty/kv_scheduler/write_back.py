@@ -25,7 +25,7 @@ class NestedEvict(WritesBackIntoFew):
 
 @fault("sched-swap-space-fills", law="error_contract", seen=("vllm#5578",))
 class SwapSpaceFills(TieredScheduler):
-    """A preempted request is swapped out, and nothing bounds how many are: with the tier full the call fails."""
+    """Nothing bounds what preemptions swap out, and a call fails when the tier is full."""
 
     def _tier_size(self, blocks: int) -> int:
         return 2

@@ -127,7 +127,7 @@ class EvictionSpins(KVTier):
 
 @fault("tier-evicts-unreadable", law="pinned", seen=("Mooncake#3421",))
 class EvictsUnreadable(KVTier):
-    """An eviction looks at pins and readers, and not at whether a chunk can be read yet: its store still writes."""
+    """An eviction looks at pins and readers, and not at whether the store of a chunk has ended."""
 
     _storing = False
 
