@@ -44,7 +44,6 @@ def walk(target: str, steps: int, seed: int = 1) -> Any:
         ("vllm-simple-small", {"announced_tier"}),
         ("vllm-simple-disk", {"announced_tier"}),
         ("vllm-connector-inside-fail", {"own_load_fails"}),
-        ("vllm-connector-inside-fail-async", {"own_load_fails", "overlap"}),
     ],
 )
 def test_no_false_alarm(target: str, goals: set[str]) -> None:
