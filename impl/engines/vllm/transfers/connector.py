@@ -276,8 +276,6 @@ class TierScheduler(ConnectedScheduler):
         **options: Any,
     ) -> None:
         self.tiers = {TIER: blocks}
-        # The tables of each batch in flight: who was aborted since then has none any more.
-        self._tables_then: deque[dict[str, list[int]]] = deque()
         self._stand, self._repaired, self.loaded_first = (inside, at_end), repaired, loaded_first
         super().__init__(blocks, block_size, budget, running, **options)
 
@@ -291,16 +289,11 @@ class TierScheduler(ConnectedScheduler):
 
     def _take_in(self, output: Any, ran: Any) -> list[str]:
         ended = super()._take_in(output, ran)
-        invalid, then = ran.kv_connector_output.invalid_block_ids, self._tables_then.popleft()
-        tables = [table for known in (then, *self._tables_then) for table in known.values()]
-        for table in tables if self._repaired and invalid else ():
+        invalid = ran.kv_connector_output.invalid_block_ids
+        for table in self._tables.values() if self._repaired and invalid else ():
             first = next((i for i, block in enumerate(table) if block in invalid), len(table))
             self._scheduler.kv_cache_manager.evict_blocks(set(table[first:]))
         return ended
-
-    def _tell_worker(self, output: Any) -> None:
-        super()._tell_worker(output)
-        self._tables_then.append({rid: list(table) for rid, table in self._tables.items()})
 
     def transfers(self) -> Sequence[Transfer]:
         return self._connector.submitted()
