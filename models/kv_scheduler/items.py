@@ -8,6 +8,7 @@ from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Item
@@ -23,7 +24,7 @@ def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Tr
         _check_item(session, item, live[item.rid])
     check(laws.batch_limits, sum(item.n for item in items), len(items), *session.limits)
     if session.traits.policy is not None:
-        _check_order(session, items, {rid for transfer in submitted for rid in transfer.rids})
+        _check_order(session, items, submitted)
     sampling = {item.samples for item in items if item.n == 1 or not item.samples}
     session.goals_met["chunk"] += False in sampling
     session.goals_met["mixed"] += any(item.n > 1 for item in items) and any(
@@ -31,15 +32,16 @@ def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Tr
     )
 
 
-def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) -> None:
+def _check_order(session: OneTable, items: Sequence[Item], submitted: Sequence[Transfer]) -> None:
     """Whoever starts goes before all that wait and could start, but for those that he was right to overtake before.
 
-    `loading` are the requests whose load was submitted with this batch. The smallest place goes first.
+    The smallest place goes first. `submitted` are the transfers that came with the batch.
     """
     live = session.live
+    loading = {rid for transfer in submitted for rid in transfer.rids}
     if session.transfers:
-        loading = loading | session.transfers.loading()
-    loading = loading | looked_up(session)
+        loading |= session.transfers.loading() | needing_moves(session, submitted)
+    loading |= looked_up(session)
     seen = {item.rid for item in items}
     waiting = [n for n, job in live.items() if job.fresh and not job.undelivered and n not in seen]
     holding = session.holding if session.traits.loaded_first else set()
@@ -55,6 +57,13 @@ def _check_order(session: OneTable, items: Sequence[Item], loading: set[str]) ->
         behind = waiting + [name for name in starting if place[name] > place[rid]]
         session.overtaken |= {(rid, name) for name in behind if live[name].rank < live[rid].rank}
         session.checks.check(laws.admission_order, rid, before, session.traits.policy)
+
+
+def needing_moves(session: SchedulerSession, submitted: Sequence[Transfer]) -> set[str]:
+    """The requests that begin with a block which a move brings to somebody; `submitted` have not started yet."""
+    prefixes = session.transfers.on_their_way(submitted) if session.transfers else []
+    fresh = {name: job.request for name, job in session.live.items() if prefixes and job.fresh}
+    return {name for name, request in fresh.items() if _begins_with_one(request, prefixes)}
 
 
 def looked_up(session: SchedulerSession) -> set[str]:
@@ -76,3 +85,9 @@ def _check_item(session: OneTable, item: Item, job: Job) -> None:
     check(laws.input_tokens, item.tokens, tokens, item.start, name=item.rid)
     check(laws.sampling, item.samples, stop - item.drafts, known, item.drafts, name=item.rid)
     session.check_tables(item)
+
+
+def _begins_with_one(request: Request, prefixes: Sequence[tuple[int | None, Sequence[int]]]) -> bool:
+    """Returns whether one of these, an extra key and tokens, is a prefix of the request."""
+    own = request.tokens
+    return any(key == request.extra_key and own[: len(tokens)] == list(tokens) for key, tokens in prefixes)

@@ -8,12 +8,11 @@ from typing import Any
 
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler.answers import names_of
-from kvlockstep.models.kv_scheduler.items import looked_up
+from kvlockstep.models.kv_scheduler.items import looked_up, needing_moves
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.void import take_back
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
-from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.properties import transfers as transfer_laws
@@ -100,8 +99,7 @@ class TransferOperations(OneTable, EndsTransfers):
         )
         if self.flights or not flying or any(transfer.kind != "move" for transfer in flying):
             return
-        fetched = [] if items else self.tiered().on_their_way(submitted)
-        waiting |= {name for name, job in self.live.items() if job.fresh and _begins_with_one(job.request, fetched)}
+        waiting |= set() if items else needing_moves(self, submitted)
         names = [name for name in self.live if name in waiting and not items]
         self.waited = Counter({name: self.waited[name] + 1 for name in names})
         patience = self.traits.patience
@@ -149,11 +147,3 @@ class TransferOperations(OneTable, EndsTransfers):
             for name in expected:
                 del self.live[name]
         transfers.heard()
-
-
-def _begins_with_one(request: Request, prefixes: Sequence[tuple[int | None, Sequence[int]]]) -> bool:
-    """Returns whether one of these is a prefix of the request: an extra key, and tokens."""
-    return any(
-        extra_key == request.extra_key and request.tokens[: len(tokens)] == list(tokens)
-        for extra_key, tokens in prefixes
-    )

@@ -172,3 +172,16 @@ def test_a_planted_bug_is_found(
 
 def planted(plant: Any, original: Any) -> Any:
     return lambda *args, **options: plant(original, *args, **options)
+
+
+def test_a_load_is_reported_with_the_batch_that_has_waited_for_it() -> None:
+    """A load of the second batch in flight has failed, with one of its two blocks written."""
+    target_or_skip("kv_scheduler", "vllm-connector-inside")
+    module: Any = resolve_name("kvlockstep.impl.engines.vllm.transfers.connector")
+    connector = module.TierConnector(4, 1, True, False, None)
+    connector._submit(False)
+    job = module.Job("r", True, ["first", "second"], [0, 1], [5, 6], inside=True)
+    id = connector._note(job)
+    connector._submit(True)
+    connector.complete(id, 1)
+    assert [connector.results().invalid_block_ids for _ in range(2)] == [set(), {6}]

@@ -108,7 +108,7 @@ TARGETS = {
         "vllm-connector-async": "kvlockstep.impl.engines.vllm.transfers.connector:make_async",
         "vllm-connector-priority": "kvlockstep.impl.engines.vllm.transfers.connector:make_priority",
         "vllm-connector-inside": "kvlockstep.impl.engines.vllm.transfers.connector:make_inside",
-        "vllm-connector-inside-fail": "kvlockstep.impl.engines.vllm.transfers.connector:make_inside_failing",
+        "vllm-connector-inside-fail": "kvlockstep.impl.engines.vllm.transfers.connector:make_inside_fail",
         "vllm-peer": "kvlockstep.impl.engines.vllm.transfers.peer:make",
         "vllm-peer-fail": "kvlockstep.impl.engines.vllm.transfers.peer:make_failing",
         "vllm-peer-async": "kvlockstep.impl.engines.vllm.transfers.peer:make_async",

@@ -179,11 +179,12 @@ class Transfers(CopyEngine):
 
     def on_their_way(self, submitted: Sequence[Transfer]) -> list[tuple[int | None, Sequence[int]]]:
         """Returns the prefixes of blocks that moves bring for somebody; those of `submitted` have not started yet."""
-        fresh = [placed(one, self.traits, self.places, self.moving, self._adapter.transfers) for one in submitted]
+        fetching = [one for one in submitted if one.kind == "move" and one.rids]
+        fresh = [placed(one, self.traits, self.places, self.moving, self._adapter.transfers) for one in fetching]
         for moving in fresh:
             moving.contents = list(map(self.places.read, moving.sources))
-        fetches = [m for m in (*self.moving.values(), *fresh) if m.transfer.kind == "move" and m.transfer.rids]
-        return [prefix for moving in fetches for _, prefix in self._prefixes(moving)]
+        flying = [moving for moving in self.moving.values() if moving.transfer.kind == "move" and moving.transfer.rids]
+        return [prefix for moving in (*flying, *fresh) for _, prefix in self._prefixes(moving)]
 
     def cached(self) -> dict[str, int]:
         """Returns for each tier how many units a hit may find."""

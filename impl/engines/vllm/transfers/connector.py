@@ -14,6 +14,7 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py; vllm/v1/worker/gpu
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +68,7 @@ class TierConnector(vllm.connector.KVConnectorBase_V1):  # type: ignore[misc]
         self._submitted: list[Transfer] = []
         self._fence: list[Hashable] = []
         self._ended: list[Hashable] = []
+        self._own: deque[set[Hashable]] = deque()
         self._gone: set[str] = set()
 
     @property
@@ -182,7 +184,10 @@ class TierConnector(vllm.connector.KVConnectorBase_V1):  # type: ignore[misc]
     def results(self) -> Any:
         """What the worker reports at the end of a step, as ActiveKVConnector.post_forward collects it."""
         output = vllm.outputs.KVConnectorOutput()
-        ended, self._ended = self._ended, []
+        # The loads of a batch that is still in flight are reported with it.
+        later = set().union(*self._own) - self._own.popleft()
+        ended = [id for id in self._ended if id not in later]
+        self._ended = [id for id in self._ended if id in later]
         jobs = [self._jobs[id] for id in ended]
         output.finished_recving = {job.rid for job in jobs if job.loads and not job.inside}
         output.invalid_block_ids = {block for job in jobs if job.loads for block in job.blocks[job.written :]}
@@ -225,6 +230,7 @@ class TierConnector(vllm.connector.KVConnectorBase_V1):  # type: ignore[misc]
 
     def _submit(self, loads_first: bool) -> None:
         """The worker gets the metadata and submits what it asks for."""
+        self._own.append({id for id, job in self._noted if job.inside})
         for id, job in self._noted:
             self._jobs[id] = job
             places = list(zip(job.units, job.blocks, strict=True))
@@ -308,7 +314,6 @@ make_async = partial(TierScheduler, asynchronous=True)
 make_inside = partial(TierScheduler, inside=True, at_end=True, repaired=True)
 make_inside_unrepaired = partial(TierScheduler, inside=True, at_end=True)
 make_inside_async = partial(TierScheduler, inside=True, at_end=True, repaired=True, asynchronous=True)
-make_inside_failing = partial(make_inside, policy_on_failure="fail")
-make_inside_failing_async = partial(make_inside_async, policy_on_failure="fail")
+make_inside_fail = partial(make_inside, policy_on_failure="fail")
 make_priority = partial(TierScheduler, policy="priority")
 make_priority_documented = partial(TierScheduler, policy="priority", loaded_first=False)
