@@ -40,7 +40,7 @@ def unreachable(judge: GroupedJudge) -> set[str]:
     """Returns the goals of groups that do not apply to these groups and traits."""
     traits, groups = judge.traits, judge.groups
     drafts, tiers = traits.tokens_per_decode != 1, judge.transfers is not None
-    never = progress.unreachable(groups.groups, traits.prefix_cache, drafts, tiers)
+    never = progress.unreachable(groups.groups, traits.prefix_cache, drafts, tiers, traits.max_length)
     never |= judge.progress.unseen(groups.untold, groups.shows_free)
     never |= in_flight.unreachable(judge, traits.mixed_hits)
     never |= set() if groups.rolling else {goal.id for goal in ROLLING_GOALS}
@@ -51,8 +51,9 @@ def unreachable(judge: GroupedJudge) -> set[str]:
         never.add("state_moves")
     if not traits.cuts_chunks:
         never.add("chunk_cut")
-    # Then every chunk begins and ends where a state can be hit.
+    # Then every chunk begins where a state can be hit, or none ends beyond.
     on_grid = all(traits.chunk_align % groups.groups[g].block_size == 0 for g in groups.states)
+    on_grid = on_grid or progress.within_one_block(groups.groups, traits.max_length)
     if on_grid or not traits.chunk or traits.cuts_chunks:
         never.add("state_in_place_across")
     pools = len(groups.pools)

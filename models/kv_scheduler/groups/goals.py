@@ -24,7 +24,7 @@ def unreachable(judge: GroupedSchedulerJudge) -> set[str]:
     """Returns the goals of groups that do not apply to these groups and traits."""
     traits = judge.traits
     groups, tiers = judge.groups, judge.transfers is not None
-    never = progress.unreachable(groups.groups, traits.prefix_cache, traits.drafts > 0, tiers)
+    never = progress.unreachable(groups.groups, traits.prefix_cache, traits.drafts > 0, tiers, traits.max_length)
     never |= judge.progress.unseen(groups.untold, groups.shows_free)
     never |= in_flight.unreachable(judge, traits.mixed_hits)
     if not traits.preempts:

@@ -138,11 +138,20 @@ class Progress:
                 self._met["draft_accepted_across"] += end < kept > start + 1
 
 
-def unreachable(groups: Sequence[Group], prefix_cache: bool, drafts: bool, tiers: bool) -> set[str]:
-    """Returns the goals that these groups cannot reach."""
+def within_one_block(groups: Sequence[Group], longest: int | None) -> bool:
+    """Tells whether requests of `longest` tokens take no state beyond the first block of its grid."""
+    return longest is not None and all(group.block_size >= longest for group in groups if group.kind == "state")
+
+
+def unreachable(
+    groups: Sequence[Group], prefix_cache: bool, drafts: bool, tiers: bool, longest: int | None
+) -> set[str]:
+    """Returns the goals that these groups cannot reach with requests of `longest` tokens, None without a limit."""
     kinds = {group.kind for group in groups}
     never = set() if kinds & {"window", "chunked"} else {goal.id for goal in WINDOW_GOALS}
     never |= set() if "state" in kinds else {goal.id for goal in STATE_GOALS}
     never |= set() if prefix_cache else {"hit_behind_window", "state_hit", "published_block_slides"}
     never |= cuts.unreachable(groups, prefix_cache, tiers)
+    if within_one_block(groups, longest):
+        never |= {"draft_rejected_across", "draft_accepted_across"}
     return never if drafts else never | {"state_behind_draft", "draft_rejected_across", "draft_accepted_across"}
