@@ -69,7 +69,8 @@ def test_a_withdrawal_gives_back_what_the_step_took() -> None:
     manager = make(4, 2)
     played(manager, "a", [1, 2, 3])
     copied = manager.fork("a", "b")
-    assert copied is not None and len(copied) == 1
+    assert copied is not None
+    assert len(copied) == 1
     before = manager.avail(), [manager.slots("b", g) for g in (0, 1)], manager.held("b", 2)
     manager.append("b", 7)
     assert manager.reserve("b", 1)
@@ -102,7 +103,8 @@ class NoState(Announcer):
 def test_events_that_leave_out_one_group_are_found(wrong: type[Announcer], monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled = watched(random_walk, KVSchedulerModel, BlockStates, seed=1, steps=2_000)
     managed = watched(random_walk, KVManagerModel, make, seed=1, steps=2_000)
-    assert scheduled.failure is None and managed.failure is None
+    assert scheduled.failure is None
+    assert managed.failure is None
     monkeypatch.setattr("kvlockstep.impl.kv_manager.grouped.manager.Announcer", wrong)
     for model, factory in ((KVManagerModel, make), (KVSchedulerModel, BlockStates)):
         failure = watched(random_walk, model, factory, seed=1, steps=6_000).failure

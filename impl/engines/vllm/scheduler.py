@@ -25,8 +25,8 @@ class VllmScheduler:
     """One scheduler. `runner_v2`: resumed requests come as new ones, as the engine's default model runner has it.
 
     `long_prefill` sets `long_prefill_token_threshold`, so that a long prompt leaves budget to others. With `drafts`
-    tokens are speculated, with n-grams or, if `eagle`, with a drafter that has KV of its own and needs slots for it. Its KV
-    at the end of a block is of the token behind it, too: the block is computed again after a hit, or hashes look `ahead`.
+    tokens are speculated, with n-grams or, if `eagle`, with a drafter that has KV of its own and needs slots for it.
+    That KV depends on the token behind as well: the last block of a hit is dropped, or a hash covers the token `ahead`.
 
     The longest request is the whole pool, as the engine demands at its start.
 
