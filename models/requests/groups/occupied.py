@@ -61,7 +61,7 @@ def check_tables(session: GroupSession, tables: Tables, most: Mapping[int, int] 
             if table == settled.get(g):
                 continue
             size = session.groups.groups[g].block_size
-            slots = [slot for slot in table if slot is not None] if None in table else table
+            slots = [slot for slot in table if slot is not None]
             if len(set(slots)) < len(slots):
                 twice = next(slot for slot in slots if slots.count(slot) > 1)
                 positions = [p for p, slot in enumerate(table) if slot == twice]
