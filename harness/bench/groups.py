@@ -89,7 +89,10 @@ def bench_managers(
 
 
 def prefill(manager: Any, seed: int, prompts: int) -> float:
-    """Microseconds of CPU for each block of prompts that begin alike, of which RUNNING are live at a time."""
+    """Microseconds of CPU for each block of prompts that begin alike, of which RUNNING are live at a time.
+
+    They are computed in chunks of SHARED tokens, so that a state is there where they part.
+    """
     rng = random.Random(seed)
     head = rng.choices(range(1000), k=SHARED)
     tokens = [head + rng.choices(range(1000), k=PROMPT - SHARED) for _ in range(prompts)]
@@ -98,10 +101,13 @@ def prefill(manager: Any, seed: int, prompts: int) -> float:
         began = time.process_time()
         for number, prompt in enumerate(tokens):
             name = str(number)
-            cached = manager.admit(name, prompt, None, PROMPT)
-            manager.copies()
-            manager.launch()
-            manager.commit(name, PROMPT - cached)
+            cached = manager.admit(name, prompt, None, SHARED)
+            for chunk in range(cached, PROMPT, SHARED):
+                if chunk > cached:
+                    manager.reserve(name, SHARED)
+                manager.copies()
+                manager.launch()
+                manager.commit(name, SHARED)
             running.append(name)
             if len(running) > RUNNING:
                 manager.finish(running.popleft())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from driving import explore
 from watched import watched
 
+from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import run_ops
 from kvlockstep.impl.kv_scheduler.checkpointed import CheckpointedStates
 from kvlockstep.impl.kv_scheduler.committed import CommittedStates
@@ -24,6 +26,7 @@ from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.grouped import FullAndWindow, StatePool, TwoPools
 from kvlockstep.reference.kv_scheduler.scheduler import Job
+from kvlockstep.show.finding_page import finding_page
 from kvlockstep.targets import resolve
 from kvlockstep.targets.validation import misfits
 
@@ -311,3 +314,19 @@ def test_the_picture_has_a_lane_for_each_group_and_a_row_for_each_pool() -> None
     assert [row[0] for row in tables["pools"].rows] == ["kv", "states"]
     assert tables["batches in flight"].rows == (("0", "{'r0': 1}"),)
     assert picture.unit == "block"
+
+
+def test_the_page_has_a_lane_for_each_group_and_a_row_for_each_pool() -> None:
+    ops = (add("r0", [1, 2, 3, 4, 5]), SCHEDULE, UPDATE, SCHEDULE)
+    page = finding_page(Trace("kv_scheduler", SCOPE, ops), resolve("kv_scheduler", "groups"))
+    cells = [" ".join(re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)) for row in re.findall(r"<tr.*?</tr>", page, re.S)]
+    model = KVSchedulerModel(SCOPE, StatePool)
+    for op in ops:
+        model.step(op)
+    lanes = {table.title: table for table in model.picture().tables}
+    window, state = "group 1 (window of 3, blocks of 2)", "group 2 (state, blocks of 4)"
+    assert lanes[window].rows == (("r0", "4 to 5", "- - 8 9 10 11"),)
+    for title in ("group 0 (full, blocks of 2)", window, state, "pools"):
+        assert title in page
+        for row in lanes[title].rows:
+            assert " ".join(row) in cells

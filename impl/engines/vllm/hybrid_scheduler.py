@@ -177,6 +177,8 @@ make_async_ngram_window = partial(VllmHybridScheduler, groups=WINDOW, drafts=3, 
 # The slots of the drafter in both windows, which the engine does not reckon with.
 make_eagle_window = partial(VllmHybridScheduler, groups=WINDOWS, drafts=3, eagle=True, spare=6)
 make_async_eagle_window = partial(make_eagle_window, asynchronous=True)
+make_eagle_window_ahead = partial(make_eagle_window, ahead=1)
+make_async_eagle_window_ahead = partial(make_async_eagle_window, ahead=1)
 make_eagle_window_least = partial(VllmHybridScheduler, groups=WINDOW, drafts=3, eagle=True)
 make_state = partial(VllmHybridScheduler, groups=(FULL, STATE))
 make_state_window = partial(VllmHybridScheduler, groups=(*WINDOW, STATE))

@@ -109,9 +109,11 @@ def cache_config(blocks: int, block_size: int) -> Any:
     return interface.KVCacheConfig(blocks + 1, [], [interface.KVCacheGroupSpec(["layer"], spec)])
 
 
-def block_hasher(block_size: int) -> Any:
-    """The function that computes a request's block hashes, with the engine's default hash."""
-    return utils.get_request_block_hasher(block_size, HASH)
+def block_hasher(block_size: int, ahead: int = 0) -> Any:
+    """The function that computes a request's block hashes, with the engine's default hash. A hash covers `ahead` tokens
+    behind its block as well.
+    """
+    return utils.get_request_block_hasher(block_size, HASH, ahead)
 
 
 def make_request(

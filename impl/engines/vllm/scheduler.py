@@ -26,6 +26,7 @@ class VllmScheduler:
 
     `long_prefill` sets `long_prefill_token_threshold`, so that a long prompt leaves budget to others. With `drafts`
     tokens are speculated, with n-grams or, if `eagle`, with a drafter that has KV of its own and needs slots for it.
+    That KV depends on the token behind as well: the last block of a hit is dropped, or a hash covers the token `ahead`.
 
     The longest request is the whole pool, as the engine demands at its start.
 
@@ -53,6 +54,7 @@ class VllmScheduler:
         long_prefill: bool = False,
         drafts: int = 0,
         eagle: bool = False,
+        ahead: int = 0,
         listener: str | None = "counting",
     ) -> None:
         self.block_size = block_size
@@ -65,7 +67,7 @@ class VllmScheduler:
         config = _config(blocks, self.total, budget, running, policy, asynchronous, runner_v2, caching, threshold)
         self.drafts = drafts
         if drafts:
-            _speculate(config, drafts, eagle)
+            _speculate(config, drafts, eagle, ahead)
         config.kv_events_config.enable_kv_cache_events = self.event_listener is not None
         self._configure(config)
         kind = vllm.async_scheduler.AsyncScheduler if asynchronous else vllm.scheduler.Scheduler
@@ -77,7 +79,7 @@ class VllmScheduler:
         self._published: list[Any] = []
         self._scheduler.kv_event_publisher = SimpleNamespace(publish=lambda batch: self._published.extend(batch.events))
         self._pool = self._scheduler.kv_cache_manager.block_pool
-        self._hasher = vllm.block_hasher(hash_size) if caching else None
+        self._hasher = vllm.block_hasher(hash_size, ahead) if caching else None
         self._added = 0
         self._tables: dict[str, list[int]] = {}
         self._launched: deque[tuple[Any, dict[str, list[int]]]] = deque()
@@ -289,11 +291,12 @@ def _config(
     )
 
 
-def _speculate(config: Any, drafts: int, eagle: bool) -> None:
+def _speculate(config: Any, drafts: int, eagle: bool, ahead: int) -> None:
     """Changes the configuration as speculative decoding does (vllm/config/speculative.py)."""
     config.num_speculative_tokens = drafts
     config.num_lookahead_tokens = drafts if eagle else 0
     config.num_prefill_lookahead_tokens = int(eagle)
+    config.num_hash_lookahead_tokens = ahead
     config.speculative_config = SimpleNamespace(
         num_speculative_tokens_per_batch_size=None,
         max_num_new_slots_for_drafting=0,
@@ -316,6 +319,7 @@ make_ngram = partial(VllmScheduler, drafts=3)
 make_eagle = partial(VllmScheduler, drafts=3, eagle=True)
 make_async_ngram = partial(VllmScheduler, drafts=3, asynchronous=True)
 make_async_eagle = partial(VllmScheduler, drafts=3, asynchronous=True, eagle=True)
+make_async_eagle_ahead = partial(make_async_eagle, ahead=1)
 make_async_priority_ngram = partial(VllmScheduler, drafts=3, asynchronous=True, policy="priority")
 make_priority_ngram = partial(VllmScheduler, drafts=3, policy="priority")
 make_ngram_long = partial(VllmScheduler, drafts=3, long_prefill=True)

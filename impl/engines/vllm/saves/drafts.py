@@ -108,4 +108,5 @@ make_async_ngram_state_window = partial(make_ngram_state_window, asynchronous=Tr
 make_async_ngram_state_fine = partial(make_ngram_state_fine, asynchronous=True)
 make_async_uncached_state = partial(make_uncached_state, asynchronous=True)
 make_eagle_state = partial(make_ngram_state, eagle=True)
+make_eagle_state_ahead = partial(make_eagle_state, ahead=1)
 make_async_eagle_state = partial(make_ngram_state, eagle=True, asynchronous=True)
