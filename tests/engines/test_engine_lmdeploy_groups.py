@@ -127,7 +127,6 @@ def test_a_planted_fault_is_found(make: Any, law: str) -> None:
     ("name", "mended"),
     [
         ("lmdeploy-preempted-state", states.make_state),
-        ("lmdeploy-state-published-late", states.make_state),
         ("lmdeploy-decoded-state-ahead", states.make_state),
         ("lmdeploy-window-over-dropped", windows.make_window),
     ],

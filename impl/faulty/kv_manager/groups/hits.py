@@ -22,7 +22,7 @@ class LongHit(FullAndWindow):
 
 @fault("kv-group-drops-a-block-each", law="event_consistency", seen=("vllm#33270",))
 class DropsABlockEach(AnnouncingWindow):
-    """Each group drops the last block of a hit for the drafter, until none can drop one: nothing is ever hit."""
+    """Each group drops the last block of a hit for the drafter, until none has one: nothing is hit."""
 
     def _lookup(self, tokens: list[int], extra_key: int | None) -> int:
         length, before = len(tokens) - 1, -1
@@ -50,7 +50,7 @@ class StateAtLeaves(AnnouncingState):
 
 @fault("kv-fine-hit-in-place", law="prefix_soundness", seen=("mutant",))
 class FineHitInPlace(FullAndFineState):
-    """A block that is hit in part is copied if others hold it, but not if a longer prefix can be hit with it."""
+    """A block hit in part is copied if others hold it, but not if a longer prefix is hit with it."""
 
     def _shared(self, g: int, request: Request) -> int | None:
         block = super()._shared(g, request)

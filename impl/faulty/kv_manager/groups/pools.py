@@ -184,7 +184,7 @@ class ShorterRematch(FullAndWindow):
 
 @fault("kv-window-lock-skips", law="accounting", seen=("sglang#27147",))
 class LockSkipsWindow(FullAndWindow):
-    """A request that ends also unlocks the window blocks of its hit that were absent when it locked the others."""
+    """A request that ends unlocks window blocks of its hit that were absent when it locked the others."""
 
     def reset(self) -> None:
         super().reset()

@@ -9,7 +9,7 @@ from kvlockstep.reference.kv_manager.groups.request import Request, touched
 
 @fault("kv-window-slides-then-takes", law="atomicity", seen=("mutant",))
 class SlidesThenTakes(SlidesAtReserve):
-    """A reservation lets its window slide and takes blocks for one group; a refusal for the next keeps these."""
+    """A reservation slides its window and takes blocks for a group; a refusal for the next keeps these."""
 
     def reserve(self, rid: str, n: int) -> bool:
         if super().reserve(rid, n):
@@ -23,7 +23,7 @@ class SlidesThenTakes(SlidesAtReserve):
 
 @fault("kv-twin-of-earlier-step", law="admission_honesty", seen=("mutant",))
 class TwinOfEarlierStep(DefersTwins):
-    """An admission waits as long as a request that begins alike is live, not only in the step that publishes it."""
+    """An admission waits as long as a request that begins alike is live, not only in its step."""
 
     def _scheduled(self) -> list[Request]:
         return list(self._live.values())
@@ -36,7 +36,7 @@ class TwinOfEarlierStep(DefersTwins):
 
 @fault("kv-twin-of-other-key", law="admission_honesty", seen=("mutant",))
 class TwinOfOtherKey(DefersTwins):
-    """An admission waits for a request with the same tokens under another extra key, which it can never hit."""
+    """An admission waits for a request with the same tokens under another key, which it cannot hit."""
 
     def admit(self, rid: str, tokens: list[int], extra_key: int | None, n: int) -> int | None:
         first = tokens[: self.block_size]
