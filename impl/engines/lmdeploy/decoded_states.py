@@ -13,7 +13,7 @@ from typing import Any
 
 from kvlockstep.impl.engines.cut import cut
 from kvlockstep.impl.engines.lmdeploy.manager import ENGINE
-from kvlockstep.impl.engines.lmdeploy.states import CopyPlans, LmdeployStateManager, copies_of, maker
+from kvlockstep.impl.engines.lmdeploy.states import CopyPlans, LmdeployStateManager, copies_of, plans
 
 decoding = cut(
     ENGINE,
@@ -21,7 +21,7 @@ decoding = cut(
     ("InputsMakerAsync._make_decode_cache_inputs", "InputsMakerAsync._ssm_prefix_cache_enabled"),
     {
         "CacheCheckpointInputs": SimpleNamespace,
-        "_make_state_prefix_cache_save_plan": maker._make_state_prefix_cache_save_plan,
+        "_make_state_prefix_cache_save_plan": plans._make_state_prefix_cache_save_plan,
     },
 )
 

@@ -28,7 +28,7 @@ FULL, STATES = "kv", "states"
 # The engine keeps one slot for dummy inputs.
 RESERVED = 1
 
-maker = cut(
+plans = cut(
     ENGINE,
     "lmdeploy.pytorch.engine.inputs_maker",
     (
@@ -45,9 +45,9 @@ maker = cut(
 class CopyPlans:
     """The engine's inputs maker as far as it plans copies of checkpoints."""
 
-    _make_kv_prefix_cache_copy_plan = maker._make_kv_prefix_cache_copy_plan
-    _prepare_prefill_cache_restore = maker._prepare_prefill_cache_restore
-    _prepare_prefill_cache_save = maker._prepare_prefill_cache_save
+    _make_kv_prefix_cache_copy_plan = plans._make_kv_prefix_cache_copy_plan
+    _prepare_prefill_cache_restore = plans._prepare_prefill_cache_restore
+    _prepare_prefill_cache_save = plans._prepare_prefill_cache_save
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler, self.cache_config = scheduler, scheduler.cache_config
