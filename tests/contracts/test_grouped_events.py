@@ -62,6 +62,7 @@ def test_a_prefix_is_forgotten_with_its_last_block_and_comes_back_under_another_
         manager.finish(name)
         manager.evict_all()
         assert not manager._index._known
+        assert not manager._index._roots
     assert len(set(keys)) == 2
 
 

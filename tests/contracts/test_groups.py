@@ -149,6 +149,15 @@ def test_a_pool_that_is_too_small_refuses_alone() -> None:
     assert model.goals_met["second_pool_full"] == 1
 
 
+def test_a_refusal_that_needs_no_block_is_named() -> None:
+    class Refuses(FullAndWindow):
+        def reserve(self, rid: str, n: int) -> bool:
+            return False
+
+    found = watched_run(Refuses, [admit("r0", [1]), STEP, Op("decode", request="r0", token=1, drafts=[])])
+    assert found.law == "admission_honesty"
+
+
 def test_a_state_is_copied_on_a_fork_and_never_shared() -> None:
     model = KVManagerModel(KVScope(6, 2, 3, 12), FullAndState)
     for op in (admit("r0", [1, 2, 3]), STEP):

@@ -311,6 +311,20 @@ class GroupsNeverRelease(GroupsReleaseLate):
         return super().schedule()
 
 
+class GroupsWaitForLimbo(GroupsReleaseLate):
+    def schedule(self) -> Batch:
+        most, self._most = self._most, 0 if any(left > 1 for left, *_ in self._copying) else self._most
+        batch = super().schedule()
+        self._most = most
+        return batch
+
+
+def test_limbo_in_a_pool_is_no_reason_where_all_fit_beside_it() -> None:
+    found = walk(KVSchedulerModel, GroupsWaitForLimbo).failure
+    assert found.law == "progress"
+    assert "is no reason" in found.message
+
+
 def test_each_pool_of_a_scheduler_with_groups_may_release_late() -> None:
     require_usable("kv_scheduler", "late", GroupsReleaseLate)
     outcome = walk(KVSchedulerModel, GroupsReleaseLate)

@@ -265,7 +265,13 @@ def test_who_needs_units_of_anothers_fetch_waits_if_that_is_declared(buffered: b
 
 @pytest.mark.parametrize(
     ("tokens", "key", "starved"),
-    [([1, 2, 3, 4, 5], None, False), ([1, 2, 9], None, False), ([7, 2, 3], None, True), ([1, 2, 3], 0, True)],
+    [
+        ([1, 2, 3, 4, 5], None, False),
+        ([1, 2, 9], None, False),
+        ([7, 2, 3], None, True),
+        ([1, 2, 3], 0, True),
+        ([1, 2], None, True),
+    ],
 )
 def test_who_begins_with_what_is_fetched_for_another_may_wait_for_it(
     tokens: list[int], key: int | None, starved: bool

@@ -11,7 +11,7 @@ from kvlockstep.reference.kv_manager.groups.contract import Group
 
 
 class Announcer:
-    """Keeps the events of `groups`, whose blocks are `per_block` steps, until they are asked for.
+    """Keeps the events of `groups`, whose blocks are `per_block` steps, until they are asked for: without a bound.
 
     The key of a block is the serial number of its prefix, the same in every group. A prefix that a block ends at has
     had the same number since the block in front of it was announced, for a longer prefix keeps the shorter ones.

@@ -64,6 +64,7 @@ class GroupedBlockManager:
         n = min(n, len(tokens) - cached)
         need = self._need(request, n)
         if any(need[name] > pool.room - hit[name] for name, pool in self._pools.items()):
+            self._index.forget(prefix)
             return None
         prefix.users += 1
         for g, pool in enumerate(self._pool):

@@ -61,7 +61,8 @@ class PrefixIndex:
         """
         chain: list[Prefix] = []
         known, full = self._known, self._full
-        before = self.root(extra_key).serial
+        root = self._roots.get(extra_key)
+        before = root.serial if root is not None else -1
         # The last token is computed in any case.
         for end in range(width, len(tokens), width):
             prefix = known.get((before, tokens[end - width : end]))
@@ -92,7 +93,14 @@ class PrefixIndex:
     def leave(self, prefix: Prefix) -> None:
         """The prefix has one user fewer; it is forgotten with its last one, and so are those in front of it."""
         prefix.users -= 1
-        while not prefix.users and prefix.parent is not None:
+        self.forget(prefix)
+
+    def forget(self, prefix: Prefix) -> None:
+        """Forgets the prefix if it has no users, and those in front of it that have no others."""
+        while not prefix.users:
+            if prefix.parent is None:
+                self._roots.pop(prefix.extra_key, None)
+                break
             del self._known[prefix.parent.serial, prefix.tokens]
             prefix = prefix.parent
             prefix.users -= 1

@@ -43,7 +43,11 @@ def unreachable(judge: GroupedJudge) -> set[str]:
     never = progress.unreachable(groups.groups, traits.prefix_cache, drafts, tiers, traits.max_length)
     never |= judge.progress.unseen(groups.untold, groups.shows_free)
     never |= in_flight.unreachable(judge, traits.mixed_hits)
-    never |= set() if groups.rolling else {goal.id for goal in ROLLING_GOALS}
+    longest = max((groups.groups[g].reach for g in groups.rolling), default=None)
+    if longest is None or (traits.max_length is not None and traits.max_length <= longest):
+        never |= {goal.id for goal in ROLLING_GOALS}
+    if not traits.chunk:
+        never.add("rolls_over_read")
     if not groups.states or not traits.can_fork:
         never.add("state_forked")
     if traits.copies_at_commit:
@@ -51,13 +55,7 @@ def unreachable(judge: GroupedJudge) -> set[str]:
         never.add("state_moves")
     if not traits.cuts_chunks:
         never.add("chunk_cut")
-    # Then every chunk begins where a state can be hit, or none ends beyond.
-    on_grid = all(traits.chunk_align % groups.groups[g].block_size == 0 for g in groups.states)
-    on_grid = on_grid or progress.within_one_block(groups.groups, traits.max_length)
-    if on_grid or not traits.chunk or traits.cuts_chunks:
-        never.add("state_in_place_across")
-    pools = len(groups.pools)
-    return never | {f"{pool}_pool_full" for pool in progress.POOLS[pools if pools > 1 else 0 :]}
+    return never if len(groups.pools) > 1 else never | {"one_pool_full"}
 
 
 def notice_rolling(judge: GroupedJudge, request: Request, tables: Mapping[int, Table]) -> None:

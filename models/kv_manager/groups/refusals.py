@@ -121,7 +121,7 @@ def _check_honest(judge: GroupedJudge, need: Counter[str], what: str, tables: Ta
     # What waits to be released was rightly refused.
     limbo = in_flight.limbo_of(judge, occupied)
     rooms = {pool: _room(judge, pool, occupied[pool].most, tables) - limbo[pool] for pool in need}
-    need = need + _copy_sources(judge)
+    need.update(_copy_sources(judge))
     short = [pool for pool in need if need[pool] > rooms[pool]]
     judge.progress.refused(short)
     tightest = min(need, key=lambda pool: rooms[pool] - need[pool])

@@ -60,7 +60,6 @@ def settle(judge: GroupedJudge) -> None:
     judge.unchanged = answers.tables
     judge.settled = Settled(answers.tables, answers.held, occupied, answers.free)
     judge.saw_evictable = judge.saw_evictable or answers.avail != answers.free_now
-    judge.progress.evictable |= {p for p, free_now in answers.free_now.items() if answers.avail[p] > free_now}
     judge.saw_growth = True
     checks.subject = None
 

@@ -78,7 +78,6 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
     in_flight.note_slid(judge, sliding)
     judge.saw_evictable = judge.saw_evictable or avail != counts
-    judge.progress.evictable |= {pool for pool, count in counts.items() if avail[pool] > count}
 
 
 def _settle_transfers(

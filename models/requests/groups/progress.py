@@ -35,13 +35,14 @@ EVICTION_GOALS = tuple(
     Goal(f"{pool}_pool_evicts", f"a step takes more blocks of the {pool} pool than were free", "groups")
     for pool in POOLS
 )
+# Whether a pool is ever short by itself is a matter of its size, and where a state goes on is one of the target.
+NEVER_ASKED = (*(f"{pool}_pool_{what}" for pool in POOLS for what in ("full", "evicts")), "state_in_place_across")
 
 
 class Progress:
     """What windows have left so far. `slid` are blocks by pool and request, as long as that lives.
 
-    `held` are the blocks of each pool that requests held when it last looked, `evictable` the pools in which something
-    could be evicted so far.
+    `held` are the blocks of each pool that requests held when it last looked.
     """
 
     def __init__(self, groups: Sequence[Group], pools: Iterable[str], kv: GroupMemory, met: Counter[str]) -> None:
@@ -50,7 +51,6 @@ class Progress:
         self._cuts = set(cuts.GOALS.values()) - cuts.unreachable(groups, prefix_cache=True, tiers=False)
         self._before: Tables | None = None
         self.held: dict[str, set[int]] = {}
-        self.evictable: set[str] = set()
         self._free: Mapping[str, int] = {}
         self._slid: dict[tuple[str, str], set[int]] = {}
 
@@ -113,19 +113,17 @@ class Progress:
             self._met.update(cuts.cut_by(self._kv, groups, request))
 
     def unseen(self, untold: Collection[int], shows_free: bool) -> set[str]:
-        """Returns the goals that cannot be seen to be met, by what was evictable and by what the target tells.
+        """Returns the goals that cannot be seen to be met, by what the target tells, and those that nobody asks for.
 
         `untold` are the groups of which it cannot tell what is held; it names its free blocks if it `shows_free`.
         """
         told = {"window", "chunked"}.isdisjoint(self._groups[g].kind for g in untold)
         never = set() if self._met["window_slides"] and told and shows_free else {"published_block_slides"}
-        # Blocks of states are seen in what is held alone, those of attention in tables.
-        seen = self.evictable - {self._groups[g].pool for g in untold if self._groups[g].kind == "state"}
-        evicts = {self._place.get(pool) for pool in seen} if len(self._place) > 1 else set()
-        return never | {f"{place}_pool_evicts" for place in POOLS if place not in evicts}
+        return never | {goal for goal in NEVER_ASKED if not self._met[goal]}
 
     def refused(self, short: Sequence[str]) -> None:
         """Counts a refusal that is due to one pool alone; `short` are the pools that have too little room."""
+        self._met["one_pool_full"] += 0 < len(short) < len(self._place)
         if len(short) == 1 < len(self._place) and short[0] in self._place:
             self._met[f"{self._place[short[0]]}_pool_full"] += 1
 

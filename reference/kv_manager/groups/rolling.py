@@ -75,6 +75,7 @@ class RollingManager:
     def finish(self, rid: str) -> None:
         for table in self._tables.pop(rid):
             self._free += table
+        del self._computed[rid], self._stop[rid]
 
     def abort(self, rid: str) -> None:
         self.finish(rid)

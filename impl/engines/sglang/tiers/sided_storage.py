@@ -124,6 +124,9 @@ class SidedStoring(SidedHierarchy, StoringScheduler):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **{"tier": SidedStoredTier} | options)
+        if self.patience:
+            # When full attention has come, the engine's timeout does not end the wait for the others.
+            self.patience = None
 
     def _make_host(self, write_policy: str) -> Any:
         pages = self.tiers[HOST] + sum(side.pages for side in self._make_sides())

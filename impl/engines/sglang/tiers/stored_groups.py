@@ -59,6 +59,13 @@ class StoredStates(StateHierarchy, SidedStoring):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **{"kind": AskingStateScheduler} | options)
 
+
+class KeptStates(StoredStates):
+    """As the engine is: a request that is left out keeps the state that it was to have."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **{"kind": KeepingStateScheduler} | options)
+
     def _states_in_limbo(self, group: int) -> int:
         queued = [req for req in self._reqs.values() if req.kv.holds_mamba and not req.kv.holds_kv]
         return super()._states_in_limbo(group) + len(queued)
@@ -83,5 +90,5 @@ make_window = partial(StoredWindows, core="rust", overlap=True)
 make_state = partial(StoredStates, core="rust", chunk=2, interval=4, overlap=True)
 make_window_timeout = partial(make_window, policy="timeout", batch=1)
 make_state_timeout = partial(make_state, policy="timeout", batch=1)
-make_state_kept = partial(make_state, kind=KeepingStateScheduler)
+make_state_kept = partial(KeptStates, core="rust", chunk=2, interval=4, overlap=True)
 make_state_window = partial(StoredStatesAndWindows, core="rust", chunk=2, interval=4, overlap=True)
