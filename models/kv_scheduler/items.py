@@ -89,7 +89,6 @@ def _check_item(session: OneTable, item: Item, job: Job) -> None:
 
 def _begins_with_one(request: Request, prefixes: Sequence[tuple[int | None, Sequence[int]]]) -> bool:
     """Returns whether one of these, an extra key and tokens, is a prefix of the request."""
+    # Engines also fetch, and wait for, the block that ends with the prompt, though its last token is computed again.
     own = request.tokens
-    # The last token is computed in any case, so a request has nothing of a block that it ends with.
-    shorter = [(key, list(tokens)) for key, tokens in prefixes if len(tokens) < len(own)]
-    return any(key == request.extra_key and own[: len(tokens)] == tokens for key, tokens in shorter)
+    return any(key == request.extra_key and own[: len(tokens)] == list(tokens) for key, tokens in prefixes)

@@ -270,7 +270,7 @@ def test_who_needs_units_of_anothers_fetch_waits_if_that_is_declared(buffered: b
         ([1, 2, 9], None, False),
         ([7, 2, 3], None, True),
         ([1, 2, 3], 0, True),
-        ([1, 2], None, True),
+        ([1, 2], None, False),
     ],
 )
 def test_who_begins_with_what_is_fetched_for_another_may_wait_for_it(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from driving import random_walk
-from engine_targets import target_or_skip
+from engine_targets import replayed_or_skip, target_or_skip
 from watched import watched
 
 from kvlockstep.core.watchdog import Watchdog
@@ -72,6 +72,12 @@ def stored_of(target: str, prompts: Sequence[Sequence[int]], max_tokens: int = 1
     assert played.failure is None, played.failure.message
     assert len(played.answers) == len(ops)
     return len(made[-1].tier("cpu").cached)
+
+
+def test_who_waits_for_a_block_that_ends_with_his_prompt_is_not_starved() -> None:
+    """r2 and r3 have the same prompt of two blocks, and both are promoted for r2."""
+    replayed = replayed_or_skip("vllm-tiering-whole-prompt")
+    assert replayed.failure is None, replayed.failure
 
 
 def test_what_is_decoded_is_stored_unless_only_prompts_are() -> None:

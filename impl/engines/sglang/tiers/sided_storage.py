@@ -23,7 +23,7 @@ from kvlockstep.impl.engines.sglang.tiers.storage import Read, Storage, StoredTi
 from kvlockstep.impl.engines.sglang.tiers.stored import StoringScheduler
 
 with without_the_rest(ENGINE, hicache.BARE, STUBS):
-    pages: Any = importlib.import_module("sglang.srt.mem_cache.hicache_storage")
+    storages: Any = importlib.import_module("sglang.srt.mem_cache.hicache_storage")
 
 
 class SideRead(Read):
@@ -38,12 +38,12 @@ class SidedStorage(Storage):
     def batch_exists_v2(self, keys: Sequence[str], transfers: Sequence[Any], _extra_info: Any) -> Any:
         """The engine asks how long a prefix is there with what each component needs at its end."""
         full = len(self.found(keys))
-        ends, hits = list(range(1, full + 1)), {pages.PoolName.KV: full}
+        ends, hits = list(range(1, full + 1)), {storages.PoolName.KV: full}
         for transfer in transfers:
             usable = [end for end in range(1, full + 1) if self._ends(transfer, keys[:end])]
             ends = [end for end in ends if end in usable]
             hits |= {transfer.name: usable[-1]} if usable else {}
-        return pages.PoolTransferResult(ends[-1] if ends else 0, hits if full else {}, ends)
+        return storages.PoolTransferResult(ends[-1] if ends else 0, hits if full else {}, ends)
 
     def _ends(self, transfer: Any, prefix: Sequence[str]) -> bool:
         """True if the last pages of a prefix are there as well, as many as a transfer has keys."""
