@@ -9,9 +9,8 @@ from kvlockstep.reference.kv_tier.contract import Key, StorePlan
 from kvlockstep.reference.kv_tier.tier import KVTier
 
 
-@fault("tier-evicts-pinned", law="pinned", seen=("LMCache#987",))
-class EvictsPinned(KVTier):
-    """An eviction inside of a store looks at plans in flight, and not at pins."""
+class KnowsStores(KVTier):
+    """Knows while it evicts for a store."""
 
     _storing = False
 
@@ -20,6 +19,11 @@ class EvictsPinned(KVTier):
         plan = super().store(keys, owner)
         self._storing = False
         return plan
+
+
+@fault("tier-evicts-pinned", law="pinned", seen=("LMCache#987",))
+class EvictsPinned(KnowsStores):
+    """An eviction inside of a store looks at plans in flight, and not at pins."""
 
     def _evictable(self, key: Key) -> bool:
         return super()._evictable(key) or (self._storing and not self._using[self._chunks[key].unit])
@@ -126,16 +130,8 @@ class EvictionSpins(KVTier):
 
 
 @fault("tier-evicts-unreadable", law="pinned", seen=("Mooncake#3421",))
-class EvictsUnreadable(KVTier):
+class EvictsUnreadable(KnowsStores):
     """An eviction looks at pins and readers, and not at whether the store of a chunk has ended."""
-
-    _storing = False
-
-    def store(self, keys: Sequence[Key], owner: str) -> StorePlan | None:
-        self._storing = True
-        plan = super().store(keys, owner)
-        self._storing = False
-        return plan
 
     def _evictable(self, key: Key) -> bool:
         return super()._evictable(key) or (self._storing and not self._chunks[key].stored)
