@@ -103,6 +103,7 @@ class BufferScheduler(StoringScheduler):
 
     buffered = True
 
+    _kind = BufferingScheduler
     tier_type: Callable[..., BufferTier] = BufferTier
     _host: BufferTier
 
@@ -119,8 +120,7 @@ class BufferScheduler(StoringScheduler):
         longest = blocks * block_size // (1 + pins)
         # The engine takes requests that are shorter than the context.
         tier = partial(self.tier_type, context=longest + 1)
-        given: dict[str, Any] = {"tier": tier, "kind": BufferingScheduler} | options
-        super().__init__(blocks, block_size, budget, running, **given)
+        super().__init__(blocks, block_size, budget, running, tier=tier, **options)
         self.max_length = min(self.max_length, longest)
         self._deciding = False
         pipeline = self._host.pipeline

@@ -93,8 +93,7 @@ class WithBufferedWindows(WithWindow):
 class BufferedWindows(WithBufferedWindows, WindowHierarchy, SidedBuffering):
     """A Scheduler over full attention and a window, with buffers and a storage."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": BufferingWindowScheduler} | options)
+    _kind = BufferingWindowScheduler
 
 
 class WithBufferedStates(WithStates):
@@ -120,15 +119,13 @@ class WithBufferedStates(WithStates):
 class BufferedStates(WithBufferedStates, StateHierarchy, SidedBuffering):
     """A Scheduler over full attention and states, with buffers and a storage."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": BufferingStateScheduler} | options)
+    _kind = BufferingStateScheduler
 
 
 class BufferedStatesAndWindows(WithBufferedWindows, WithBufferedStates, StateWindowHierarchy, SidedBuffering):
     """A Scheduler over full attention, a window and states, with buffers and a storage."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": BufferingStateWindowScheduler} | options)
+    _kind = BufferingStateWindowScheduler
 
 
 make_window = partial(BufferedWindows, core="rust", overlap=True)

@@ -29,8 +29,12 @@ class DrainingScheduler(sglang.Scheduler):
 
 
 class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
-    """A Scheduler whose tree has a host tier, as large as the pool, with one of the engine's `write_policy`."""
+    """A Scheduler whose tree has a host tier, as large as the pool, with one of the engine's `write_policy`.
 
+    `kind` is the engine's Scheduler, `_kind` unless it is given.
+    """
+
+    _kind: Callable[..., Any] = DrainingScheduler
     in_steps = ordered = True
 
     def __init__(
@@ -40,11 +44,11 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
         budget: int,
         running: int,
         write_policy: str = "write_through",
-        kind: Callable[..., Any] = DrainingScheduler,
+        kind: Callable[..., Any] | None = None,
         core: str = "python",
         **options: Any,
     ) -> None:
-        super().__init__(blocks, block_size, budget, running, kind=kind, core=core, **options)
+        super().__init__(blocks, block_size, budget, running, kind=kind or self._kind, core=core, **options)
         self.tiers = {HOST: blocks}
         self._host = self._make_host(write_policy)
         self._scheduler.enable_hierarchical_cache = True

@@ -122,8 +122,10 @@ class SidedStoredTier(StoredTier, SidedHostTier):
 class SidedStoring(SidedHierarchy, StoringScheduler):
     """A part of schedulers with groups, a host tier and a storage. It is named before the scheduler with the groups."""
 
+    tier_type: Callable[..., StoredTier] = SidedStoredTier
+
     def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"tier": SidedStoredTier} | options)
+        super().__init__(*given, **options)
         if self.patience:
             # When full attention has come, the engine's timeout does not end the wait for the others.
             self.patience = None

@@ -9,6 +9,7 @@ Source: sglang/srt/mem_cache/unified_cache/components/mamba.py, beside those of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,8 +33,10 @@ class StateHierarchy(WithStates, SidedHierarchy, state_scheduler.SGLangStateSche
     checkpoint out, and one whose load is refused goes on from a state.
     """
 
+    _kind: Callable[..., Any] = DrainingStateScheduler
+
     def __init__(self, *given: Any, repaired: bool = True, **options: Any) -> None:
-        super().__init__(*given, **{"kind": DrainingStateScheduler} | options)
+        super().__init__(*given, **options)
         if repaired:
             self._repair()
 
@@ -54,8 +57,7 @@ class UnparkedStateScheduler(UnparkedScheduler, DrainingStateScheduler):
 class StateWindowHierarchy(WithWindow, StateHierarchy, state_scheduler.SGLangStateWindowScheduler):
     """A Scheduler over full attention, a window and states, with a host tier."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": UnparkedStateScheduler} | options)
+    _kind: Callable[..., Any] = UnparkedStateScheduler
 
     def limbo(self, pool: str = FULL) -> int:
         return self._states_in_limbo(2) if pool == STATES else self._in_limbo(pool, self._live())

@@ -45,6 +45,8 @@ class StoringScheduler(WithStorage, HierarchicalScheduler):
     `policy` is one of the engine's; `batch` are the pages that are read in one go.
     """
 
+    _kind = AskingScheduler
+    tier_type: Callable[..., StoredTier] = StoredTier
     partial_loads = looks_up = True
 
     def __init__(
@@ -56,13 +58,12 @@ class StoringScheduler(WithStorage, HierarchicalScheduler):
         policy: str = "wait_complete",
         write_policy: str = "write_through",
         batch: int = 128,
-        tier: Callable[..., StoredTier] = StoredTier,
-        kind: Callable[..., Any] = AskingScheduler,
+        tier: Callable[..., StoredTier] | None = None,
         **options: Any,
     ) -> None:
-        self._tier = tier
+        self._tier = tier or self.tier_type
         self._storing = policy, batch
-        super().__init__(blocks, block_size, budget, running, write_policy, kind, **options)
+        super().__init__(blocks, block_size, budget, running, write_policy, **options)
         self.can_reset = False
         self.patience = PATIENCE[policy]
         self.tiers[STORAGE] = self._host.storage.size

@@ -49,22 +49,19 @@ class AskingStateWindowScheduler(GivingBack, UnparkedStateScheduler):
 class StoredWindows(WindowHierarchy, SidedStoring):
     """A Scheduler over full attention and a window, with a host tier and a storage."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": AskingWindowScheduler} | options)
+    _kind = AskingWindowScheduler
 
 
 class StoredStates(StateHierarchy, SidedStoring):
     """A Scheduler over full attention and states, with a host tier and a storage."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": AskingStateScheduler} | options)
+    _kind = AskingStateScheduler
 
 
 class KeptStates(StoredStates):
     """As the engine is: a request that is left out keeps the state that it was to have."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": KeepingStateScheduler} | options)
+    _kind = KeepingStateScheduler
 
     def _states_in_limbo(self, group: int) -> int:
         queued = [req for req in self._reqs.values() if req.kv.holds_mamba and not req.kv.holds_kv]
@@ -74,8 +71,7 @@ class KeptStates(StoredStates):
 class StoredStatesAndWindows(StateWindowHierarchy, SidedStoring):
     """A Scheduler over full attention, a window and states, with a host tier and a storage."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": AskingStateWindowScheduler} | options)
+    _kind = AskingStateWindowScheduler
 
 
 def give_back(tree: Any, req: Any) -> None:

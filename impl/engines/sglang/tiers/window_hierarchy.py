@@ -5,6 +5,7 @@ The scheduler is driven as in window_scheduler.py and hierarchy.py, and its host
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,7 @@ class UnparkedScheduler(DrainingScheduler):
 class WindowHierarchy(WithWindow, SidedHierarchy, SGLangWindowScheduler):
     """A Scheduler over full attention and a window, with a host tier of nearly as much room for both."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"kind": UnparkedScheduler} | options)
+    _kind: Callable[..., Any] = UnparkedScheduler
 
     def limbo(self, pool: str = FULL) -> int:
         return self._in_limbo(pool, self._live())
