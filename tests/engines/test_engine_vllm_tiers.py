@@ -80,6 +80,18 @@ def test_who_waits_for_a_block_that_ends_with_his_prompt_is_not_starved() -> Non
     assert replayed.failure is None, replayed.failure
 
 
+def test_whose_load_has_failed_in_full_reserves_nothing_for_himself() -> None:
+    """r6 needs two of three blocks. Its first load has failed, and the tier has the block still."""
+    replayed = replayed_or_skip("vllm-connector-loads-again")
+    assert replayed.failure is None, replayed.failure
+
+
+def test_who_shares_the_lost_blocks_of_an_aborted_request_computes_them() -> None:
+    """r2 and r3 need six blocks that were lost, r2 was set back to compute them, and is aborted."""
+    replayed = replayed_or_skip("vllm-connector-inside-owner-aborted")
+    assert replayed.failure is None, replayed.failure
+
+
 def test_what_is_decoded_is_stored_unless_only_prompts_are() -> None:
     assert stored_of("vllm-offloading", [[1, 2, 1, 2]], max_tokens=4) == 7
     assert stored_of("vllm-offloading-prompt", [[1, 2, 1, 2]], max_tokens=4) == 4

@@ -255,9 +255,11 @@ class WorkerMeta(vllm.connector.KVConnectorWorkerMetadata):  # type: ignore[misc
 class TierScheduler(ConnectedScheduler):
     """A scheduler with a TierConnector, whose tier is as large as the pool.
 
-    If `repaired`, blocks that could not be loaded, and what was computed behind them, are evicted whoever had them: see
-    vllm-failed-load-published in known.toml. Without `loaded_first` no more is promised than the engine's documentation
-    of `policy` says: see vllm-loaded-before-urgent.
+    If `repaired`, blocks that could not be loaded, and what was computed behind them, are evicted whoever had them, and
+    one who shares them with an aborted request computes them himself: see vllm-failed-load-published and
+    vllm-failed-load-shared in known.toml. If `unreserved`, a request whose load has failed in full reserves no blocks
+    for itself: see vllm-failed-load-waits-for-itself. Without `loaded_first` no more is promised than the engine's
+    documentation of `policy` says: see vllm-loaded-before-urgent.
     """
 
     fails = "any"
@@ -272,10 +274,12 @@ class TierScheduler(ConnectedScheduler):
         inside: bool = False,
         at_end: bool = False,
         repaired: bool = False,
+        unreserved: bool = True,
         loaded_first: bool = True,
         **options: Any,
     ) -> None:
         self.tiers = {TIER: blocks}
+        self._unreserved = unreserved
         self._stand, self._repaired, self.loaded_first = (inside, at_end), repaired, loaded_first
         super().__init__(blocks, block_size, budget, running, **options)
 
@@ -286,6 +290,29 @@ class TierScheduler(ConnectedScheduler):
 
     def results(self, finished: set[str]) -> Any:
         return self._connector.results()
+
+    def abort(self, rid: str) -> None:
+        if self._repaired:
+            self._pass_on(rid)
+        super().abort(rid)
+
+    def _pass_on(self, rid: str) -> None:
+        """The first other request that shares a block which `rid` has not computed begins there."""
+        scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
+        start = scheduler.requests[rid].num_computed_tokens // self.block_size
+        block = manager.get_block_ids(rid)[0][start : start + 1]
+        for request in scheduler.running if block else ():
+            if request.request_id != rid and manager.get_block_ids(request.request_id)[0][start : start + 1] == block:
+                request.num_computed_tokens = min(request.num_computed_tokens, start * self.block_size)
+                return
+
+    def _decide(self) -> Any:
+        scheduler = self._scheduler
+        for rid in scheduler.failed_recving_kv_req_ids if self._unreserved else ():
+            request = scheduler.requests.get(rid)
+            if request is not None and not request.num_computed_tokens:
+                scheduler._inflight_prefills.discard(request)
+        return super()._decide()
 
     def _take_in(self, output: Any, ran: Any) -> list[str]:
         ended = super()._take_in(output, ran)
@@ -317,3 +344,4 @@ make_inside_async = partial(TierScheduler, inside=True, at_end=True, repaired=Tr
 make_inside_fail = partial(make_inside, policy_on_failure="fail")
 make_priority = partial(TierScheduler, policy="priority")
 make_priority_documented = partial(TierScheduler, policy="priority", loaded_first=False)
+make_inside_long = partial(make_inside, long_prefill=True)

@@ -35,20 +35,13 @@ class PeerConnector(TierConnector):
 
 
 class PeerScheduler(TierScheduler):
-    """A scheduler with a PeerConnector.
-
-    If `unreserved`, a request whose load has failed in full reserves no blocks for itself: see
-    vllm-failed-load-waits-for-itself in known.toml.
-    """
+    """A scheduler with a PeerConnector."""
 
     peer = TIER
     loses = durable = True
     _connector: PeerConnector
 
-    def __init__(
-        self, blocks: int, block_size: int, budget: int, running: int, unreserved: bool = True, **options: Any
-    ) -> None:
-        self._unreserved = unreserved
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int, **options: Any) -> None:
         super().__init__(blocks, block_size, budget, running, **options)
         self.tiers = {TIER: UNITS_PER_BLOCK * blocks}
         # Whom a reset has preempted: the engine names them in its next step, when they may wait for a load already.
@@ -71,14 +64,6 @@ class PeerScheduler(TierScheduler):
     def reset(self) -> None:
         super().reset()
         self._sent_back = set(self._scheduler.reset_preempted_req_ids)
-
-    def _decide(self) -> Any:
-        scheduler = self._scheduler
-        for rid in scheduler.failed_recving_kv_req_ids if self._unreserved else ():
-            request = scheduler.requests.get(rid)
-            if request is not None and not request.num_computed_tokens:
-                scheduler._inflight_prefills.discard(request)
-        return super()._decide()
 
     def offer(self, tokens: list[int], extra_key: int | None) -> Sequence[int | None]:
         request = vllm.make_request("offered", tokens, self._hasher, extra_key, False)
