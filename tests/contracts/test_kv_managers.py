@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from hypothesis import given
 from hypothesis import strategies as st
 from slow import slow
 from watched import watched
 
-from kvlockstep.drivers.episode import Outcome
 from kvlockstep.impl.faulty import FAULTS, faults_of
 from kvlockstep.impl.kv_manager.blocks import BlockManager, CachedBlock
 from kvlockstep.impl.kv_manager.slots import SlotManager
@@ -38,13 +37,9 @@ ROW_ONLY = {"full_prompt_hit", "refused_reserve", "decode_at_block_start", "long
 WITH_EVENTS = {"announced_hit", "announced_removal"}
 
 
-def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Outcome:
-    return watched(random_walk, KVManagerModel, factory, seed=seed, steps=steps)
-
-
 def holds(factory: Callable[..., Any], steps: int, seed: int = 1) -> Counter[str]:
     """Runs random episodes, all of which must hold; answers what they reached."""
-    outcome = walk(factory, steps, seed)
+    outcome = walk(KVManagerModel, factory, steps, seed=seed)
     assert outcome.failure is None, f"{outcome.failure.law}: {outcome.failure.message}"
     return outcome.reach
 
@@ -253,12 +248,12 @@ class TestBlockManager:
 
     @pytest.mark.parametrize("fault", BLOCK_FAULTS)
     def test_faults_are_caught(self, fault: str) -> None:
-        assert walk(BLOCK_FAULTS[fault], 20_000).failure is not None
+        assert walk(KVManagerModel, BLOCK_FAULTS[fault], 20_000).failure is not None
 
     @pytest.mark.usefixtures("stamps_per_block")
     @pytest.mark.parametrize("fault", BLOCK_FAULTS)
     def test_faults_are_caught_with_stamps_per_block(self, fault: str) -> None:
-        assert walk(BLOCK_FAULTS[fault], 20_000).failure is not None
+        assert walk(KVManagerModel, BLOCK_FAULTS[fault], 20_000).failure is not None
 
     def test_is_a_target(self) -> None:
         assert isinstance(BlockManager(2, 2), KVManagerTarget)
@@ -403,7 +398,7 @@ class TestSlotManager:
         [KeepsLongerEntries, KeepsEntriesOfRowsTakenAnew, CopiesNothing, CachesAtReserve, OneLead, WithdrawKeepsCopy],
     )
     def test_faults_are_caught(self, fault: type[SlotManager]) -> None:
-        assert walk(fault, 40_000).failure is not None
+        assert walk(KVManagerModel, fault, 40_000).failure is not None
 
     def test_is_a_target_with_rows_as_blocks(self) -> None:
         manager = SlotManager(3, 2)
@@ -466,7 +461,7 @@ def test_stamps_per_block_find_wrong_keys(fault: str) -> None:
         def blocks(self, rid: str) -> list[int]:
             return list(self._live[rid].table)
 
-    assert walk(Tables, 20_000).failure is not None
+    assert walk(KVManagerModel, Tables, 20_000).failure is not None
 
 
 class TestBlockMemory:

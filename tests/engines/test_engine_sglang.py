@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -45,11 +45,6 @@ def decode(adapter: Any, rid: str, token: int) -> bool:
         adapter.launch()
         adapter.commit(rid, 1)
     return accepted
-
-
-def walk(factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(10.0).watching() as watchdog:
-        return random_walk(model_of("kv_manager"), factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def test_each_make_has_the_tree_of_its_name() -> None:
@@ -171,7 +166,7 @@ WANTED |= {"chunk", "preempt", "resume", "launched_abort", "reset_live", "evict_
     [({}, 10_000), ({"exact_chunks": True}, 3_000), ({"is_eagle": True}, 3_000), ({"need_sort": True}, 3_000)],
 )
 def test_random_episodes_hold_every_law(make: Any, options: dict[str, bool], steps: int) -> None:
-    outcome = walk(partial(make, **options), steps)
+    outcome = walk(model_of("kv_manager"), partial(make, **options), steps)
     assert outcome.failure is None
     assert steps < 10_000 or outcome.reach.keys() >= WANTED
 
@@ -246,7 +241,7 @@ def test_a_broken_engine_is_caught(
     monkeypatch: pytest.MonkeyPatch, make: Any, owner: Any, name: str, broken: Any, law: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    failure = walk(make, 5_000).failure
+    failure = walk(model_of("kv_manager"), make, 5_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -256,16 +251,13 @@ def test_a_broken_engine_is_caught(
 def test_an_event_that_is_not_sent_is_missed(monkeypatch: pytest.MonkeyPatch, make: Any, silent: str) -> None:
     recorder = import_module(target.KvEventLoraNames.__module__).KVCacheEventRecorder
     monkeypatch.setattr(recorder, silent, lambda *_args, **_options: None)
-    failure = walk(make, 5_000).failure
+    failure = walk(model_of("kv_manager"), make, 5_000).failure
     assert failure is not None
     assert failure.law == "event_consistency"
 
 
 def test_the_paged_allocator_is_a_stack_of_pages() -> None:
-    with Watchdog(10.0).watching() as watchdog:
-        outcome = random_walk(
-            model_of("block_stack"), components.PagedBlockStack, seed=1, watchdog=watchdog, steps=5_000
-        )
+    outcome = walk(model_of("block_stack"), components.PagedBlockStack, 5_000)
     assert outcome.failure is None
 
 
@@ -274,8 +266,5 @@ def test_an_allocator_that_appends_is_no_stack(monkeypatch: pytest.MonkeyPatch) 
         self.free_pages = target.torch.cat((self.free_pages, *page_ids))
 
     monkeypatch.setattr(target.PagedTokenToKVPoolAllocator, "_release_page_ids", appends)
-    with Watchdog(10.0).watching() as watchdog:
-        outcome = random_walk(
-            model_of("block_stack"), components.PagedBlockStack, seed=1, watchdog=watchdog, steps=5_000
-        )
+    outcome = walk(model_of("block_stack"), components.PagedBlockStack, 5_000)
     assert outcome.failure is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -33,11 +33,6 @@ def run(adapter: Any, rid: str, tokens: list[int], key: int | None = None) -> in
         adapter.launch()
         adapter.commit(rid, len(tokens) - cached)
     return cached
-
-
-def walk(contract: str, factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(model_of(contract), factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def test_the_pool_is_exactly_what_was_asked_for() -> None:
@@ -96,7 +91,7 @@ WANTED |= {"chunk", "preempt", "resume", "rejected_drafts", "launched_abort", "r
 
 @pytest.mark.parametrize("make", [target.make, target.make_uncached, target.make_lora])
 def test_random_episodes_hold_every_law(make: Any) -> None:
-    outcome = walk("kv_manager", make, 15_000)
+    outcome = walk(model_of("kv_manager"), make, 15_000)
     assert outcome.failure is None
     assert WANTED - {"hit", "full_prompt_hit", "eviction", "evict_all"} <= outcome.reach.keys()
     assert make is target.make_uncached or outcome.reach.keys() >= WANTED
@@ -182,7 +177,7 @@ def test_a_broken_manager_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any, law: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    failure = walk("kv_manager", partial(target.make), 20_000).failure
+    failure = walk(model_of("kv_manager"), partial(target.make), 20_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -191,7 +186,7 @@ components = pytest.importorskip("kvlockstep.impl.engines.vllm.block_pool", exc_
 
 
 def test_the_block_pool_holds_every_law() -> None:
-    outcome = walk("block_pool", components.VllmBlockPool, 15_000)
+    outcome = walk(model_of("block_pool"), components.VllmBlockPool, 15_000)
     assert outcome.failure is None
     assert {goal.id for goal in model_of("block_pool").goals} <= outcome.reach.keys()
 
@@ -220,7 +215,7 @@ def finds_the_newest(self: Any, key: Any) -> Any:
 )
 def test_a_broken_pool_is_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any, law: str) -> None:
     monkeypatch.setattr(owner, name, broken)
-    failure = walk("block_pool", components.VllmBlockPool, 20_000).failure
+    failure = walk(model_of("block_pool"), components.VllmBlockPool, 20_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -231,7 +226,7 @@ SCHEDULERS = ("make", "make_priority", "make_async", "make_async_priority", "mak
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_random_episodes_of_the_scheduler_hold_every_law(name: str) -> None:
-    outcome = walk("kv_scheduler", getattr(schedulers, name), 5_000)
+    outcome = walk(model_of("kv_scheduler"), getattr(schedulers, name), 5_000)
     assert outcome.failure is None
     wanted = {"preempt", "resume", "chunk", "mixed", "late_token", "ended_by_token", "reset_live", "drain"}
     wanted |= {"hit", "shared", "eviction"} if name != "make_uncached" else set()
@@ -261,7 +256,7 @@ def test_without_the_hashes_of_the_victim_the_divergence_is_gone(monkeypatch: py
         preempt(self, request, *args, **options)
 
     monkeypatch.setattr(vllm.scheduler.Scheduler, "_preempt_request", preempts_and_forgets)
-    assert walk("kv_scheduler", schedulers.make_priority_long, 20_000).failure is None
+    assert walk(model_of("kv_scheduler"), schedulers.make_priority_long, 20_000).failure is None
 
 
 def preempts_without_freeing(self: Any, request: Any) -> None:
@@ -295,6 +290,6 @@ preempt_request = vllm.scheduler.Scheduler._preempt_request
 )
 def test_a_broken_scheduler_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, broken: Any, law: str) -> None:
     monkeypatch.setattr(vllm.scheduler.Scheduler, name, broken)
-    failure = walk("kv_scheduler", schedulers.make, 20_000).failure
+    failure = walk(model_of("kv_scheduler"), schedulers.make, 20_000).failure
     assert failure is not None
     assert failure.law in law.split()

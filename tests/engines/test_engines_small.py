@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import random_walk
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
-from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.registry import model_of
 
@@ -44,11 +43,6 @@ def run(adapter: Any, rid: str, tokens: list[int]) -> int | None:
         adapter.launch()
         adapter.commit(rid, len(tokens) - cached)
     return cached
-
-
-def walk(factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(model_of("kv_manager"), factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def play(trace_name: str, factory: Any) -> Divergence | None:
@@ -111,7 +105,7 @@ WANTED |= {"refused_reserve", "chunk", "abort_in_prefill", "launched_abort", "pr
 
 
 def test_random_episodes_hold_every_law(make: Any) -> None:
-    outcome = walk(make, 8_000)
+    outcome = walk(model_of("kv_manager"), make, 8_000)
     assert outcome.failure is None
     assert outcome.reach.keys() >= WANTED
 
@@ -298,6 +292,6 @@ def test_a_broken_engine_is_caught(
     spoiled = resolve_name(owner)
     original = getattr(spoiled, method)
     monkeypatch.setattr(spoiled, method, lambda *args, **options: broken(original, *args, **options))
-    failure = walk(getattr(target, FACTORIES[engine]), 20_000).failure
+    failure = walk(model_of("kv_manager"), getattr(target, FACTORIES[engine]), 20_000).failure
     assert failure is not None
     assert failure.law in law.split()

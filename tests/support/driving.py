@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from hypothesis import settings
+from watched import watched
 
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
@@ -25,6 +26,11 @@ def random_walk(
 ) -> Outcome:
     """Random episodes of a seed for so many steps."""
     return RandomWalk().run(Run(model_type, factory, Profile("test", random_steps=steps), watchdog, seed))
+
+
+def walk(model_type: type[Model[Any]], factory: Factory, steps: int, seed: int = 1, limit: float = 30.0) -> Outcome:
+    """Random episodes for so many steps, under a watchdog that cuts off a step of more than `limit` seconds."""
+    return watched(random_walk, model_type, factory, limit=limit, seed=seed, steps=steps)
 
 
 def hypothesis_run(
