@@ -22,7 +22,8 @@ from kvlockstep.impl.block_pool import pool as block_pool
 from kvlockstep.impl.block_pool.free_queue import FreeQueue
 from kvlockstep.impl.block_pool.keys import RequestKeys
 from kvlockstep.impl.kv_manager.pool import PoolManager
-from kvlockstep.models.block_pool.model import HASHES, BlockPoolModel, one_bit
+from kvlockstep.models.block_pool.model import BlockPoolModel
+from kvlockstep.models.block_pool.scope import HASHES, one_bit
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.block_pool import BlockPool as Reference
 from kvlockstep.reference.block_pool.contract import BlockPoolTarget, Prefix
