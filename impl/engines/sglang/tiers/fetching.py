@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import scheduler as sglang
-from kvlockstep.impl.engines.sglang.tiers.storage import STORAGE, Storage, StoredTier, WaitingTier, WithStorage
+from kvlockstep.impl.engines.sglang.tiers.page_storage import STORAGE, Storage
+from kvlockstep.impl.engines.sglang.tiers.storage import StoredTier, WaitingTier, WithStorage
 from kvlockstep.impl.engines.sglang.tiers.tiered import TieredManager
 from kvlockstep.reference.kv.transfers import Fetching
 
