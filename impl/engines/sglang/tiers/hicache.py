@@ -26,7 +26,7 @@ import torch
 
 from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, Silent
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS, Silent
 from kvlockstep.impl.engines.sglang.tiers.host_tier import host_pool
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
 from kvlockstep.impl.engines.sglang.tiers.page_storage import Storage

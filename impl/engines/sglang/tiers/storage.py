@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, configure
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS, configure
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.impl.engines.sglang.tiers.page_storage import STORAGE, Storage
 from kvlockstep.impl.engines.sglang.tiers.storage_controller import StoringController

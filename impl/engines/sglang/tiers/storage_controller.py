@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from kvlockstep.impl.engines.sglang.manager import Silent
+from kvlockstep.impl.engines.sglang.modules import Silent
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.impl.engines.sglang.tiers.page_storage import STORAGE, Storage
 from kvlockstep.reference.kv.transfers import Transfer
