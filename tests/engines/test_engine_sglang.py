@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from computing import compute
 from driving import walk
 
 from kvlockstep.core.trace import load_trace
@@ -27,15 +28,6 @@ components = pytest.importorskip("kvlockstep.impl.engines.sglang.block_stack", r
 BLOCKS, SIZE = 6, 2
 MAKES = (target.make_radix, target.make_unified_python, target.make_unified_rust)
 each_tree = pytest.mark.parametrize("make", MAKES)
-
-
-def run(adapter: Any, rid: str, tokens: list[int], key: int | None = None, n: int | None = None) -> int | None:
-    """Admits a prompt, or `n` tokens of it, and computes it."""
-    cached: int | None = adapter.admit(rid, tokens, key, n or len(tokens))
-    if cached is not None:
-        adapter.launch()
-        adapter.commit(rid, n or len(tokens) - cached)
-    return cached
 
 
 def decode(adapter: Any, rid: str, token: int) -> bool:
@@ -63,33 +55,33 @@ def test_the_pool_is_exactly_what_was_asked_for(make: Any, size: int) -> None:
 @each_tree
 def test_a_prefix_is_shared_while_its_owner_lives_and_after(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 0
-    assert run(adapter, "b", [1, 2, 3, 4]) == 2, "the last page of a whole-page prompt is computed again"
+    assert compute(adapter, "a", [1, 2, 3, 4, 5]) == 0
+    assert compute(adapter, "b", [1, 2, 3, 4]) == 2, "the last page of a whole-page prompt is computed again"
     assert adapter.slots("b") == adapter.slots("a")[:4], "and given up for the one that is there"
     adapter.finish("a")
     adapter.finish("b")
     assert adapter.free_now() == 4 * SIZE < adapter.avail() == adapter.total
-    assert run(adapter, "c", [1, 2, 3, 4, 9]) == 4
+    assert compute(adapter, "c", [1, 2, 3, 4, 9]) == 4
 
 
 @each_tree
 def test_a_hit_needs_the_same_extra_key_or_salt(make: Any) -> None:
     adapter = make(24, SIZE)
-    run(adapter, "a", [1, 2, 3], 0)
-    run(adapter, "b", [1, 2, 3], 7)
-    assert [run(adapter, f"key {key}", [1, 2, 3], key) for key in (None, 2, 1, 0, 7)] == [0, 0, 0, 2, 2]
+    compute(adapter, "a", [1, 2, 3], 0)
+    compute(adapter, "b", [1, 2, 3], 7)
+    assert [compute(adapter, f"key {key}", [1, 2, 3], key) for key in (None, 2, 1, 0, 7)] == [0, 0, 0, 2, 2]
 
 
 @each_tree
 def test_the_output_is_published_when_the_request_ends(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     assert decode(adapter, "a", 4)
-    assert run(adapter, "b", [1, 2, 3, 4, 5]) == 2
+    assert compute(adapter, "b", [1, 2, 3, 4, 5]) == 2
     adapter.abort("b")
     adapter.append("a", 5)
     adapter.finish("a")
-    assert run(adapter, "c", [1, 2, 3, 4, 5]) == 4
+    assert compute(adapter, "c", [1, 2, 3, 4, 5]) == 4
 
 
 @each_tree
@@ -97,13 +89,13 @@ def test_admission_keeps_a_page(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
     assert adapter.admit("a", [1] * (BLOCKS - 1) * SIZE, None, 10) is None
     assert adapter.avail() == adapter.total
-    assert run(adapter, "b", [1] * ((BLOCKS - 1) * SIZE - 1)) == 0
+    assert compute(adapter, "b", [1] * ((BLOCKS - 1) * SIZE - 1)) == 0
 
 
 @each_tree
 def test_what_a_step_decodes_is_not_admitted_away(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2])
+    compute(adapter, "a", [1, 2])
     adapter.append("a", 3)
     assert adapter.reserve("a", 1)
     assert adapter.admit("b", [5] * 6, None, 6) is None
@@ -124,20 +116,20 @@ def test_an_aborted_chunk_publishes_nothing(make: Any) -> None:
 @each_tree
 def test_a_retracted_request_comes_back_with_its_output(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     decode(adapter, "a", 4)
     adapter.append("a", 5)
     adapter.preempt("a")
     assert adapter.avail() == adapter.total
-    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 2
+    assert compute(adapter, "a", [1, 2, 3, 4, 5]) == 2
     adapter.finish("a")
-    assert run(adapter, "b", [1, 2, 3, 4, 9]) == 4
+    assert compute(adapter, "b", [1, 2, 3, 4, 9]) == 4
 
 
 @each_tree
 def test_a_chunk_may_end_within_a_page(make: Any) -> None:
     adapter = make(BLOCKS, 4, exact_chunks=True)
-    assert run(adapter, "a", [1, 2, 3, 4, 5, 6, 7, 8, 9], n=3) == 0
+    assert compute(adapter, "a", [1, 2, 3, 4, 5, 6, 7, 8, 9], n=3) == 0
     assert len(adapter.slots("a")) == 3
     assert adapter.reserve("a", 3)
     adapter.launch()
@@ -148,12 +140,12 @@ def test_a_chunk_may_end_within_a_page(make: Any) -> None:
 @each_tree
 def test_reset_forgets_everything(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
-    run(adapter, "b", [4])
+    compute(adapter, "a", [1, 2, 3])
+    compute(adapter, "b", [4])
     adapter.preempt("b")
     adapter.reset()
     assert adapter.avail() == adapter.free_now() == adapter.total
-    assert run(adapter, "c", [1, 2, 3]) == 0
+    assert compute(adapter, "c", [1, 2, 3]) == 0
 
 
 WANTED = {"hit", "full_prompt_hit", "eviction", "physical_reuse", "twins", "refused_admission", "refused_reserve"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from computing import compute
 from driving import walk
 
 from kvlockstep.core.trace import load_trace
@@ -26,15 +27,6 @@ vllm = target.vllm
 BLOCKS, SIZE = 4, 2
 
 
-def run(adapter: Any, rid: str, tokens: list[int], key: int | None = None) -> int | None:
-    """Admits a whole prompt and computes it."""
-    cached: int | None = adapter.admit(rid, tokens, key, len(tokens))
-    if cached is not None:
-        adapter.launch()
-        adapter.commit(rid, len(tokens) - cached)
-    return cached
-
-
 def test_the_pool_is_exactly_what_was_asked_for() -> None:
     adapter = target.make(5, 16)
     assert adapter.total == adapter.avail() == adapter.free_now() == 80
@@ -44,8 +36,8 @@ def test_the_pool_is_exactly_what_was_asked_for() -> None:
 @pytest.mark.parametrize("make", [target.make, target.make_lora])
 def test_a_hit_needs_the_same_extra_key(make: Any) -> None:
     adapter = make(8, SIZE)
-    run(adapter, "a", [1, 2, 3], 0)
-    assert [run(adapter, str(key), [1, 2, 3, 4], key) for key in (None, 1, 0)] == [0, 0, 2]
+    compute(adapter, "a", [1, 2, 3], 0)
+    assert [compute(adapter, str(key), [1, 2, 3, 4], key) for key in (None, 1, 0)] == [0, 0, 2]
 
 
 def test_full_blocks_are_published_when_they_are_scheduled() -> None:
@@ -57,7 +49,7 @@ def test_full_blocks_are_published_when_they_are_scheduled() -> None:
 
 def test_a_prompt_that_does_not_fit_whole_is_refused_at_its_first_chunk() -> None:
     adapter = target.make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     before = adapter.avail()
     assert adapter.admit("b", [5, 6, 7, 8, 9], None, 2) is None
     assert adapter.avail() == before
@@ -65,14 +57,14 @@ def test_a_prompt_that_does_not_fit_whole_is_refused_at_its_first_chunk() -> Non
 
 def test_without_caching_nothing_is_hit() -> None:
     adapter = target.make_uncached(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
-    assert run(adapter, "b", [1, 2, 3]) == 0
+    compute(adapter, "a", [1, 2, 3])
+    assert compute(adapter, "b", [1, 2, 3]) == 0
     assert adapter.free_now() == adapter.avail() == 0
 
 
 def test_rejected_drafts_are_not_published() -> None:
     adapter = target.make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2])
+    compute(adapter, "a", [1, 2])
     adapter.append("a", 3)
     assert adapter.reserve("a", 3)
     adapter.launch()
@@ -82,7 +74,7 @@ def test_rejected_drafts_are_not_published() -> None:
     adapter.launch()
     adapter.commit("a", 1)
     adapter.finish("a")
-    assert run(adapter, "b", [1, 2, 3, 4, 5]) == 4
+    assert compute(adapter, "b", [1, 2, 3, 4, 5]) == 4
 
 
 WANTED = {"hit", "full_prompt_hit", "eviction", "physical_reuse", "twins", "refused_admission", "refused_reserve"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from computing import compute
 from driving import walk
 
 from kvlockstep.core.trace import load_trace
@@ -36,15 +37,6 @@ def make(request: pytest.FixtureRequest) -> Any:
     return getattr(adapter_of(request.param), FACTORIES[request.param])
 
 
-def run(adapter: Any, rid: str, tokens: list[int]) -> int | None:
-    """Admits a whole prompt and computes it."""
-    cached: int | None = adapter.admit(rid, tokens, None, len(tokens))
-    if cached is not None:
-        adapter.launch()
-        adapter.commit(rid, len(tokens) - cached)
-    return cached
-
-
 def play(trace_name: str, factory: Any) -> Divergence | None:
     """Plays a known trace on a factory; answers what diverges."""
     (path,) = ENGINES.glob(f"*/{trace_name}")
@@ -67,17 +59,17 @@ def test_the_pool_is_exactly_what_was_asked_for(make: Any) -> None:
 
 def test_a_finished_prompt_is_hit_up_to_its_last_token(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    assert run(adapter, "a", [1, 2, 3, 4]) == 0
+    assert compute(adapter, "a", [1, 2, 3, 4]) == 0
     before = adapter.slots("a")
     adapter.finish("a")
-    cached = run(adapter, "b", [1, 2, 3, 4])
+    cached = compute(adapter, "b", [1, 2, 3, 4])
     assert cached == (3 if adapter.block_size == 1 else 2)
     assert adapter.slots("b")[:cached] == before[:cached]
 
 
 def test_a_refused_admission_holds_nothing(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     before = adapter.avail()
     assert adapter.admit("b", [1, 2, 7, 8, 9, 9, 9, 9], None, 8) is None
     assert adapter.avail() == before
@@ -87,7 +79,7 @@ def test_a_refused_admission_holds_nothing(make: Any) -> None:
 
 def test_a_preempted_request_comes_back_with_all_its_tokens(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     adapter.append("a", 4)
     assert adapter.reserve("a", 1)
     adapter.launch()
@@ -95,7 +87,7 @@ def test_a_preempted_request_comes_back_with_all_its_tokens(make: Any) -> None:
     adapter.append("a", 5)
     adapter.preempt("a")
     assert adapter.avail() == adapter.total
-    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 4, "what was computed is still cached"
+    assert compute(adapter, "a", [1, 2, 3, 4, 5]) == 4, "what was computed is still cached"
     adapter.finish("a")
     assert adapter.avail() == adapter.total
 
@@ -117,7 +109,7 @@ def test_a_block_of_nano_vllm_has_two_tokens_at_least() -> None:
 
 def test_lightllm_frees_the_slots_of_rejected_drafts() -> None:
     adapter = adapter_of("lightllm").make(8, 1)
-    run(adapter, "a", [1, 2])
+    compute(adapter, "a", [1, 2])
     adapter.append("a", 3)
     assert adapter.reserve("a", 4)
     adapter.launch()
@@ -135,11 +127,11 @@ def test_lmdeploy_keeps_adapters_apart() -> None:
 
 def test_a_preempted_request_of_lmdeploy_keeps_its_blocks_until_they_are_needed() -> None:
     adapter = adapter_of("lmdeploy").make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     adapter.append("a", 4)
     adapter.preempt("a")
     assert adapter.free_now() == 2 * SIZE < adapter.avail() == adapter.total
-    assert run(adapter, "b", [9] * 7) == 0
+    assert compute(adapter, "b", [9] * 7) == 0
 
 
 @pytest.mark.parametrize(
