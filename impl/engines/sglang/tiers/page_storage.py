@@ -30,7 +30,7 @@ class Storage:
         return len(self.found(keys))
 
     def found(self, keys: Sequence[str]) -> list[int]:
-        """The units of the first of these pages, as far as they are stored. They are used by that."""
+        """The units of the pages in front of the first one that is not stored. This counts as a use of them."""
         found = list(itertools.takewhile(self.units_of.__contains__, keys))
         for key in reversed(found):
             self.units_of[key] = self.units_of.pop(key)
@@ -47,7 +47,7 @@ class Storage:
         return self.writing[key]
 
     def end_write(self, key: str, ok: bool) -> None:
-        """A page is written, or is not."""
+        """Ends a write: the page can be found if it is `ok`."""
         unit = self.writing.pop(key)
         if ok:
             self.units_of[key] = unit
@@ -55,7 +55,7 @@ class Storage:
             self.free.append(unit)
 
     def forget(self, key: str) -> None:
-        """A page could not be read."""
+        """Forgets a page that could not be read."""
         self.free.append(self.units_of.pop(key))
 
     def units(self) -> TierUnits:

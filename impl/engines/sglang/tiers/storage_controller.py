@@ -30,7 +30,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Pages of an operation that are written; None if the engine has waited for the end, and heard of it."""
+    """Pages that are written. `operation` is None once the engine has waited for the end and heard of it."""
 
     operation: Any
     keys: list[str]
@@ -81,7 +81,7 @@ class StoringController(hicache.Controller):
             self._write(operation)
 
     def finish_writes(self) -> None:
-        """Somebody waits until everything is written that is to be, and is told so; the storage has it when it ends."""
+        """Lets the engine wait for all writes: it is told that they ended, though their bytes come later."""
         copies = self.l2_transfer_engine
         for operation in drained(self.backup_queue):
             self._write(operation)
@@ -125,7 +125,7 @@ class StoringController(hicache.Controller):
         self._has_read(move, written)
 
     def fetched_to(self, current: Callable[[Any], bool]) -> Iterator[int]:
-        """The host pages that operations still own, and those that wait to be freed; `current` are not given up."""
+        """The host pages that operations still own, and those that wait to be freed. `current`: it goes on."""
         for operation in self._fetching():
             slots = operation.host_indices[0 if current(operation) else operation.completed_tokens :]
             yield from hicache.pages_of(slots, self.page_size)
@@ -138,7 +138,7 @@ class StoringController(hicache.Controller):
         return [*self.prefetch_buffer.queue, *self.reading, *acknowledged]
 
     def _read(self, operation: Any, done: int) -> None:
-        """Goes on reading behind so many pages, as far as they are there; a read that was given up ends."""
+        """Reads the next pages behind the `done` ones, as far as they are stored; none if the fetch was given up."""
         keys = [] if operation.is_terminated() else operation.hash_value[done : done + self._pages]
         units = self.storage_backend.found(keys)
         if not units:
