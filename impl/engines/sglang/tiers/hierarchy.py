@@ -86,7 +86,7 @@ class HierarchicalScheduler(WithHostTier, SGLangScheduler):
             raise RuntimeError("the engine has refused to flush its caches")
 
     def limbo(self) -> int:
-        """Slots on the paths that transfers keep, of nobody who is live."""
+        """Slots on the paths that transfers keep and that no live request holds."""
         kept = self._host.kept()
         return len(kept.difference(*map(self.slots, self._live()))) if kept else 0
 
