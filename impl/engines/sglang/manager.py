@@ -11,13 +11,10 @@ mem_cache/common.py, allocation.py, radix_cache.py and unified_radix_cache.py.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
@@ -26,7 +23,7 @@ from kvlockstep.impl.engines.wire import over_the_wire
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
-with sglang_alone(), patch.dict(os.environ, {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "0"}):
+with sglang_alone():
     import sglang.srt.managers.schedule_batch as batches
     from sglang.srt.disaggregation import kv_events
     from sglang.srt.managers.schedule_policy import PrefillAdder
@@ -35,7 +32,6 @@ with sglang_alone(), patch.dict(os.environ, {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMAT
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
-    from sglang.srt.mem_cache.cpp_utils.native_hash import get_native_hash
     from sglang.srt.mem_cache.events import KvEventLoraNames
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.mem_cache.radix_cache import RadixCache
@@ -44,11 +40,6 @@ with sglang_alone(), patch.dict(os.environ, {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMAT
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
-# The first hash of a machine compiles C++ for many seconds. It is asked for here, once: inside a step the time limit
-# would cut the compiler off, again in every child, and the half-built extension would then be refused.
-with suppress(RuntimeError):
-    get_native_hash(array("q", (0,)), None)
 
 UNLIMITED = 1 << 40
 SHORTER_THAN_POOL = 7

@@ -7,8 +7,11 @@ Source: sglang/srt/runtime_context.py.
 
 from __future__ import annotations
 
+import os
+from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -55,8 +58,19 @@ def sglang_alone(stubs: tuple[str, ...] = STUBS) -> Iterator[None]:
         yield
 
 
-with sglang_alone():
+# Whoever imports a module of the engine first decides which of its packages are bare. So the tree and what is below it
+# are imported here, in front of any adapter. Admission counts with no output: the environment is read at the import.
+with sglang_alone(), patch.dict(os.environ, {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "0"}):
     from sglang.srt import runtime_context
+    from sglang.srt.mem_cache.cpp_utils.native_hash import get_native_hash
+
+    for name in ("managers.schedule_batch", "managers.schedule_policy", "mem_cache.unified_radix_cache"):
+        import_module(f"sglang.srt.{name}")
+
+# The first hash of a machine compiles C++ for many seconds. It is asked for here, once: inside a step the time limit
+# would cut the compiler off, again in every child, and the half-built extension would then be refused.
+with suppress(RuntimeError):
+    get_native_hash(array("q", (0,)), None)
 
 DEFAULTS: dict[str, Any] = {
     "disagg": {"disaggregation_mode": "null"},
