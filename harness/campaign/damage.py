@@ -77,16 +77,7 @@ def read_from(place: str, way_out: str) -> Iterator[None]:
     """Turns whatever reading a damaged file raises into a UsageError that names it."""
     try:
         yield
-    except (
-        UsageError,
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except DAMAGED as error:
         if isinstance(error, UsageError):
             reason = str(error)
         elif isinstance(error, OSError):

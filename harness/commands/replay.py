@@ -29,14 +29,8 @@ from kvlockstep.models.requests.adapter import make_adapter
 from kvlockstep.runs.config import load_config
 from kvlockstep.runs.mooncake import MooncakeReader, read_mooncake
 from kvlockstep.runs.replay import replay_twice, wanted_traces, worst_of
-from kvlockstep.runs.request_player import (
-    ReplayDivergence,
-    Summary,
-    has_block_tables,
-    lists_free_blocks,
-    play,
-    slot_entries,
-)
+from kvlockstep.runs.request_player import has_block_tables, lists_free_blocks, play, slot_entries
+from kvlockstep.runs.request_results import ReplayDivergence, Summary
 from kvlockstep.runs.results import EXIT_CODES, HOLDS, VIOLATED
 from kvlockstep.show.console import NowAndThen, progress_bar, stderr, stdout
 from kvlockstep.show.findings import results_of_json, results_of_runs

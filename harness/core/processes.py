@@ -139,7 +139,7 @@ def _hand_out(worker: _Worker, waiting: deque[int], busy: dict[Any, tuple[_Worke
 
 
 def _end(workers: list[_Worker]) -> None:
-    # Who interrupts again would leave workers, for which Python waits when it ends.
+    # A second interrupt here would leave workers behind, and Python waits for them when it ends.
     with signals_held():
         for worker in workers:
             worker.process.terminate()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kvlockstep.impl.slot_prefix_cache.nodes import Node, Row
 from kvlockstep.impl.slot_prefix_cache.packed_tokens import TOKEN, common, packed, unpacked
 from kvlockstep.reference.errors import InvalidArgument, NotCached, NotPinned, Pinned, UnknownSlot
 from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match
@@ -22,59 +23,6 @@ if TYPE_CHECKING:
     from kvlockstep.impl.slot_prefix_cache.planes import KVPlanes
 
 _SPARE_RECORDS = 64
-
-
-class _Node:
-    """A run of tokens, `data[start:stop]`, and what its entries share; without a parent it is the root, or gone.
-
-    `rows`: how many slots hold the run; `latest`: the one inserted last; `ends`: those that hold nothing beyond it.
-    `pins` are on the entry at its end. `queued`: it has a record in the eviction queue.
-    """
-
-    __slots__ = ("children", "data", "ends", "latest", "parent", "pins", "queued", "rows", "start", "stop", "used")
-
-    def __init__(self, parent: _Node | None, data: bytes, start: int, stop: int) -> None:
-        self.parent = parent
-        self.children: dict[bytes, _Node] = {}
-        self.data = data
-        self.start = start
-        self.stop = stop
-        self.ends: set[int] = set()
-        self.rows = 0
-        self.latest = -1
-        self.used = 0
-        self.pins = 0
-        self.queued = False
-
-    @property
-    def size(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def key(self) -> bytes:
-        return self.data[self.start : self.start + TOKEN]
-
-    @property
-    def run(self) -> bytes:
-        return self.data[self.start : self.stop]
-
-    def narrow(self, start: int, stop: int) -> None:
-        """Keeps a part of the run, and a copy of it once half of the bytes kept alive are of no use."""
-        self.start, self.stop = start, stop
-        if 2 * (stop - start) < len(self.data):
-            self.data = self.data[start:stop]
-            self.start, self.stop = 0, stop - start
-
-
-class _Row:
-    """Content of a slot: the path from the root to the node `end`. `inserted` orders the rows."""
-
-    __slots__ = ("end", "inserted", "version")
-
-    def __init__(self, end: _Node, version: int, inserted: int) -> None:
-        self.end = end
-        self.version = version
-        self.inserted = inserted
 
 
 class SlotPrefixCache:
@@ -98,11 +46,11 @@ class SlotPrefixCache:
             from kvlockstep.impl.slot_prefix_cache.planes import KVPlanes  # noqa: PLC0415  torch is an extra
 
             self._planes = KVPlanes(slots, positions, layers, device)
-        self._root = _Node(None, b"", 0, 0)
-        self._rows: dict[int, _Row] = {}
+        self._root = Node(None, b"", 0, 0)
+        self._rows: dict[int, Row] = {}
         self._size = 0
         self._clock = 0
-        self._queue: list[tuple[int, int, _Node]] = []
+        self._queue: list[tuple[int, int, Node]] = []
         self._records = 0
 
     @property
@@ -136,14 +84,14 @@ class SlotPrefixCache:
         if not depth:
             return MISS
         self._clock += 1
-        node = self._split(node, inside)
+        node = node.split(inside)
         self._touch(node)
         return Match(depth // TOKEN, node.latest, self._rows[node.latest].version)
 
     def pin(self, tokens: Sequence[int]) -> None:
         """Protects this entry and its prefixes until released as often. Raises NotCached."""
         node, inside = self._entry("pin", packed(tokens))
-        self._split(node, inside).pins += 1
+        node.split(inside).pins += 1
 
     def release(self, tokens: Sequence[int]) -> None:
         """Takes back one pin and evicts down to capacity. Raises NotPinned."""
@@ -202,7 +150,7 @@ class SlotPrefixCache:
     def entries(self) -> dict[tuple[int, ...], tuple[int, int]]:
         """Every cached prefix with the (slot, version) that `find` would return; uses nothing. Slow: for observers."""
         found = {}
-        pending: list[tuple[_Node, tuple[int, ...]]] = [(child, ()) for child in self._root.children.values()]
+        pending: list[tuple[Node, tuple[int, ...]]] = [(child, ()) for child in self._root.children.values()]
         while pending:
             node, above = pending.pop()
             tokens = above + unpacked(node.run)
@@ -216,7 +164,7 @@ class SlotPrefixCache:
             raise InvalidArgument("layers=0: this cache has no KV")
         return self._planes
 
-    def _walk(self, query: bytes) -> tuple[_Node, int, int]:
+    def _walk(self, query: bytes) -> tuple[Node, int, int]:
         """The node where the longest cached prefix ends, how far into its run, and the length of the prefix."""
         node, inside, depth = self._root, 0, 0
         while inside == node.size and (child := node.children.get(query[depth : depth + TOKEN])) is not None:
@@ -225,7 +173,7 @@ class SlotPrefixCache:
             depth += inside
         return node, inside, depth
 
-    def _entry(self, operation: str, query: bytes) -> tuple[_Node, int]:
+    def _entry(self, operation: str, query: bytes) -> tuple[Node, int]:
         """The node in which this entry ends, and how far into its run. Raises NotCached."""
         node, inside, depth = self._walk(query)
         if not depth or depth < len(query):
@@ -235,77 +183,41 @@ class SlotPrefixCache:
     def _shared_with_row(self, slot: int, query: bytes) -> int:
         """Length of the common prefix of the query and what the slot holds."""
         depth = 0
-        for node in _path(self._rows[slot].end) if slot in self._rows else ():
+        for node in self._rows[slot].end.path() if slot in self._rows else ():
             inside = common(query, depth, node.data, node.start, min(node.size, len(query) - depth))
             depth += inside
             if inside < node.size:
                 break
         return depth
 
-    def _extend(self, query: bytes) -> _Node:
+    def _extend(self, query: bytes) -> Node:
         """The node at whose end the query ends, made if need be."""
         node, inside, depth = self._walk(query)
-        node = self._split(node, inside)
+        node = node.split(inside)
         if depth == len(query):
             return node
-        leaf = _Node(node, query[depth:], 0, len(query) - depth)
+        leaf = Node(node, query[depth:], 0, len(query) - depth)
         node.children[leaf.key] = leaf
         self._size += leaf.size
         return leaf
 
-    def _split(self, node: _Node, inside: int) -> _Node:
-        """The node that ends `inside` bytes into this one's run: this one, or a new one above what is left of it."""
-        if inside == node.size:
-            return node
-        parent = node.parent
-        assert parent is not None
-        middle = node.start + inside
-        if 2 * inside <= node.size:
-            upper = _Node(parent, node.data[node.start : middle], 0, inside)
-            node.narrow(middle, node.stop)
-        else:
-            upper = _Node(parent, node.data, node.start, middle)
-            node.data, node.start, node.stop = node.data[middle : node.stop], 0, node.stop - middle
-            upper.narrow(upper.start, upper.stop)
-        upper.rows, upper.latest, upper.used = node.rows, node.latest, node.used
-        upper.children[node.key] = node
-        parent.children[upper.key] = upper
-        node.parent = upper
-        return upper
-
-    def _touch(self, end: _Node) -> None:
+    def _touch(self, end: Node) -> None:
         """The path to this node was used now."""
         node = end
         while node.parent is not None:
             node.used = self._clock
-            node = self._joined(node)
+            node = node.join()
         self._offer(end)
 
-    def _joined(self, node: _Node) -> _Node:
-        """Joins the runs above that need no end of their own, and returns the parent."""
-        above = node.parent
-        assert above is not None
-        runs = [node.run]
-        while above.parent is not None and len(above.children) == 1 and not above.ends and not above.pins:
-            runs.append(above.run)
-            joined, above = above, above.parent
-            joined.parent = None
-        if len(runs) > 1:
-            node.data = b"".join(reversed(runs))
-            node.start, node.stop = 0, len(node.data)
-            node.parent = above
-            above.children[node.key] = node
-        return above
-
-    def _place(self, slot: int, version: int, end: _Node) -> None:
+    def _place(self, slot: int, version: int, end: Node) -> None:
         """Prolongs the row of the slot, which holds a prefix of the path or nothing, down to `end`."""
         former = self._rows[slot].end if slot in self._rows else self._root
         former.ends.discard(slot)
         end.ends.add(slot)
-        self._rows[slot] = _Row(end, version, self._clock)
-        for node in _upward(end):
+        self._rows[slot] = Row(end, version, self._clock)
+        for node in end.upward():
             node.latest = slot
-        for node in itertools.takewhile(lambda node: node is not former, _upward(end)):
+        for node in itertools.takewhile(lambda node: node is not former, end.upward()):
             node.rows += 1
 
     def _cut(self, slot: int, length: int) -> None:
@@ -313,7 +225,7 @@ class SlotPrefixCache:
         row = self._rows.get(slot)
         if row is None:
             return
-        path = _path(row.end)
+        path = row.end.path()
         kept = i = 0
         while i < len(path) and kept + path[i].size <= length:
             kept += path[i].size
@@ -321,7 +233,7 @@ class SlotPrefixCache:
         if i < len(path):
             self._cut_nodes(slot, row, path[i:], length - kept)
 
-    def _cut_nodes(self, slot: int, row: _Row, beyond: list[_Node], inside: int) -> None:
+    def _cut_nodes(self, slot: int, row: Row, beyond: list[Node], inside: int) -> None:
         """Takes the slot out of these nodes, but for the first `inside` bytes of the first one's run."""
         if any(node.pins and node.rows == 1 for node in beyond):
             raise Pinned(f"slot={slot} is the last to hold a pinned prefix")
@@ -329,7 +241,7 @@ class SlotPrefixCache:
         first = beyond[0]
         stays = first if inside else first.parent
         if inside and first.rows > 1:
-            stays = self._split(first, inside)
+            stays = first.split(inside)
         for node in reversed(beyond):
             if node is not stays:
                 self._leave(node, slot)
@@ -338,7 +250,7 @@ class SlotPrefixCache:
         assert stays is not None
         self._end_row(slot, stays)
 
-    def _leave(self, node: _Node, slot: int) -> None:
+    def _leave(self, node: Node, slot: int) -> None:
         """The slot no longer holds this node's run, nor anything below."""
         node.rows -= 1
         if not node.rows:
@@ -349,7 +261,7 @@ class SlotPrefixCache:
             node.latest = max((*node.ends, *below), key=lambda s: self._rows[s].inserted)
         self._offer(node)
 
-    def _end_row(self, slot: int, node: _Node) -> None:
+    def _end_row(self, slot: int, node: Node) -> None:
         if node.parent is None:
             del self._rows[slot]
             return
@@ -357,13 +269,13 @@ class SlotPrefixCache:
         node.ends.add(slot)
         self._offer(node)
 
-    def _remove(self, node: _Node) -> None:
+    def _remove(self, node: Node) -> None:
         assert node.parent is not None
         del node.parent.children[node.key]
         node.parent = None
         self._size -= node.size
 
-    def _shorten(self, node: _Node, size: int) -> None:
+    def _shorten(self, node: Node, size: int) -> None:
         self._size -= node.size - size
         node.narrow(node.start, node.start + size)
 
@@ -372,7 +284,7 @@ class SlotPrefixCache:
             used, _, node = heapq.heappop(self._queue)
             node.queued = False
             over = self._size - self._capacity
-            if not _evictable(node):
+            if not node.evictable:
                 continue
             if used != node.used:
                 self._offer(node)  # used since it was queued, so it waits longer
@@ -382,7 +294,7 @@ class SlotPrefixCache:
             else:
                 self._drop(node)
 
-    def _drop(self, leaf: _Node) -> None:
+    def _drop(self, leaf: Node) -> None:
         """Evicts a leaf: the rows that ended in it end above."""
         parent = leaf.parent
         assert parent is not None
@@ -390,9 +302,9 @@ class SlotPrefixCache:
         for slot in leaf.ends:
             self._end_row(slot, parent)
 
-    def _offer(self, node: _Node) -> None:
+    def _offer(self, node: Node) -> None:
         """Puts a leaf without a pin into the eviction queue."""
-        if node.queued or not _evictable(node):
+        if node.queued or not node.evictable:
             return
         node.queued = True
         self._records += 1
@@ -404,7 +316,7 @@ class SlotPrefixCache:
         """Drops the records of nodes that are gone or inner: there are no more leaves than rows."""
         kept = []
         for record in self._queue:
-            if _evictable(record[2]):
+            if record[2].evictable:
                 kept.append(record)
             else:
                 record[2].queued = False
@@ -414,18 +326,3 @@ class SlotPrefixCache:
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self._slots:
             raise UnknownSlot(f"slot={slot} is not one of 0..{self._slots - 1}")
-
-
-def _evictable(node: _Node) -> bool:
-    return node.parent is not None and not node.children and not node.pins
-
-
-def _upward(node: _Node) -> Iterator[_Node]:
-    while node.parent is not None:
-        yield node
-        node = node.parent
-
-
-def _path(node: _Node) -> list[_Node]:
-    """The nodes from below the root down to this one."""
-    return list(_upward(node))[::-1]

@@ -164,7 +164,7 @@ class LoadingOperations(OneTable, EndsTransfers):
         return any(moving.failed for moving in self.tiered().moving.values())
 
     def may_fail(self, moving: Moving) -> bool:
-        # Who was admitted with a plain answer reads what is loaded in this step: it cannot do without.
+        # A request admitted with a plain number reads what is loaded for it in this step, so that must not fail.
         needed = moving.transfer.kind == "load" and any(rid in self.live for rid in moving.transfer.rids)
         return super().may_fail(moving) and not needed
 

@@ -1,4 +1,4 @@
-"""What a kv_scheduler returns, in the form that its judge uses. Anything else is a Divergence that says what it is."""
+"""Converts what a kv_scheduler returns to the form that its judge uses. Anything else raises Divergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block events of a kv_scheduler: what it announces, beside the hits that its batches begin with and its loads."""
+"""Block events of a kv_scheduler, compared with its loads and with the hits that its batches begin with."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kvlockstep.reference.kv_scheduler.contract import Item
 
 
 def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Transfer] = ()) -> None:
-    """Checks a batch before it runs, which came with these transfers. Raises Divergence."""
+    """Checks a batch before it runs; `submitted` are the transfers that came with it. Raises Divergence."""
     check, live = session.checks.check, session.live
     seen: set[str] = set()
     for item in items:
@@ -33,9 +33,9 @@ def check_items(session: OneTable, items: Sequence[Item], submitted: Sequence[Tr
 
 
 def _check_order(session: OneTable, items: Sequence[Item], submitted: Sequence[Transfer]) -> None:
-    """Whoever starts goes before all that wait and could start, but for those that he was right to overtake before.
+    """Checks that nobody starts while somebody with a smaller place waits who could have started.
 
-    The smallest place goes first. `submitted` are the transfers that came with the batch.
+    Requests that it has rightly overtaken before do not count. `submitted` are the transfers that came with the batch.
     """
     live = session.live
     loading = {rid for transfer in submitted for rid in transfer.rids}
@@ -45,14 +45,14 @@ def _check_order(session: OneTable, items: Sequence[Item], submitted: Sequence[T
     seen = {item.rid for item in items}
     waiting = [n for n, job in live.items() if job.fresh and not job.undelivered and n not in seen]
     holding = session.holding if session.traits.loaded_first else set()
-    # What somebody held may have been taken from him for this batch.
+    # This batch may have taken from a waiting request what it held.
     holding = {name for name in holding if name in seen or session.held_by(name)}
     starting = [item.rid for item in items if live[item.rid].fresh]
     place = {name: (name not in holding, live[name].rank) for name in waiting + starting}
     # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
     for rid in starting:
         before = [name for name in waiting if name not in loading and place[name] < place[rid]]
-        # Preemption leaves the overtaken where it is: behind.
+        # A request that comes back after a preemption is still ahead of those that it had overtaken.
         before = [name for name in before if (rid, name) not in session.overtaken]
         behind = waiting + [name for name in starting if place[name] > place[rid]]
         session.overtaken |= {(rid, name) for name in behind if live[name].rank < live[rid].rank}
@@ -67,7 +67,7 @@ def needing_moves(session: SchedulerSession, submitted: Sequence[Transfer]) -> s
 
 
 def looked_up(session: SchedulerSession) -> set[str]:
-    """The requests of which a tier is asked what it has."""
+    """The requests for which the target is asking a tier what it has."""
     if not session.traits.looks_up:
         return set()
     asked = answered(session.adapter.looking_up)

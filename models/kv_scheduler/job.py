@@ -15,11 +15,11 @@ class Job:
 
     The first `prompt` tokens are its prompt; of those behind them the scheduler has heard of `delivered`. `rank` orders
     it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. `offered` are
-    drafts for its next batch. If it is `aborted`, it ends with its next
-    token at the latest.
+    drafts for its next batch. If it is `aborted`, it ends with its next token at the latest.
 
-    If an own load of its batch has failed, it had `known` tokens before that batch, and the batch began at
-    `first_lost`. When the scheduler has heard of that, it may go on from `restart` at most.
+    After a failed load of its own batch, `known` is the number of its tokens before that batch, and `first_lost` the
+    position at which the batch began. Once the scheduler has heard of the failure, the request goes on from `restart`
+    or before.
     """
 
     request: Request
@@ -41,14 +41,14 @@ class Job:
         return len(self.request.tokens) - self.prompt - self.delivered
 
     def cut(self, tokens: list[int]) -> list[int]:
-        """Returns the tokens that it gains of these: none behind its end."""
+        """Returns these tokens up to the end of the request."""
         left = tokens[: max(0, self.max_tokens + self.prompt - len(self.request.tokens))]
         return left[: left.index(END_TOKEN) + 1] if END_TOKEN in left else left
 
     def guesses(self, item: Item) -> list[int]:
-        """Returns the drafts that an item has if it is right: those that were offered, padding where it has padding.
+        """Returns the drafts that a right item has: those that were offered, and padding where the item has padding.
 
-        Ids that it leaves out are the device's own.
+        An item may leave out ids that only the device knows.
         """
         fed = list(item.tokens[item.n - item.drafts :])
         offered = [*self.offered, *[PAD_DRAFT] * item.drafts]
@@ -66,9 +66,9 @@ class Job:
 
 
 class Flight(NamedTuple):
-    """A batch in flight: who is in it, the token sampled for each that samples, and how many drafts were right.
+    """A batch in flight: its requests, the token sampled for each that samples, and how many drafts were right.
 
-    `gained` are the tokens that a request has by it: accepted drafts and the sampled one, up to the request's end.
+    `gained` are the tokens that each request gets by it: accepted drafts and the sampled one, up to its end.
     `rejected` counts the drafts that were wrong.
     """
 

@@ -86,9 +86,9 @@ class SchedulerJudge(TransferOperations):
         self._said = batch_text(items, self.copies_text(batch.copies), batch.preempted)
         self._let_go()
         self._check_preempted(batch.preempted)
-        # Who waits for a transfer may schedule nothing, and may lose what he computed for want of room.
+        # A scheduler that waits for a transfer may leave a batch empty, and may preempt for want of room.
         waits = self.transfers is not None and bool(self.transfers.moving or transfers)
-        # So may who has made room for a request that holds what was loaded for it, and goes on in the next batch.
+        # So may one that has preempted for a request which holds what was loaded for it, and runs in the next batch.
         waits = waits or bool(batch.preempted and not items and self.holding)
         waits = self._late.excuses(len(items)) or waits
         if not self.flights and not waits:

@@ -1,4 +1,4 @@
-"""Slots in limbo without a tier: a batch may stay empty until they come back, but not for ever."""
+"""Slots in limbo without a tier: batches may stay empty until the slots come back, but not for ever."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_EMPTY = 20
 
 
 class Late:
-    """Looks at the slots in limbo of one scheduler with `late_release`. With tiers its transfers are looked at instead.
+    """Follows the slots in limbo of one scheduler with `late_release`; with tiers, its transfers tell instead.
 
-    The last batch was `excused` if it was empty, and the slots in `limbo` are why.
+    The last batch is `excused` if it was empty because of the slots in `limbo`.
     """
 
     def __init__(self, judge: OneTable) -> None:
@@ -40,12 +40,12 @@ class Late:
     def excuses(self, items: int) -> bool:
         """Returns whether slots in limbo are a reason for a batch of so many items to be empty.
 
-        They are none where all live requests fit beside them up to their ends, nor if they have left too many batches
-        empty in a row.
+        They are no reason if all live requests fit beside them up to their ends, or if too many batches in a row were
+        empty for that reason.
         """
         self.excused = False
         if not items and not self._judge.flights and self._declared:
-            # What came back behind the decision was in limbo before it.
+            # Slots that came back after the decision were in limbo when it was made.
             self._in_limbo |= self._count()
             self.excused = self._empty < MOST_EMPTY and self._crowds()
         if items or not self._judge.flights:

@@ -143,7 +143,7 @@ class SchedulerSession:
 
 
 def blocks_of_longest(traits: SchedulerTraits, block_size: int) -> int | None:
-    """The blocks of the longest request, and of what is computed beyond its end while nobody has heard of it.
+    """The blocks of the longest request, with those that batches in flight compute beyond its end.
 
     The last token is sampled and not computed. Each batch in flight has one token more, and its drafts.
     """

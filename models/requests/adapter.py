@@ -76,7 +76,7 @@ def named(adapter: Any) -> dict[str, str]:
 
 
 def answered(method: Callable[..., Any], *args: Any) -> Any:
-    """Calls a method of the adapter and returns its result. Raises Divergence for an error of a contract as well."""
+    """Calls a method of the adapter and returns its result. Raises Divergence for any error that it raises."""
     answer = call_target(method, *args)
     if isinstance(answer, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} raised {answer.error}")
@@ -131,7 +131,7 @@ def _event(event: Any) -> Any:
 
 
 def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
-    """Converts a result to the form that the judge uses. An iterator is the target's: it may take long, or raise."""
+    """Converts a result to the form that the judge uses. Reading an iterator runs the target: it may hang or raise."""
 
     def attempt() -> R | None:
         try:
@@ -147,7 +147,7 @@ def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any],
 
 
 def method_name(method: Callable[..., Any]) -> str:
-    """Returns what messages call a method of the target."""
+    """Returns the name of a method of the target, as messages write it."""
     return str(getattr(method, "__name__", method))
 
 

@@ -41,13 +41,13 @@ REFUSED = Answer(refused=True)
 
 
 def batch_text(items: Sequence[Item], copies: str, preempted: Iterable[str]) -> str:
-    """A batch: the positions that it computes of each request, its copies as text, who was preempted for it."""
+    """A batch as text: the positions that it computes of each request, its copies, and who was preempted for it."""
     parts = [f"{item.rid}[{item.start}:{item.start + item.n}]" for item in items]
     return " ".join([*parts, *([copies] if copies else []), *(f"preempted {name}" for name in preempted)]) or "nothing"
 
 
 def copies_text(pairs: Sequence[tuple[int, int]]) -> str:
-    """The copies of a step, neighbours together: "copied slots 0-3 to 8-11"; nothing if there are none."""
+    """The copies of a step as text, adjacent slots as a range: "copied slots 0-3 to 8-11"; empty if there are none."""
     runs: list[list[int]] = []
     for source, target in pairs:
         if runs and source == runs[-1][0] + runs[-1][2] and target == runs[-1][1] + runs[-1][2]:
@@ -62,7 +62,7 @@ def copies_text(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def units_of(found: Iterable[int | None], n: int) -> list[int | None]:
-    """The units that an offer of n blocks was answered with. Raises ValueError for another number of them."""
+    """The answer to an offer of n blocks: a unit for each, or None. Raises ValueError if there are not n of them."""
     units = [None if unit is None else whole(unit) for unit in found]
     if len(units) != n:
         raise ValueError(units)
@@ -70,7 +70,7 @@ def units_of(found: Iterable[int | None], n: int) -> list[int | None]:
 
 
 def freed_text(blocks: Iterable[int]) -> str:
-    """The blocks that nobody holds any more: "freed blocks 1, 2"; nothing if there are none."""
+    """The blocks that became free, as text: "freed blocks 1, 2"; empty if there are none."""
     numbers = [str(block) for block in sorted(blocks)]
     return f"freed block{'' if len(numbers) == 1 else 's'} {_few(numbers)}" if numbers else ""
 

@@ -1,4 +1,4 @@
-"""Evaluation of the laws of one contract, counted, and of those that both request contracts have on KV memory."""
+"""Checks and counts the laws of one contract, among them those on KV memory, which both request contracts have."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ P = ParamSpec("P")
 class Checks:
     """Checks laws for a judge. `evaluated` counts how often each law, by its id, was evaluated.
 
-    It uses `laws`, those of the model: a law that is checked stands for the one of them with its id.
-    `subject` is the request that is looked at; after a Divergence the one that it concerns, None if it concerns none.
+    `laws` are those of the model. In place of a law given to `check`, the model's law of the same id is checked.
+    `subject` is the request that is being looked at; after a Divergence it is the one concerned, or None.
     """
 
     def __init__(self, laws: Iterable[Law[Any]] = ()) -> None:
@@ -38,7 +38,7 @@ class Checks:
             raise Divergence(law.id, f"{name} {wrong}" if name else wrong)
 
     def holds(self, law: Law[Any], times: int = 1) -> None:
-        """Counts evaluations of a law that a quicker look has shown to hold."""
+        """Counts evaluations of a law that the caller has found to hold in a cheaper way."""
         self.evaluated[law.id] += times
 
     def of(self, law: Law[P]) -> Law[P]:
@@ -47,10 +47,10 @@ class Checks:
 
 
 class Contents:
-    """The KV memory of one target under the laws of what requests write to it and read from it.
+    """The KV memory of one target: requests write to it and read from it, and the laws see each write and read.
 
-    `laws` is the module that declares the contract's laws; `transfer_laws` are those of a target with transfers on
-    what it reads. A table has one entry for every `entry_size` slots.
+    `laws` is the module that declares the contract's laws. `transfer_laws` are further laws on what is read from a
+    target with transfers. A table has one entry for every `entry_size` slots.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Contents:
         self._memory, self._checks, self._laws = memory, checks, laws
         self._block_size, self._entry_size = block_size, entry_size
         self._transfer_laws = transfer_laws
-        # The last law takes whatever is wrong, so those that name a culprit are asked first.
+        # content_equality fails for any wrong content, so the laws that name a cause come before it.
         content_laws = (*transfer_laws, laws.prefix_soundness, laws.write_isolation, laws.content_equality)
         self._content_laws: list[Law[[Any]]] = [checks.of(law) for law in content_laws]
 

@@ -1,4 +1,4 @@
-"""Blocks in doubt: where the slots are that a sum of the manager has lost, or counts twice."""
+"""Names the blocks in which slots may be that the manager's count has lost, or counts twice."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def with_blocks(
     free: Iterable[int] | None,
     slots: int,
 ) -> Divergence:
-    """The violation with the blocks that hold `slots` lost slots, or, if negative, slots that are counted twice.
+    """The violation, its message ending with the blocks in doubt.
 
-    The sum was right before this step, so the blocks are among those that it gave up or took. The free lists hold
-    entries of tables; they are None where the manager did not say.
+    `slots` is the number of slots that are lost, or, if negative, counted twice. The count was right before this step,
+    so the blocks are among those that the step freed or took. The free lists have entries of tables; they are None
+    where the manager does not tell.
     """
     blocks = set(occupancy.freed)
     if slots < 0:
@@ -35,7 +36,7 @@ def with_blocks(
 
 
 def _where(blocks: Sequence[int], wanted: int) -> str:
-    """The end of a sentence that names the blocks, `wanted` of which it is about; empty if too few are in doubt."""
+    """The end of a message that names the blocks. Empty if fewer than `wanted` blocks are in doubt."""
     if not wanted or len(blocks) < wanted:
         return ""
     named = [

@@ -19,7 +19,7 @@ from kvlockstep.reference.kv_manager.contract import BlockRemoved
 
 
 class Listening:
-    """Takes a target's events to a listener, and says where its hits and the events contradict each other."""
+    """Passes a target's events to a listener, and finds hits that contradict them."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Listening:
         self._adapter, self._listener, self._checks, self._goals_met = adapter, listener, checks, goals_met
         self._transfers = transfers
         self._unannounced: str | None = None
-        # By request, what is wrong with its hit unless something is loaded for it.
+        # By request: the violation that its hit is unless something is loaded for it.
         self._unless_loaded: dict[str, str] = {}
 
     @property
@@ -63,7 +63,7 @@ class Listening:
             self._take(event)
             left = [(fact, wrong) for fact, wrong in left if verdict(law, self._listener, fact)]
         self._goals_met["announced_hit"] += any(isinstance(fact, Hit) and fact.cached for fact in facts)
-        # Its content is read in the forward: if that is wrong as well, the content is the better finding.
+        # Kept until the forward has read the content of the hit: wrong content is the better finding.
         self._unannounced = self._unannounced or next((wrong for _, wrong in left), None)
 
     def between(self, *rooms: Room) -> None:
@@ -89,7 +89,7 @@ class Listening:
     def compare(self, hit: Hit, name: str | None = None) -> None:
         """Checks a hit against the events; one that is too long is kept for `raise_unannounced`.
 
-        That of a request with a `name` may be as long as pool and tiers say together, if `launched` finds its load.
+        The hit of a request with a `name` may go as far as pool and tiers reach together, if `launched` finds its load.
         """
         law = self._checks.of(laws.event_consistency)
         self._goals_met["announced_hit"] += hit.cached > 0
@@ -97,14 +97,14 @@ class Listening:
         if wrong is not None and name is not None and not verdict(law, self._listener, self.loaded(hit)):
             self._unless_loaded[name] = wrong
             return
-        # Its content is read in the forward: if that is wrong as well, the content is the better finding.
+        # Kept until the forward has read the content of the hit: wrong content is the better finding.
         if wrong is not None and hit.cached > self._listener.known(hit):
             self._unannounced = self._unannounced or wrong
         else:
             self._checks.check(laws.event_consistency, self._listener, hit)
 
     def launched(self, names: Iterable[str], loaded_for: Collection[str]) -> None:
-        """A step of the requests `names` is launched; what is loaded for them was submitted."""
+        """A step of the requests `names` is launched, whose loads have been submitted by now."""
         wrong = [self._unless_loaded[name] for name in names if name in self._unless_loaded.keys() - loaded_for]
         self._unannounced = self._unannounced or next(iter(wrong), None)
         self._unless_loaded.clear()

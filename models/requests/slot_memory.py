@@ -140,11 +140,11 @@ class SlotMemory:
         return [tuple(stamps[i : i + size]) for i in range(0, full, size)]
 
     def history(self, stamp: int) -> Any:
-        """What a stamp stands for, whatever its number is."""
+        """The history that a stamp stands for, which is the same in every run."""
         return self._provenance.history(stamp) if stamp > UNWRITTEN else stamp
 
     def sketch(self) -> Any:
-        """Content of the memory by the hashes of histories, which takes no time for their lengths."""
+        """Content of the memory by hashes of histories, whose cost does not grow with their lengths."""
         slots, digests = sorted(self.written), self._provenance.digests()
         return tuple(slots), tuple(digests[stamp] if stamp > UNWRITTEN else stamp for stamp in self._store.read(slots))
 

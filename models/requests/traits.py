@@ -130,7 +130,7 @@ def _is_group(group: Any) -> bool:
 
 
 def _choices(choices: tuple[str | None, ...], value: Any) -> Any:
-    """One choice for all, or one for each name; who names nobody has made none."""
+    """One choice for all, or one for each name. An empty mapping is no choice."""
     if not isinstance(value, Mapping):
         return _choice(choices, value)
     named = all(isinstance(name, str) and value[name] is not None for name in value)

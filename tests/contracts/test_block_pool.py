@@ -9,7 +9,7 @@ from array import array
 
 import numpy as np
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import watched
@@ -22,7 +22,8 @@ from kvlockstep.impl.block_pool import pool as block_pool
 from kvlockstep.impl.block_pool.free_queue import FreeQueue
 from kvlockstep.impl.block_pool.keys import RequestKeys
 from kvlockstep.impl.kv_manager.pool import PoolManager
-from kvlockstep.models.block_pool.model import HASHES, BlockPoolModel, one_bit
+from kvlockstep.models.block_pool.model import BlockPoolModel
+from kvlockstep.models.block_pool.scope import HASHES, one_bit
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.block_pool import BlockPool as Reference
 from kvlockstep.reference.block_pool.contract import BlockPoolTarget, Prefix
@@ -49,7 +50,7 @@ def filled(pool, tokens, extra_keys=()):
 
 class TestLockstep:
     def test_random(self):
-        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=3, steps=20_000)
+        outcome = walk(BlockPoolModel, BlockPool, 20_000, seed=3)
         assert outcome.failure is None
         assert not [goal.id for goal in BlockPoolModel.goals if not outcome.reach[goal.id]]
 
@@ -69,12 +70,12 @@ class TestLockstep:
     @pytest.mark.parametrize("few", [0, 1_000])
     def test_keys_by_either_way_of_hashing(self, few, monkeypatch):
         monkeypatch.setattr(block_keys, "FEW_BLOCKS", few)
-        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=4, steps=4_000)
+        outcome = walk(BlockPoolModel, BlockPool, 4_000, seed=4)
         assert outcome.failure is None
 
     def test_pieces_of_two_blocks(self, monkeypatch):
         monkeypatch.setattr(free_queue, "PIECE", 2)
-        outcome = watched(random_walk, BlockPoolModel, BlockPool, seed=5, steps=4_000)
+        outcome = walk(BlockPoolModel, BlockPool, 4_000, seed=5)
         assert outcome.failure is None
 
     @pytest.mark.parametrize("make", POOLS)
@@ -146,7 +147,7 @@ class TestKeys:
 
     @pytest.mark.parametrize("name", block_keys.DIGESTS)
     def test_a_pool_on_a_named_digest(self, name):
-        outcome = watched(random_walk, BlockPoolModel, lambda b, s, _: BlockPool(b, s, name), seed=8, steps=4_000)
+        outcome = walk(BlockPoolModel, lambda b, s, _: BlockPool(b, s, name), 4_000, seed=8)
         assert outcome.failure is None
 
     def test_an_unknown_digest_is_refused_with_the_known_ones(self):
@@ -426,7 +427,7 @@ class TestPoolManager:
         def make(blocks, block_size):
             return PoolManager(blocks, block_size, hash_function=hash_function)
 
-        outcome = watched(random_walk, KVManagerModel, make, seed=6, steps=6_000)
+        outcome = walk(KVManagerModel, make, 6_000, seed=6)
         assert outcome.failure is None
         assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
 
@@ -434,7 +435,7 @@ class TestPoolManager:
         def make(blocks, block_size):
             return PoolManager(blocks, block_size, tensors=True)
 
-        outcome = watched(random_walk, KVManagerModel, make, seed=7, steps=4_000)
+        outcome = walk(KVManagerModel, make, 4_000, seed=7)
         assert outcome.failure is None
         assert outcome.reach["copies"]
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import explore, walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
@@ -19,7 +19,7 @@ from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld,
 
 def test_agrees_with_the_reference(device):
     steps = 5_000 if device == "cpu" else 2_000
-    outcome = watched(random_walk, BlockStackModel, lambda blocks: BlockStack(blocks, device), seed=3, steps=steps)
+    outcome = walk(BlockStackModel, lambda blocks: BlockStack(blocks, device), steps, seed=3)
     assert outcome.failure is None
     assert not [goal.id for goal in BlockStackModel.goals if not outcome.reach[goal.id]]
 
@@ -246,7 +246,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("law", FAULTS)
 def test_each_law_catches_a_fault(law):
-    outcome = watched(random_walk, BlockStackModel, FAULTS[law], seed=1, steps=20_000)
+    outcome = walk(BlockStackModel, FAULTS[law], 20_000)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 

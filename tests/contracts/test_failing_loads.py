@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
@@ -35,7 +34,7 @@ def stored(kind: type[TieredScheduler]) -> SchedulerJudge:
 
 @pytest.mark.parametrize("kind", [LoadsInside, CountsWrittenBlocks, EndsOnFailure])
 def test_no_false_alarm(kind: Callable[..., Any]) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, kind, seed=5, steps=5_000)
+    outcome = walk(KVSchedulerModel, kind, 5_000, seed=5)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["load_fails"] > 0
 
@@ -124,7 +123,7 @@ class InSteps(TieredScheduler):
 
 
 def test_what_is_decided_in_a_step_may_be_submitted_in_the_next() -> None:
-    outcome = watched(random_walk, KVSchedulerModel, InSteps, seed=5, steps=5_000)
+    outcome = walk(KVSchedulerModel, InSteps, 5_000, seed=5)
     assert outcome.failure is None, failure_page(outcome.failure)
     run = SchedulerJudge(InSteps(4, 2, 8, 4), 8, 4)
     run.add("a", [1, 2, 3], None, 1, None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from driving import random_walk
+from driving import walk
 from slow import slow
-from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.core.model import Divergence
@@ -25,7 +24,7 @@ LAYOUTS = pytest.mark.parametrize("layout", ["layer_major", *slow("slot_major")]
 
 
 def walked(make):
-    return watched(random_walk, KVManagerModel, make, seed=0, steps=2_000)
+    return walk(KVManagerModel, make, 2_000, seed=0)
 
 
 @LAYOUTS

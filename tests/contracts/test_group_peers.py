@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals
@@ -63,7 +63,7 @@ def test_small_scopes_hold(make: Callable[..., Any], scope: SchedulerScope) -> N
 
 @pytest.mark.parametrize("make", [PeeredWindows, SendsStatesAtEnd])
 def test_right_ones_hold_and_meet_their_goals(make: Callable[..., Any]) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=3_000)
+    outcome = walk(KVSchedulerModel, make, 3_000, seed=0)
     assert outcome.failure is None, outcome.failure
     missed = missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
     assert not {"offered", "lost", "sent", "sent_behind_window", "loaded_groups"} & set(missed)

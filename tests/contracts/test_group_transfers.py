@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from watched import watched
 
 from kvlockstep.drivers.episode import not_evaluated
@@ -200,7 +200,7 @@ def test_a_target_of_a_load_is_not_available_in_its_pool() -> None:
 
 def test_a_load_into_what_a_batch_in_flight_uses_is_out_of_order() -> None:
     unordered = type("Unordered", (OverlapsWithTieredWindow,), {"ordered": False})
-    outcome = watched(random_walk, KVSchedulerModel, unordered, seed=1, steps=6_000)
+    outcome = walk(KVSchedulerModel, unordered, 6_000)
     assert outcome.failure is not None
     assert outcome.failure.law == "stream_order"
 
@@ -265,7 +265,7 @@ def test_a_block_that_is_written_again_has_nothing_left_of_a_failed_load() -> No
         def free_slots(self, pool: str = "") -> None:  # type: ignore[override]
             return None
 
-    outcome = watched(random_walk, KVSchedulerModel, Quiet, seed=1, steps=4_000)
+    outcome = walk(KVSchedulerModel, Quiet, 4_000)
     assert outcome.failure is None, outcome.failure
     assert not not_evaluated(KVSchedulerModel, outcome.evaluated, outcome.not_checked)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.impl.kv_manager.grouped.announcer import Announcer
 from kvlockstep.impl.kv_manager.grouped.manager import AnnouncingBlockManager
@@ -102,13 +101,13 @@ class NoState(Announcer):
 
 @pytest.mark.parametrize("wrong", [NoRemovalOfWindows, NoState])
 def test_events_that_leave_out_one_group_are_found(wrong: type[Announcer], monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduled = watched(random_walk, KVSchedulerModel, BlockStates, seed=1, steps=2_000)
-    managed = watched(random_walk, KVManagerModel, make, seed=1, steps=2_000)
+    scheduled = walk(KVSchedulerModel, BlockStates, 2_000)
+    managed = walk(KVManagerModel, make, 2_000)
     assert scheduled.failure is None
     assert managed.failure is None
     monkeypatch.setattr("kvlockstep.impl.kv_manager.grouped.manager.Announcer", wrong)
     for model, factory in ((KVManagerModel, make), (KVSchedulerModel, BlockStates)):
-        failure = watched(random_walk, model, factory, seed=1, steps=6_000).failure
+        failure = walk(model, factory, 6_000).failure
         assert failure is not None
         assert failure.law == "event_consistency"
 
@@ -126,7 +125,7 @@ def test_a_withdrawal_that_keeps_a_block_is_found() -> None:
     def broken(blocks: int, block_size: int) -> AnnouncingBlockManager:
         return KeepsWithdrawnStates(make(blocks, block_size).groups, {"kv": 3 * blocks})
 
-    failure = watched(random_walk, KVManagerModel, broken, seed=0, steps=6_000).failure
+    failure = walk(KVManagerModel, broken, 6_000, seed=0).failure
     assert failure is not None
     assert failure.law in ("accounting", "leak_freedom")
     assert any(op.name == "withdraw" for op in failure.ops)

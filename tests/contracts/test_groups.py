@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import ring_manager
-from driving import explore, random_walk
+from driving import explore, walk
 from places import DOCS
 from watched import watched
 
@@ -187,7 +187,7 @@ def test_a_manager_with_groups_is_neither_recorded_nor_played_with_request_trace
 
 
 def test_the_example_of_the_page_holds_and_is_the_one_that_is_shown() -> None:
-    outcome = watched(random_walk, KVManagerModel, ring_manager.RingManager, seed=0, steps=3_000)
+    outcome = walk(KVManagerModel, ring_manager.RingManager, 3_000, seed=0)
     assert outcome.failure is None
     assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
     source = Path(ring_manager.__file__).read_text()

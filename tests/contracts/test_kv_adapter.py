@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from driving import random_walk
+from driving import walk
 from watched import watched
 
 from kvlockstep.drivers.episode import run_ops
@@ -140,7 +140,7 @@ class OwnsRows:
 
 @pytest.mark.parametrize("right", [ExactSlots, PadsCopies, AnswersTensors, AnswersIterators])
 def test_what_a_manager_may_answer(right: Callable[..., Any]) -> None:
-    outcome = watched(random_walk, KVManagerModel, right, seed=1, steps=6_000)
+    outcome = walk(KVManagerModel, right, 6_000)
     assert outcome.failure is None, outcome.failure
     assert outcome.reach["copies"]
 
@@ -217,7 +217,7 @@ def test_an_error_that_cannot_be_printed_is_an_error() -> None:
 
 
 def test_a_refusal_cannot_come_where_rows_are_taken_whole() -> None:
-    outcome = watched(random_walk, KVManagerModel, OwnsRows, seed=1, steps=20_000)
+    outcome = walk(KVManagerModel, OwnsRows, 20_000)
     assert outcome.failure is None, outcome.failure
     assert not outcome.reach["refused_reserve"]
     assert outcome.unreachable is not None

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.impl.kv_store import KVStore
 from kvlockstep.impl.kv_store.far_apart import FarStore
@@ -39,7 +38,7 @@ def store_of(*sizes, **options):
 
 
 def test_agrees_with_the_reference():
-    outcome = watched(random_walk, KVStoreModel, store_of, seed=2, steps=100 if DEVICE == "cpu" else 3000)
+    outcome = walk(KVStoreModel, store_of, 100 if DEVICE == "cpu" else 3000, seed=2)
     assert outcome.failure is None, outcome.failure
     reached = {goal.id for goal in KVStoreModel.goals if outcome.reach[goal.id]}
     assert {"chain", "cycle", "prefix_tail", "prefix_overlap", "swap_in", "swap_many", "special_copied"} <= reached
@@ -171,13 +170,13 @@ def test_more_than_two_to_the_31_elements(layout):
 
 def walk_far(factory, seed, steps=300 if DEVICE == "cpu" else 1000):
     make = partial(factory, least_bytes=FAR_BYTES, device=DEVICE)
-    return watched(random_walk, KVStoreModel, make, limit=120.0, seed=seed, steps=steps)
+    return walk(KVStoreModel, make, steps, seed=seed, limit=120.0)
 
 
 def test_codes_and_scales_agree_with_the_reference():
     """Bit by bit, also without a card: the kernel rounds on integers."""
     make = partial(QuantisedStore, device=DEVICE, kernels=True)
-    outcome = watched(random_walk, KVStoreModel, make, seed=2, steps=40 if DEVICE == "cpu" else 3000)
+    outcome = walk(KVStoreModel, make, 40 if DEVICE == "cpu" else 3000, seed=2)
     assert outcome.failure is None, outcome.failure
     assert outcome.reach["scales_copied"]
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.impl.faulty import FAULTS
@@ -25,11 +25,6 @@ from kvlockstep.reference.kv_scheduler.scheduler import Job, KVScheduler
 from kvlockstep.reference.kv_scheduler.traits import SchedulerTraits
 
 
-def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(KVSchedulerModel, factory, seed=seed, watchdog=watchdog, steps=steps)
-
-
 def judge(make: Callable[..., Any] = KVScheduler, sizes: tuple[int, int] = (4, 2)) -> SchedulerJudge:
     return SchedulerJudge(make(*sizes, 8, 4), 8, 4)
 
@@ -41,7 +36,7 @@ BOTH = pytest.mark.parametrize("make", [KVScheduler, OverlapScheduler])
 
 
 def test_with_drafts_in_flight_every_goal_can_be_reached() -> None:
-    assert walk(OverlapScheduler, 5_000).unreachable == OTHERS
+    assert walk(KVSchedulerModel, OverlapScheduler, 5_000).unreachable == OTHERS
 
 
 @BOTH
@@ -64,7 +59,7 @@ class PublishesEarly(DropsScheduledPublished):
 
 
 def test_publishing_before_compute_is_legal() -> None:
-    outcome = walk(PublishesEarly, 10_000)
+    outcome = walk(KVSchedulerModel, PublishesEarly, 10_000)
     assert outcome.failure is None
     assert outcome.reach["hit"] > 0
 
@@ -83,7 +78,7 @@ def test_a_faulty_manager_shows_through_the_scheduler(name: str) -> None:
         scheduler._kv = FAULTS[name].make(blocks, block_size)
         return scheduler
 
-    failure = walk(make, 10_000).failure
+    failure = walk(KVSchedulerModel, make, 10_000).failure
     assert failure is not None
     assert failure.law in UNDER_A_SCHEDULER[name].split()
 

@@ -6,8 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.requests import long_memory as kv_slots
@@ -24,7 +23,7 @@ WRONG_CONTENT = [f for f in faults().values() if f.contract == "kv_manager" and 
 
 
 def found(make: Any, steps: int) -> Any:
-    outcome = watched(random_walk, KVManagerModel, make, seed=1, steps=steps)
+    outcome = walk(KVManagerModel, make, steps)
     failure = outcome.failure
     return outcome.steps, outcome.reach, failure and (failure.law, failure.ops)
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import FEW, explore, random_walk
+from driving import FEW, explore, walk
 from slow import slow
 from watched import watched
 
@@ -34,16 +34,12 @@ from kvlockstep.reference.kv_write.numbers import decode, encode
 BOTH = pytest.mark.parametrize("make", [Reference, KVStore], ids=["reference", "optimised"])
 
 
-def walk(factory, steps, model_type=KVStoreModel):
-    return watched(random_walk, model_type, factory, seed=1, steps=steps)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernels", [True, False])
 def test_host_blocks_may_lie_on_another_card(kernels):
     if torch.cuda.device_count() < 2:
         pytest.skip("one card or none")
-    outcome = walk(partial(KVStore, device="cuda:0", host_device="cuda:1", kernels=kernels), 3_000)
+    outcome = walk(KVStoreModel, partial(KVStore, device="cuda:0", host_device="cuda:1", kernels=kernels), 3_000)
     assert outcome.failure is None, outcome.failure
 
 
@@ -53,7 +49,7 @@ def test_a_host_that_cannot_be_reached_is_refused():
 
 
 def test_agrees_with_the_reference_and_reaches_everything(device):
-    outcome = walk(partial(KVStore, device=device), 2_000 if device == "cpu" else 3_000)
+    outcome = walk(KVStoreModel, partial(KVStore, device=device), 2_000 if device == "cpu" else 3_000)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
     assert missed == KVStoreModel(KVStoreModel.scopes[0], KVStore).unreachable()
@@ -81,7 +77,7 @@ class FullReference(Reference):
 def test_a_store_that_quantises_agrees_and_reaches_everything(make, device):
     steps = 2_500 if device == "cpu" else 3_000
     factory = partial(make, device=device) if make is QuantisedStore else make
-    outcome = walk(factory, steps)
+    outcome = walk(KVStoreModel, factory, steps)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
     assert missed == KVStoreModel(KVStoreModel.scopes[0], make).unreachable() == {"special_bits", "special_copied"}
@@ -175,7 +171,7 @@ class Narrow(Reference):
 
 
 def test_traits_limit_what_a_target_is_asked_for():
-    outcome = walk(Narrow, 3_000)
+    outcome = walk(KVStoreModel, Narrow, 3_000)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
     assert missed == KVStoreModel(KVStoreModel.scopes[0], Narrow).unreachable()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from driving import FEW, random_walk
-from watched import watched
+from driving import FEW, walk
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.impl.faulty import faults_of
@@ -34,12 +33,8 @@ def places(request):
     return {"device": "cuda:0", "host_device": "cuda:1"} if request.param == "two cards" else {"device": "cuda"}
 
 
-def walk(factory, steps, seed=1):
-    return watched(random_walk, KVStreamsModel, factory, seed=seed, steps=steps)
-
-
 def test_agrees_with_the_reference_and_reaches_everything(places):
-    outcome = walk(partial(KVStreams, **places), 5_000 if places else 15_000)
+    outcome = walk(KVStreamsModel, partial(KVStreams, **places), 5_000 if places else 15_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in KVStreamsModel.goals if not outcome.reach[goal.id]]
 
@@ -116,7 +111,7 @@ def test_the_same_faults_on_real_streams_are_caught_every_time(broken, ops, plac
         play(KVStreamsModel(scope, partial(KVStreams, **places)), [*ops, *BACK])
         with pytest.raises(Divergence, match="stream_order"):
             play(KVStreamsModel(scope, partial(broken, **places)), [*ops, *BACK])
-    assert walk(partial(broken, **places), 30_000).failure is not None
+    assert walk(KVStreamsModel, partial(broken, **places), 30_000).failure is not None
 
 
 @BOTH

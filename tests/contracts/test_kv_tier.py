@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from places import DOCS
 from slow import slow
 from watched import watched
@@ -68,7 +68,7 @@ DONE = Op("complete", nth=0, ok=True)
 
 @pytest.mark.parametrize("tier", VARIANTS.values(), ids=VARIANTS)
 def test_no_variant_is_blamed(tier):
-    outcome = watched(random_walk, KVTierModel, tier, seed=11, steps=5_000)
+    outcome = walk(KVTierModel, tier, 5_000, seed=11)
     assert outcome.failure is None, failure_page(outcome.failure)
     missed = {goal.id for goal in KVTierModel.goals if not outcome.reach[goal.id]}
     assert missed <= (outcome.unreachable or set())
@@ -292,9 +292,7 @@ def test_a_tier_without_events_keeps_none():
 
 def test_a_directory_on_disk_holds(tmp_path):
     paths = iter(range(1_000_000))
-    outcome = watched(
-        random_walk, KVTierModel, lambda units: on_disk(units, tmp_path / str(next(paths))), seed=5, steps=3_000
-    )
+    outcome = walk(KVTierModel, lambda units: on_disk(units, tmp_path / str(next(paths))), 3_000, seed=5)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["damage_found"]
     assert outcome.reach["reopened_in_flight"]

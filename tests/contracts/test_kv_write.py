@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import FEW, explore, random_walk
+from driving import FEW, explore, walk
 from slow import slow
 from watched import watched
 
@@ -47,14 +47,10 @@ OURS = [Writer, QuantisedWriter]
 PLAIN = Geometry(2, 2, 1, 2, 3, 3, "float32", "float32")
 
 
-def walk(factory, steps=1_500, seed=1):
-    return watched(random_walk, KVWriteModel, factory, seed=seed, steps=steps)
-
-
 # `score` plays the other ones, which are known-good targets, until they have reached everything.
 @pytest.mark.parametrize("make", [reference.QuantisedWriter, split.NormWriter])
 def test_a_reference_holds_and_reaches_everything(make):
-    outcome = walk(make, 1_500)
+    outcome = walk(KVWriteModel, make, 1_500)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
     assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()
@@ -62,7 +58,7 @@ def test_a_reference_holds_and_reaches_everything(make):
 
 @pytest.mark.parametrize("make", OURS)
 def test_ours_holds_and_reaches_everything(make, device):
-    outcome = walk(partial(make, device=device), 1_500)
+    outcome = walk(KVWriteModel, partial(make, device=device), 1_500)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
     assert missed == KVWriteModel(KVWriteModel.scopes[0], make).unreachable()
@@ -71,7 +67,7 @@ def test_ours_holds_and_reaches_everything(make, device):
 @pytest.mark.parametrize("seed", [1, *slow(0, 2)])
 def test_the_kernel_moves_bits_like_the_reference(seed):
     pytest.importorskip("triton")
-    outcome = walk(partial(Writer, kernels=True), 60, seed)
+    outcome = walk(KVWriteModel, partial(Writer, kernels=True), 60, seed=seed)
     assert outcome.failure is None, outcome.failure
 
 
@@ -83,7 +79,7 @@ def test_the_kernel_quantises_to_int8_like_the_reference():
         kept = "int8"
         given = "float32 float16"
 
-    outcome = walk(partial(Int8, kernels=True), 60)
+    outcome = walk(KVWriteModel, partial(Int8, kernels=True), 60)
     assert outcome.failure is None, outcome.failure
 
 
@@ -115,7 +111,7 @@ def test_a_target_without_traits_gets_plain_geometries():
             for name in ("open", "write", "memory"):
                 setattr(self, name, getattr(own, name))
 
-    outcome = walk(Plain)
+    outcome = walk(KVWriteModel, Plain, 1_500)
     assert outcome.failure is None
     missed = {goal.id for goal in KVWriteModel.goals if not outcome.reach[goal.id]}
     assert missed == KVWriteModel(KVWriteModel.scopes[0], Plain).unreachable()
@@ -216,7 +212,7 @@ class RepeatsBesideCodes(split.SplitWriter):
 
 @pytest.mark.parametrize("make", [TensorAndBits, CastAndRow, RepeatsBesideCodes])
 def test_scales_that_go_together_hold(make):
-    outcome = walk(make)
+    outcome = walk(KVWriteModel, make, 1_500)
     assert outcome.failure is None, outcome.failure
     assert outcome.reach["repeated"] > 0 or not make.repeats
 

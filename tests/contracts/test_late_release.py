@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Sequence
 
 import pytest
-from driving import random_walk
+from driving import walk
 
 from kvlockstep.core.failure_page import failure_page
-from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.impl.faulty.kv_scheduler.late_release import LimboStays, WaitsForLimbo
 from kvlockstep.impl.variants.late_release import ReleasesBehindBatch, ReleasesLate
 from kvlockstep.models.core.model import Divergence
@@ -27,11 +25,6 @@ from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.kv_scheduler.grouped import TwoPools as TwoPoolScheduler
 from kvlockstep.targets.validation import require_usable
-
-
-def walk(model: Any, factory: Callable[..., Any], steps: int = 6_000) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(model, factory, seed=3, watchdog=watchdog, steps=steps)
 
 
 class ReleasesAfterCopy(KVManager):
@@ -71,13 +64,13 @@ class CountsThem(ReleasesAfterCopy):
 
 @pytest.mark.parametrize("manager", [ReleasesAfterCopy, CountsThem])
 def test_a_manager_may_release_late_and_count_it_either_way(manager: type[KVManager]) -> None:
-    outcome = walk(KVManagerModel, manager)
+    outcome = walk(KVManagerModel, manager, 6_000, seed=3)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
 def test_a_manager_that_releases_late_and_does_not_say_so_is_blamed() -> None:
     silent = type("Silent", (ReleasesAfterCopy,), {"late_release": False})
-    assert walk(KVManagerModel, silent).failure.law in ("accounting", "leak_freedom")
+    assert walk(KVManagerModel, silent, 6_000, seed=3).failure.law in ("accounting", "leak_freedom")
 
 
 def test_what_waits_is_no_excuse_for_what_is_lost() -> None:
@@ -88,7 +81,7 @@ def test_what_waits_is_no_excuse_for_what_is_lost() -> None:
             super().finish(rid)
             self._copying[-1][1][1:2] = []
 
-    assert walk(KVManagerModel, Loses).failure.law in ("accounting", "leak_freedom")
+    assert walk(KVManagerModel, Loses, 6_000, seed=3).failure.law in ("accounting", "leak_freedom")
 
 
 class GroupsReleaseAfterCopy(TwoPools):
@@ -138,7 +131,7 @@ class OneLatePool(GroupsReleaseAfterCopy):
 @pytest.mark.parametrize("manager", [GroupsReleaseAfterCopy, GroupsCountThem, OneLatePool])
 def test_each_pool_of_a_manager_with_groups_may_release_late(manager: type[GroupedManager]) -> None:
     require_usable("kv_manager", manager.__name__, manager)
-    outcome = walk(KVManagerModel, manager)
+    outcome = walk(KVManagerModel, manager, 6_000, seed=3)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["refused_admission"]
 
@@ -153,7 +146,7 @@ def test_what_waits_in_one_pool_is_no_excuse_for_what_is_lost_in_another() -> No
             ]
             super().launch()
 
-    assert walk(KVManagerModel, Loses).failure.law in ("accounting", "leak_freedom")
+    assert walk(KVManagerModel, Loses, 6_000, seed=3).failure.law in ("accounting", "leak_freedom")
 
 
 class StoresWhatWasAborted(KVScheduler):
@@ -205,7 +198,7 @@ class StoresWhatWasAborted(KVScheduler):
 
 def test_a_scheduler_may_release_late_what_it_stores() -> None:
     """Without `limbo` the judge allows for the blocks of every transfer whose end was not heard."""
-    outcome = walk(KVSchedulerModel, StoresWhatWasAborted, 6_000)
+    outcome = walk(KVSchedulerModel, StoresWhatWasAborted, 6_000, seed=3)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["store_outlives"] > 0
 
@@ -215,7 +208,7 @@ def test_a_scheduler_that_does_not_report_its_stores_is_blamed() -> None:
         def transfers(self) -> Sequence[Transfer]:
             return []
 
-    assert walk(KVSchedulerModel, Silent).failure.law in ("accounting", "leak_freedom")
+    assert walk(KVSchedulerModel, Silent, 6_000, seed=3).failure.law in ("accounting", "leak_freedom")
 
 
 class SlowCopies(ReleasesLate):
@@ -246,7 +239,7 @@ def test_batches_may_be_empty_while_nobody_fits_beside_what_is_in_limbo(schedule
     require_usable("kv_scheduler", scheduler.__name__, scheduler)
     empty = scheduler.takes - (0 if scheduler is ReleasesBehindBatch else 1)
     assert str(one_in_limbo(scheduler).drain([1])).startswith(f"{empty + 1} batches")
-    outcome = walk(KVSchedulerModel, scheduler)
+    outcome = walk(KVSchedulerModel, scheduler, 6_000, seed=3)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -267,11 +260,11 @@ def test_limbo_is_no_reason_where_all_fit_beside_it() -> None:
 
 def test_a_scheduler_that_releases_late_needs_the_trait() -> None:
     silent = type("Silent", (ReleasesLate,), {"late_release": False})
-    assert walk(KVSchedulerModel, silent).failure.law in ("accounting", "leak_freedom", "progress")
+    assert walk(KVSchedulerModel, silent, 6_000, seed=3).failure.law in ("accounting", "leak_freedom", "progress")
 
 
 def test_what_is_in_limbo_for_ever_is_seen() -> None:
-    assert walk(KVSchedulerModel, LimboStays).failure.law == "progress"
+    assert walk(KVSchedulerModel, LimboStays, 6_000, seed=3).failure.law == "progress"
 
 
 class GroupsReleaseLate(TwoPoolScheduler):
@@ -320,13 +313,13 @@ class GroupsWaitForLimbo(GroupsReleaseLate):
 
 
 def test_limbo_in_a_pool_is_no_reason_where_all_fit_beside_it() -> None:
-    found = walk(KVSchedulerModel, GroupsWaitForLimbo).failure
+    found = walk(KVSchedulerModel, GroupsWaitForLimbo, 6_000, seed=3).failure
     assert found.law == "progress"
     assert "is no reason" in found.message
 
 
 def test_each_pool_of_a_scheduler_with_groups_may_release_late() -> None:
     require_usable("kv_scheduler", "late", GroupsReleaseLate)
-    outcome = walk(KVSchedulerModel, GroupsReleaseLate)
+    outcome = walk(KVSchedulerModel, GroupsReleaseLate, 6_000, seed=3)
     assert outcome.failure is None, failure_page(outcome.failure)
-    assert walk(KVSchedulerModel, GroupsNeverRelease).failure.law == "progress"
+    assert walk(KVSchedulerModel, GroupsNeverRelease, 6_000, seed=3).failure.law == "progress"

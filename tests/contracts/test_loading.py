@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from places import DOCS
 from slow import slow
 
@@ -35,11 +35,6 @@ from kvlockstep.runs.record import record
 from kvlockstep.runs.request_player import play
 
 PROMPT = [1, 2, 3, 4, 5]
-
-
-def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(KVManagerModel, factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def judge(make: Callable[..., Any] = ForgetsPool, blocks: int = 8) -> ManagerJudge:
@@ -94,7 +89,7 @@ def test_one_hit_may_be_loaded_by_several_transfers() -> None:
             for (key, unit), block in zip(found.items(), blocks, strict=True):
                 super()._load(rid, {key: unit}, [block])
 
-    outcome = walk(BlockByBlock, 4_000)
+    outcome = walk(KVManagerModel, BlockByBlock, 4_000)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["load_blocks"]
 
@@ -335,7 +330,7 @@ def test_the_methods_of_the_page_hold() -> None:
                 raise AttributeError(name)
             return getattr(self.engine, name)
 
-    outcome = walk(Adapter, 3_000)
+    outcome = walk(KVManagerModel, Adapter, 3_000)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["load_beside"] > 0
 
@@ -384,6 +379,6 @@ class EndsStoresAtCommit(TieredManager):
 
 
 def test_a_commit_without_copies_may_wait_for_a_store() -> None:
-    outcome = walk(EndsStoresAtCommit, 1_500)
+    outcome = walk(KVManagerModel, EndsStoresAtCommit, 1_500)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["waited"] > 0

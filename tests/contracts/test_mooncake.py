@@ -21,7 +21,8 @@ from kvlockstep.impl.kv_manager.slots import SlotManager
 from kvlockstep.models.requests import long_memory as kv_slots
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.runs.mooncake import MalformedTrace, MooncakeRequest, prompt_tokens, read_mooncake
-from kvlockstep.runs.request_player import TAIL, ReplayDivergence, RequestEvent, Summary, play
+from kvlockstep.runs.request_player import TAIL, play
+from kvlockstep.runs.request_results import ReplayDivergence, RequestEvent, Summary
 
 GOOD = {"timestamp": 10, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
 SIZE = 64

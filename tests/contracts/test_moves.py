@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
-from watched import watched
+from driving import explore, walk
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
@@ -211,9 +210,7 @@ def test_a_tier_that_is_not_there_is_named(trait: str, value: Any) -> None:
 
 
 def test_what_random_runs_reach_with_tiers_that_fail_apart() -> None:
-    with Watchdog(5.0).watching() as watchdog:
-        made = MOVE_VARIANTS["only-disk-fails"]
-        outcome = random_walk(KVSchedulerModel, made, seed=1, watchdog=watchdog, steps=1_500)
+    outcome = walk(KVSchedulerModel, MOVE_VARIANTS["only-disk-fails"], 1_500)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert {"store_fails", "load_fails", "torn"} <= set(outcome.unreachable or ())
     assert outcome.reach["move_fails"] > 0
@@ -257,8 +254,7 @@ def test_who_is_passed_over_while_a_tier_is_asked_may_be_overtaken() -> None:
 @pytest.mark.parametrize(("buffered", "law"), [(True, None), (False, "starvation")])
 def test_who_needs_units_of_anothers_fetch_waits_if_that_is_declared(buffered: bool, law: str | None) -> None:
     made = type("Made", (MOVE_VARIANTS["fetches-one-by-one"],), {"buffered": buffered})
-    with Watchdog(5.0).watching() as watchdog:
-        outcome = random_walk(KVSchedulerModel, made, seed=1, watchdog=watchdog, steps=4_000)
+    outcome = walk(KVSchedulerModel, made, 4_000)
     assert (outcome.failure and outcome.failure.law) == law
     assert bool(outcome.reach["kept_by_move"]) == buffered
 
@@ -322,7 +318,7 @@ class SameLists(FetchingScheduler):
 
 
 def test_answers_about_tiers_may_be_the_same_lists() -> None:
-    outcome = watched(random_walk, KVSchedulerModel, SameLists, seed=0, steps=300)
+    outcome = walk(KVSchedulerModel, SameLists, 300, seed=0)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -333,6 +329,6 @@ class AddsBadly:
 
 def test_units_that_cannot_be_added_have_a_verdict() -> None:
     bad = type("Made", (FetchingScheduler,), {"tier": lambda self, name: TierUnits([AddsBadly()], [], [], [])})
-    failure = watched(random_walk, KVSchedulerModel, bad, seed=0, steps=20).failure
+    failure = walk(KVSchedulerModel, bad, 20, seed=0).failure
     assert failure is not None
     assert failure.law == "error_contract"

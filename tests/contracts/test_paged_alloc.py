@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from driving import FEW, explore, random_walk
+from driving import FEW, explore, walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -22,18 +22,14 @@ from kvlockstep.reference.paged_alloc.contract import PagedAllocTarget
 BOTH = pytest.mark.parametrize("make", [Reference, PagedAlloc], ids=["reference", "optimised"])
 
 
-def walk(factory, steps=4_000):
-    return watched(random_walk, PagedAllocModel, factory, seed=1, steps=steps)
-
-
 def test_the_reference_holds_and_reaches_everything():
-    outcome = walk(Reference)
+    outcome = walk(PagedAllocModel, Reference, 4_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in PagedAllocModel.goals if not outcome.reach[goal.id]]
 
 
 def test_ours_holds_and_reaches_everything(device):
-    outcome = walk(partial(PagedAlloc, device=device))
+    outcome = walk(PagedAllocModel, partial(PagedAlloc, device=device), 4_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in PagedAllocModel.goals if not outcome.reach[goal.id]]
 
@@ -96,7 +92,7 @@ def test_numbers_of_pages_are_the_engines_own(make):
         def free_pages(self):
             return [page + 1 for page in super().free_pages()]
 
-    assert walk(FromOne, 1_000).failure is None
+    assert walk(PagedAllocModel, FromOne, 1_000).failure is None
 
 
 def test_a_law_sees_what_no_fault_does():

@@ -7,11 +7,10 @@ import time
 from functools import partial
 
 import pytest
-from driving import FEW, explore, random_walk
+from driving import FEW, explore, walk
 from slow import slow
 from watched import watched
 
-from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.drivers.hypothesis_machine import machine_for
 from kvlockstep.impl.faulty import faults_of
@@ -37,11 +36,6 @@ from kvlockstep.reference.paged_cache.contract import (
 
 SHAPE = KVShape(2, 2, 4, "bfloat16")
 BOTH = pytest.mark.parametrize("make", [Reference, PagedCache], ids=["reference", "optimised"])
-
-
-def walk(model_type, factory, steps, seed=1):
-    with Watchdog(1.0).watching() as watchdog:
-        return random_walk(model_type, factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def test_agrees_with_the_reference_and_reaches_everything():
@@ -264,7 +258,7 @@ def test_costs_do_not_grow_with_the_pool(policy):
 
 
 def manager_holds(steps, seed=1, **settings):
-    outcome = walk(KVManagerModel, partial(PagedManager, **settings), steps, seed)
+    outcome = walk(KVManagerModel, partial(PagedManager, **settings), steps, seed=seed)
     assert outcome.failure is None, f"{outcome.failure.law}: {outcome.failure.message}"
     return outcome
 

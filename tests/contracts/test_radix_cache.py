@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import explore, walk
 from slow import slow
 from watched import watched
 
@@ -24,7 +24,7 @@ from kvlockstep.reference.radix_cache.contract import NotLocked
 
 @pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_agrees_with_the_reference(seed):
-    outcome = watched(random_walk, RadixCacheModel, RadixCache, seed=seed, steps=4_000)
+    outcome = walk(RadixCacheModel, RadixCache, 4_000, seed=seed)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -56,7 +56,7 @@ class Inspected(RadixCache):
 
 
 def test_the_nodes_are_in_order_at_every_step():
-    outcome = watched(random_walk, RadixCacheModel, Inspected, seed=7, steps=5_000)
+    outcome = walk(RadixCacheModel, Inspected, 5_000, seed=7)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -69,7 +69,7 @@ def test_agrees_in_the_states_that_many_steps_reach():
 
 
 def test_the_manager_keeps_the_request_level_contract():
-    outcome = watched(random_walk, KVManagerModel, RadixManager, seed=4, steps=6_000)
+    outcome = walk(KVManagerModel, RadixManager, 6_000, seed=4)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["hit"] > 100
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import explore, walk
 from slow import slow
 from watched import watched
 
@@ -34,7 +34,7 @@ class Tabulating(RadixManager):
 @pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_page_tables_follow_the_slots(seed):
     factory = partial(Tabulating, rows=20, tensors=True)
-    outcome = watched(random_walk, KVManagerModel, factory, seed=seed, steps=4_000)
+    outcome = walk(KVManagerModel, factory, 4_000, seed=seed)
     assert outcome.failure is None, failure_page(outcome.failure)
 
 
@@ -43,7 +43,7 @@ def test_a_missing_table_write_shows():
         def _tabulate(self, request, start, stop):
             super()._tabulate(request, start + self.block_size, stop)
 
-    outcome = watched(random_walk, KVManagerModel, partial(Forgets, rows=20), seed=0, steps=2_000)
+    outcome = walk(KVManagerModel, partial(Forgets, rows=20), 2_000, seed=0)
     assert outcome.failure is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from watched import watched
 
 from kvlockstep.drivers.episode import missed_goals, run_ops
@@ -61,7 +61,7 @@ def test_a_buffer_has_no_more_blocks_than_its_window(tokens: int, blocks: int) -
 
 @pytest.mark.parametrize("make", [RollingManager, RollsOneMore])
 def test_a_buffer_holds_and_goes_round(make: Any) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
     assert all(outcome.reach[goal] for goal in ("rolls", "rolls_over_read", "rolls_past"))

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from driving import FEW, explore, random_walk
+from driving import FEW, explore, walk
 from watched import watched
 
 from kvlockstep.drivers.hypothesis_machine import machine_for
@@ -21,12 +21,8 @@ from kvlockstep.reference.slot_mapping.mapping import slot_offset
 BOTH = pytest.mark.parametrize("make", [Reference, SlotMapping], ids=["reference", "optimised"])
 
 
-def walk(factory, steps=4_000):
-    return watched(random_walk, SlotMappingModel, factory, seed=1, steps=steps)
-
-
 def test_agrees_with_the_reference_and_reaches_everything(device):
-    outcome = walk(partial(SlotMapping, device=device))
+    outcome = walk(SlotMappingModel, partial(SlotMapping, device=device), 4_000)
     assert outcome.failure is None, outcome.failure
     assert not [goal.id for goal in SlotMappingModel.goals if not outcome.reach[goal.id]]
 
@@ -50,7 +46,7 @@ def test_a_target_without_traits_is_asked_for_nothing_else():
             for name in ("add", "append", "commit", "committed", "slots"):
                 setattr(self, name, getattr(own, name))
 
-    outcome = walk(Plain)
+    outcome = walk(SlotMappingModel, Plain, 4_000)
     assert outcome.failure is None
     missed = {goal.id for goal in SlotMappingModel.goals if not outcome.reach[goal.id]}
     # `far_slots` is what a target has that declares nothing.

@@ -11,7 +11,7 @@ from array import array
 
 import pytest
 import torch
-from driving import explore, random_walk
+from driving import explore, walk
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import watched
@@ -29,13 +29,7 @@ from kvlockstep.reference.slot_prefix_cache.contract import MISS, Match
 
 def test_agrees_with_the_reference(device):
     steps = 15_000 if device == "cpu" else 2_000
-    outcome = watched(
-        random_walk,
-        SlotPrefixCacheModel,
-        lambda *sizes: SlotPrefixCache(*sizes, device=device),
-        seed=3,
-        steps=steps,
-    )
+    outcome = walk(SlotPrefixCacheModel, lambda *sizes: SlotPrefixCache(*sizes, device=device), steps, seed=3)
     assert outcome.failure is None
     if device == "cpu":
         assert not [goal.id for goal in SlotPrefixCacheModel.goals if not outcome.reach[goal.id]]
@@ -276,7 +270,7 @@ def test_a_split_copies_the_smaller_part(length):
     cache = SlotPrefixCache(100_000, 1, 100_000, layers=1)
     cache.insert(range(100_000), 0, 1)
     (node,) = cache._root.children.values()
-    assert peak_memory(cache._split, node, 8 * length) < 2_000
+    assert peak_memory(node.split, 8 * length) < 2_000
     assert [part.size for part in (node.parent, node)] == [8 * length, 8 * (100_000 - length)]
 
 
@@ -486,7 +480,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("law", FAULTS)
 def test_each_law_catches_a_fault(law):
-    outcome = watched(random_walk, SlotPrefixCacheModel, FAULTS[law], seed=1, steps=30_000)
+    outcome = walk(SlotPrefixCacheModel, FAULTS[law], 30_000)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 

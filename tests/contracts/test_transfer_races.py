@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.core.watchdog import Watchdog
@@ -83,11 +83,6 @@ def every_order(scheduler: Callable[..., Any], depth: int) -> Any:
     assert not outcome.cut
     assert outcome.depth == depth
     return outcome
-
-
-def walk(model: Any, factory: Callable[..., Any], steps: int) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(model, factory, seed=1, watchdog=watchdog, steps=steps)
 
 
 @pytest.mark.parametrize(

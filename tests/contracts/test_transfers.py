@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from driving import explore, random_walk
+from driving import explore, walk
 from places import DOCS
 
 from kvlockstep.core.failure_page import failure_page
@@ -35,11 +35,6 @@ SMALL = (
     SchedulerScope(3, 1, budget=2, running=2, live=2, outputs=1, tokens=(1,), priorities=(0,), exhaustive=True),
     SchedulerScope(2, 1, budget=2, running=1, live=2, outputs=1, tokens=(1, 2), priorities=(0,), exhaustive=True),
 )
-
-
-def walk(factory: Callable[..., Any], steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(KVSchedulerModel, factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def judge(make: Callable[..., Any] = TieredScheduler, sizes: tuple[int, int] = (4, 2)) -> SchedulerJudge:
@@ -175,8 +170,8 @@ def test_what_is_held_goes_first_only_where_the_target_says_so() -> None:
     assert "sched-loaded-before-older" in FAULTS
     strict, said = FAULTS["sched-loaded-before-older"].make, VARIANTS["holds-loaded"]
     assert (strict.loaded_first, said.loaded_first) == (False, True)
-    assert walk(said, 3_000).failure is None
-    failure = walk(strict, 3_000).failure
+    assert walk(KVSchedulerModel, said, 3_000).failure is None
+    failure = walk(KVSchedulerModel, strict, 3_000).failure
     assert failure is not None
     assert failure.law == "admission_order"
 
@@ -383,6 +378,6 @@ def test_the_adapter_of_the_page_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "my_engine", module)
     namespace: dict[str, Any] = {}
     exec(source, namespace)
-    outcome = walk(namespace["MyScheduler"], 4_000)
+    outcome = walk(KVSchedulerModel, namespace["MyScheduler"], 4_000)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert outcome.reach["load"] > 0

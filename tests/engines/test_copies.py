@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.impl.engines.cut import cut
 from kvlockstep.impl.engines.loading import Engine, EngineMissing
@@ -118,7 +117,7 @@ class AlwaysCounts(Filling):
 
 @pytest.mark.parametrize("make", [Rows, Blocks, Convolving, Filling])
 def test_a_right_copy_holds_and_reaches_everything(make):
-    outcome = watched(random_walk, KVStoreModel, make, seed=1, steps=1_500)
+    outcome = walk(KVStoreModel, make, 1_500)
     assert outcome.failure is None, outcome.failure
     missed = {goal.id for goal in KVStoreModel.goals if not outcome.reach[goal.id]}
     assert missed == KVStoreModel(KVStoreModel.scopes[0], make).unreachable()
@@ -137,7 +136,7 @@ def test_a_right_copy_holds_and_reaches_everything(make):
     ],
 )
 def test_a_wrong_copy_is_blamed(make, law):
-    failure = watched(random_walk, KVStoreModel, make, seed=1, steps=500).failure
+    failure = walk(KVStoreModel, make, 500).failure
     assert failure is not None
     assert failure.law == law
 

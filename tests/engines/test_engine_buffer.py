@@ -5,25 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from engine_targets import target_or_skip
 
-from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 
 REASON = "sglang is not on this machine: see --engine-path"
 buffered = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.buffered", reason=REASON, exc_type=ImportError)
 
 
-def walk(make: Any, steps: int) -> Outcome:
-    with Watchdog(20.0).watching() as watchdog:
-        return random_walk(KVSchedulerModel, make, seed=1, watchdog=watchdog, steps=steps)
-
-
 @pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout", "-selective", "-rust", "-pins"])
 def test_no_false_alarm(end: str) -> None:
-    outcome = walk(target_or_skip("kv_scheduler", f"sglang-buffer{end}").factory, 3_000)
+    outcome = walk(KVSchedulerModel, target_or_skip("kv_scheduler", f"sglang-buffer{end}").factory, 3_000)
     assert outcome.failure is None, outcome.failure
     goals = {"move", "move_fails", "moved_load", "beside_move", *([] if end else ["kept_by_move"])}
     assert goals <= {goal for goal, n in outcome.reach.items() if n}
@@ -70,6 +63,6 @@ def test_a_bug_in_the_pipeline_is_found(method: str, broken: Any, laws: set[str]
         setattr(pipeline, method, lambda *given: broken(pipeline, original, *given))
         return made
 
-    outcome = walk(make, 6_000)
+    outcome = walk(KVSchedulerModel, make, 6_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message

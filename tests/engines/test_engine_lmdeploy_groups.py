@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import random_walk
+from driving import walk
 from watched import watched
 
 from kvlockstep.core.trace import load_trace
@@ -31,7 +31,7 @@ FOLDER = Path(windows.__file__).parent
     "make", [windows.make_window, windows.make_window_wide, states.make_state, states.make_state_borrowed]
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=6_000)
+    outcome = walk(KVManagerModel, make, 6_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
     assert not not_evaluated(KVManagerModel, outcome.evaluated, outcome.not_checked)
@@ -118,7 +118,7 @@ def keeps_a_state(blocks: int, block_size: int) -> Any:
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 

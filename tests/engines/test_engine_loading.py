@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from engine_targets import target_or_skip
 
 from kvlockstep.core.trace import load_trace
@@ -29,11 +29,6 @@ LINKER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker:UnifiedCacheLi
 QUEUE = "sglang.srt.disaggregation.decode:DecodeTransferQueue"
 WINDOW = "sglang.srt.mem_cache.unified_cache.components.swa:SWAComponent"
 LAST = [1, 2, 3, 4]
-
-
-def walk(factory: Any, steps: int) -> Any:
-    with Watchdog(20.0).watching() as watchdog:
-        return random_walk(MODEL, factory, seed=1, watchdog=watchdog, steps=steps)
 
 
 def step(manager: Any, rid: str, n: int) -> None:
@@ -88,7 +83,7 @@ def stored(make: Any, **options: Any) -> Any:
     ],
 )
 def test_no_false_alarm(target: str, waited: bool) -> None:
-    outcome = walk(target_or_skip("kv_manager", target).factory, 2_500)
+    outcome = walk(MODEL, target_or_skip("kv_manager", target).factory, 2_500)
     assert outcome.failure is None, outcome.failure.message
     met = {goal for goal, n in outcome.reach.items() if n}
     assert {"store", "load", "part_loaded", "tier_eviction"} <= met
@@ -98,7 +93,7 @@ def test_no_false_alarm(target: str, waited: bool) -> None:
 
 @pytest.mark.parametrize("target", ["sglang-linker", "sglang-linker-python"])
 def test_no_false_alarm_over_a_store(target: str) -> None:
-    outcome = walk(target_or_skip("kv_manager", target).factory, 2_500)
+    outcome = walk(MODEL, target_or_skip("kv_manager", target).factory, 2_500)
     assert outcome.failure is None, outcome.failure.message
     met = {goal for goal, n in outcome.reach.items() if n}
     assert {"store", "store_fails", "load", "part_loaded", "tier_eviction", "store_outlives"} <= met
@@ -229,7 +224,7 @@ def test_both_cores_have_the_same_host_pages(policy: str) -> None:
             assert sorted(of_nodes.storing) == sorted(of_queues.storing)
             return of_nodes
 
-    assert walk(partial(Both, core="python", write_policy=policy), 1_500).failure is None
+    assert walk(MODEL, partial(Both, core="python", write_policy=policy), 1_500).failure is None
 
 
 def starts_no_load(original: Any, self: Any) -> int:
@@ -310,7 +305,7 @@ def test_a_bug_in_the_engine_is_found(
     kind = resolve_name(owner)
     original = getattr(kind, method)
     monkeypatch.setattr(kind, method, lambda *args, **options: broken(original, *args, **options))
-    outcome = walk(factory, 3_000)
+    outcome = walk(MODEL, factory, 3_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message
 
@@ -335,7 +330,7 @@ def test_a_known_divergence_is_gone_where_it_is_repaired(known: str, repaired: A
 def test_an_instance_that_computes_its_prompts_computes_what_is_too_short_to_load() -> None:
     manager = stored(tiered.make_through_rust, least=10)
     assert manager.admit("b", [*LAST, 5], None, 5) == 0
-    outcome = walk(partial(tiered.make_through_rust, least=10), 2_500)
+    outcome = walk(MODEL, partial(tiered.make_through_rust, least=10), 2_500)
     assert outcome.failure is None, outcome.failure.message
     assert outcome.reach["load"]
 

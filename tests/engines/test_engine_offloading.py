@@ -7,8 +7,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from driving import random_walk
-from engine_targets import target_or_skip
+from engine_targets import target_or_skip, walk_or_skip
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import play_ops
@@ -19,12 +18,6 @@ MODEL = model_of("kv_scheduler")
 MANAGER = "vllm.v1.simple_kv_offload.manager:SimpleCPUOffloadScheduler"
 WINDOW = "sglang.srt.mem_cache.unified_cache.components.swa:SWAComponent"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
-
-
-def walk(target: str, steps: int) -> Any:
-    factory = target_or_skip("kv_scheduler", target).factory
-    with Watchdog(20.0).watching() as watchdog:
-        return random_walk(MODEL, factory, seed=1, watchdog=watchdog, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +45,7 @@ def walk(target: str, steps: int) -> Any:
     ],
 )
 def test_no_false_alarm(target: str) -> None:
-    outcome = walk(target, 2_000)
+    outcome = walk_or_skip(MODEL, target, 2_000)
     assert outcome.failure is None
     assert {"store", "load", "tier_eviction"} <= {goal for goal, n in outcome.reach.items() if n}
 
@@ -128,7 +121,7 @@ def test_a_bug_in_the_engine_is_found(
     kind = resolve_name(owner)
     original = getattr(kind, method)
     monkeypatch.setattr(kind, method, lambda *args, **options: broken(original, *args, **options))
-    outcome = walk(target, 3_000)
+    outcome = walk_or_skip(MODEL, target, 3_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message
 

@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -27,11 +27,6 @@ SGLANG = "sglang"
 def adapter_of(engine: str) -> Any:
     reason = f"the engine of {engine} is not on this machine: see --engine-path"
     return pytest.importorskip(f"kvlockstep.impl.engines.{engine}.scheduler", reason=reason, exc_type=ImportError)
-
-
-def walk(factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(MODEL, factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +48,7 @@ def walk(factory: Any, steps: int, seed: int = 1) -> Any:
     ],
 )
 def test_random_episodes_hold_every_law_and_reach_every_goal(engine: str, make: str) -> None:
-    outcome = walk(getattr(adapter_of(engine), make), 6_000)
+    outcome = walk(MODEL, getattr(adapter_of(engine), make), 6_000)
     assert outcome.failure is None
     assert {goal.id for goal in MODEL.goals} - outcome.reach.keys() <= (outcome.unreachable or set())
 
@@ -89,7 +84,7 @@ BUGS = {
 
 @pytest.mark.parametrize("make", BUGS)
 def test_each_bug_of_mini_sglang_is_found_alone(make: str) -> None:
-    failure = walk(getattr(adapter_of(MINI), make), 10_000).failure
+    failure = walk(MODEL, getattr(adapter_of(MINI), make), 10_000).failure
     assert failure is not None
     assert failure.law in BUGS[make].split()
 
@@ -97,7 +92,7 @@ def test_each_bug_of_mini_sglang_is_found_alone(make: str) -> None:
 def test_in_the_normal_loop_no_write_is_late() -> None:
     adapter = adapter_of(MINI)
     kind = partial(adapter.RepairedScheduler, left=("late_write", "early_end", "late_reply", "abort_in_flight"))
-    assert walk(partial(adapter.MiniSglangScheduler, overlap=False, kind=kind), 5_000).failure is None
+    assert walk(MODEL, partial(adapter.MiniSglangScheduler, overlap=False, kind=kind), 5_000).failure is None
 
 
 def preempts_without_freeing(_original: Any, scheduler: Any, seq: Any) -> None:
@@ -312,6 +307,6 @@ def test_a_broken_scheduler_is_caught(
     spoiled = resolve_name(owner)
     original = getattr(spoiled, method)
     monkeypatch.setattr(spoiled, method, lambda *args, **options: broken(original, *args, **options))
-    failure = walk(getattr(target, make), 20_000).failure
+    failure = walk(MODEL, getattr(target, make), 20_000).failure
     assert failure is not None
     assert failure.law in law.split()

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import random_walk
+from computing import compute
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -29,15 +30,6 @@ MAKES = (target.make_radix, target.make_unified_python, target.make_unified_rust
 each_tree = pytest.mark.parametrize("make", MAKES)
 
 
-def run(adapter: Any, rid: str, tokens: list[int], key: int | None = None, n: int | None = None) -> int | None:
-    """Admits a prompt, or `n` tokens of it, and computes it."""
-    cached: int | None = adapter.admit(rid, tokens, key, n or len(tokens))
-    if cached is not None:
-        adapter.launch()
-        adapter.commit(rid, n or len(tokens) - cached)
-    return cached
-
-
 def decode(adapter: Any, rid: str, token: int) -> bool:
     adapter.append(rid, token)
     accepted: bool = adapter.reserve(rid, 1)
@@ -45,11 +37,6 @@ def decode(adapter: Any, rid: str, token: int) -> bool:
         adapter.launch()
         adapter.commit(rid, 1)
     return accepted
-
-
-def walk(factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(10.0).watching() as watchdog:
-        return random_walk(model_of("kv_manager"), factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def test_each_make_has_the_tree_of_its_name() -> None:
@@ -68,33 +55,33 @@ def test_the_pool_is_exactly_what_was_asked_for(make: Any, size: int) -> None:
 @each_tree
 def test_a_prefix_is_shared_while_its_owner_lives_and_after(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 0
-    assert run(adapter, "b", [1, 2, 3, 4]) == 2, "the last page of a whole-page prompt is computed again"
+    assert compute(adapter, "a", [1, 2, 3, 4, 5]) == 0
+    assert compute(adapter, "b", [1, 2, 3, 4]) == 2, "the last page of a whole-page prompt is computed again"
     assert adapter.slots("b") == adapter.slots("a")[:4], "and given up for the one that is there"
     adapter.finish("a")
     adapter.finish("b")
     assert adapter.free_now() == 4 * SIZE < adapter.avail() == adapter.total
-    assert run(adapter, "c", [1, 2, 3, 4, 9]) == 4
+    assert compute(adapter, "c", [1, 2, 3, 4, 9]) == 4
 
 
 @each_tree
 def test_a_hit_needs_the_same_extra_key_or_salt(make: Any) -> None:
     adapter = make(24, SIZE)
-    run(adapter, "a", [1, 2, 3], 0)
-    run(adapter, "b", [1, 2, 3], 7)
-    assert [run(adapter, f"key {key}", [1, 2, 3], key) for key in (None, 2, 1, 0, 7)] == [0, 0, 0, 2, 2]
+    compute(adapter, "a", [1, 2, 3], 0)
+    compute(adapter, "b", [1, 2, 3], 7)
+    assert [compute(adapter, f"key {key}", [1, 2, 3], key) for key in (None, 2, 1, 0, 7)] == [0, 0, 0, 2, 2]
 
 
 @each_tree
 def test_the_output_is_published_when_the_request_ends(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     assert decode(adapter, "a", 4)
-    assert run(adapter, "b", [1, 2, 3, 4, 5]) == 2
+    assert compute(adapter, "b", [1, 2, 3, 4, 5]) == 2
     adapter.abort("b")
     adapter.append("a", 5)
     adapter.finish("a")
-    assert run(adapter, "c", [1, 2, 3, 4, 5]) == 4
+    assert compute(adapter, "c", [1, 2, 3, 4, 5]) == 4
 
 
 @each_tree
@@ -102,13 +89,13 @@ def test_admission_keeps_a_page(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
     assert adapter.admit("a", [1] * (BLOCKS - 1) * SIZE, None, 10) is None
     assert adapter.avail() == adapter.total
-    assert run(adapter, "b", [1] * ((BLOCKS - 1) * SIZE - 1)) == 0
+    assert compute(adapter, "b", [1] * ((BLOCKS - 1) * SIZE - 1)) == 0
 
 
 @each_tree
 def test_what_a_step_decodes_is_not_admitted_away(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2])
+    compute(adapter, "a", [1, 2])
     adapter.append("a", 3)
     assert adapter.reserve("a", 1)
     assert adapter.admit("b", [5] * 6, None, 6) is None
@@ -129,20 +116,20 @@ def test_an_aborted_chunk_publishes_nothing(make: Any) -> None:
 @each_tree
 def test_a_retracted_request_comes_back_with_its_output(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     decode(adapter, "a", 4)
     adapter.append("a", 5)
     adapter.preempt("a")
     assert adapter.avail() == adapter.total
-    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 2
+    assert compute(adapter, "a", [1, 2, 3, 4, 5]) == 2
     adapter.finish("a")
-    assert run(adapter, "b", [1, 2, 3, 4, 9]) == 4
+    assert compute(adapter, "b", [1, 2, 3, 4, 9]) == 4
 
 
 @each_tree
 def test_a_chunk_may_end_within_a_page(make: Any) -> None:
     adapter = make(BLOCKS, 4, exact_chunks=True)
-    assert run(adapter, "a", [1, 2, 3, 4, 5, 6, 7, 8, 9], n=3) == 0
+    assert compute(adapter, "a", [1, 2, 3, 4, 5, 6, 7, 8, 9], n=3) == 0
     assert len(adapter.slots("a")) == 3
     assert adapter.reserve("a", 3)
     adapter.launch()
@@ -153,12 +140,12 @@ def test_a_chunk_may_end_within_a_page(make: Any) -> None:
 @each_tree
 def test_reset_forgets_everything(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
-    run(adapter, "b", [4])
+    compute(adapter, "a", [1, 2, 3])
+    compute(adapter, "b", [4])
     adapter.preempt("b")
     adapter.reset()
     assert adapter.avail() == adapter.free_now() == adapter.total
-    assert run(adapter, "c", [1, 2, 3]) == 0
+    assert compute(adapter, "c", [1, 2, 3]) == 0
 
 
 WANTED = {"hit", "full_prompt_hit", "eviction", "physical_reuse", "twins", "refused_admission", "refused_reserve"}
@@ -171,7 +158,7 @@ WANTED |= {"chunk", "preempt", "resume", "launched_abort", "reset_live", "evict_
     [({}, 10_000), ({"exact_chunks": True}, 3_000), ({"is_eagle": True}, 3_000), ({"need_sort": True}, 3_000)],
 )
 def test_random_episodes_hold_every_law(make: Any, options: dict[str, bool], steps: int) -> None:
-    outcome = walk(partial(make, **options), steps)
+    outcome = walk(model_of("kv_manager"), partial(make, **options), steps)
     assert outcome.failure is None
     assert steps < 10_000 or outcome.reach.keys() >= WANTED
 
@@ -246,7 +233,7 @@ def test_a_broken_engine_is_caught(
     monkeypatch: pytest.MonkeyPatch, make: Any, owner: Any, name: str, broken: Any, law: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    failure = walk(make, 5_000).failure
+    failure = walk(model_of("kv_manager"), make, 5_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -256,16 +243,13 @@ def test_a_broken_engine_is_caught(
 def test_an_event_that_is_not_sent_is_missed(monkeypatch: pytest.MonkeyPatch, make: Any, silent: str) -> None:
     recorder = import_module(target.KvEventLoraNames.__module__).KVCacheEventRecorder
     monkeypatch.setattr(recorder, silent, lambda *_args, **_options: None)
-    failure = walk(make, 5_000).failure
+    failure = walk(model_of("kv_manager"), make, 5_000).failure
     assert failure is not None
     assert failure.law == "event_consistency"
 
 
 def test_the_paged_allocator_is_a_stack_of_pages() -> None:
-    with Watchdog(10.0).watching() as watchdog:
-        outcome = random_walk(
-            model_of("block_stack"), components.PagedBlockStack, seed=1, watchdog=watchdog, steps=5_000
-        )
+    outcome = walk(model_of("block_stack"), components.PagedBlockStack, 5_000)
     assert outcome.failure is None
 
 
@@ -274,8 +258,5 @@ def test_an_allocator_that_appends_is_no_stack(monkeypatch: pytest.MonkeyPatch) 
         self.free_pages = target.torch.cat((self.free_pages, *page_ids))
 
     monkeypatch.setattr(target.PagedTokenToKVPoolAllocator, "_release_page_ids", appends)
-    with Watchdog(10.0).watching() as watchdog:
-        outcome = random_walk(
-            model_of("block_stack"), components.PagedBlockStack, seed=1, watchdog=watchdog, steps=5_000
-        )
+    outcome = walk(model_of("block_stack"), components.PagedBlockStack, 5_000)
     assert outcome.failure is not None

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -29,7 +28,7 @@ groups = pytest.importorskip("kvlockstep.impl.engines.sglang.drafting_groups", r
     ],
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=5_000)
+    outcome = walk(KVSchedulerModel, make, 5_000, seed=0)
     assert outcome.failure is None, outcome.failure
     # A request that is preempted with drafts in flight takes a longer run.
     missed = missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
@@ -54,7 +53,7 @@ class WiderWindow(groups.SGLangDraftWindowScheduler):
 
 
 def test_a_window_has_not_one_position_more() -> None:
-    outcome = watched(random_walk, KVSchedulerModel, partial(WiderWindow, overlap=True), seed=0, steps=5_000)
+    outcome = walk(KVSchedulerModel, partial(WiderWindow, overlap=True), 5_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == "accounting"
 
@@ -111,7 +110,7 @@ def saves_elsewhere(monkeypatch: Any) -> Any:
     ],
 )
 def test_what_is_planted_is_found(plant: Any, law: str, monkeypatch: Any) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, plant(monkeypatch), seed=0, steps=20_000)
+    outcome = walk(KVSchedulerModel, plant(monkeypatch), 20_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 
@@ -126,6 +125,6 @@ class StaleTails(drafting.RepairedDraftScheduler):  # type: ignore[misc]
 
 def test_a_decode_in_a_mixed_batch_goes_on_behind_the_right_drafts() -> None:
     make = partial(drafting.make_overlap_eagle, mixed=True, kind=StaleTails)
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=5_000)
+    outcome = walk(KVSchedulerModel, make, 5_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == "continuity"

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -37,7 +36,7 @@ tiers = pytest.importorskip("kvlockstep.impl.engines.sglang.tiers.state_hierarch
     ],
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=5_000)
+    outcome = walk(KVSchedulerModel, make, 5_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
 
@@ -235,6 +234,6 @@ def loads_for_the_tree(*sizes: int) -> Any:
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=6_000)
+    outcome = walk(KVSchedulerModel, make, 6_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law, outcome.failure.message

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.models.kv_manager import KVManagerModel
@@ -20,7 +19,7 @@ states = pytest.importorskip("kvlockstep.impl.engines.sglang.states", reason=REA
     "make", [windows.make_window_rust, windows.make_window_wide, states.make_state_rust, states.make_state_python]
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
     assert not not_evaluated(KVManagerModel, outcome.evaluated, outcome.not_checked)
@@ -82,6 +81,6 @@ def keeps_the_match(blocks: int, block_size: int) -> Any:
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law

@@ -7,12 +7,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from driving import random_walk
-from engine_targets import replayed_or_skip, target_or_skip
+from engine_targets import replayed_or_skip, target_or_skip, walk_or_skip
 
-from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome
-from kvlockstep.models.core.model import Model
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
@@ -21,12 +17,6 @@ from kvlockstep.reference.kv.transfers import Fetching
 EVICT = "sglang.srt.mem_cache.base_prefix_cache:EvictParams"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 PROMPT = [1, 2, 3, 4, 5]
-
-
-def walk(target: str, steps: int, model: type[Model[Any]] = KVSchedulerModel) -> Outcome:
-    factory = target_or_skip(model.contract, target).factory
-    with Watchdog(20.0).watching() as watchdog:
-        return random_walk(model, factory, seed=1, watchdog=watchdog, steps=steps)
 
 
 def fetching(target: str) -> SchedulerJudge:
@@ -109,14 +99,14 @@ def test_an_admission_waits_for_what_is_read(end: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "-back"])
 def test_no_false_alarm_about_a_tree(end: str) -> None:
-    outcome = walk(f"sglang-storage{end}", 1_500, KVManagerModel)
+    outcome = walk_or_skip(KVManagerModel, f"sglang-storage{end}", 1_500)
     assert outcome.failure is None, outcome.failure
     assert {"move", "move_fails", "fetching", "fetch_beside"} <= {goal for goal, n in outcome.reach.items() if n}
 
 
 @pytest.mark.parametrize("end", ["", "-normal", "-best-effort", "-timeout", "-back", "-back-rust"])
 def test_no_false_alarm(end: str) -> None:
-    outcome = walk(f"sglang-storage{end}", 2_000)
+    outcome = walk_or_skip(KVSchedulerModel, f"sglang-storage{end}", 2_000)
     assert outcome.failure is None, outcome.failure
     assert {"move", "move_fails", "moved_load", "beside_move"} <= {goal for goal, n in outcome.reach.items() if n}
 
@@ -153,6 +143,6 @@ def test_a_bug_in_the_engine_is_found(
     kind = resolve_name(TREE)
     original = getattr(kind, method)
     monkeypatch.setattr(kind, method, lambda *args, **options: broken(original, *args, **options))
-    outcome = walk(target, 6_000)
+    outcome = walk_or_skip(KVSchedulerModel, target, 6_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message

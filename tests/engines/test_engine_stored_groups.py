@@ -6,27 +6,18 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from driving import random_walk
-from engine_targets import target_or_skip
+from engine_targets import target_or_skip, walk_or_skip
 
-from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 
 CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 
 
-def walk(target: str, steps: int) -> Outcome:
-    factory = target_or_skip("kv_scheduler", target).factory
-    with Watchdog(20.0).watching() as watchdog:
-        return random_walk(KVSchedulerModel, factory, seed=1, watchdog=watchdog, steps=steps)
-
-
 @pytest.mark.parametrize("kind", ["window", "state", "state-window"])
 @pytest.mark.parametrize("mode", ["storage", "buffer"])
 def test_no_false_alarm(mode: str, kind: str) -> None:
-    outcome = walk(f"sglang-{mode}-{kind}", 2_500)
+    outcome = walk_or_skip(KVSchedulerModel, f"sglang-{mode}-{kind}", 2_500)
     assert outcome.failure is None, outcome.failure
     goals = {"move", "move_fails", "moved_load", "beside_move"}
     assert goals <= {goal for goal, n in outcome.reach.items() if n}
@@ -60,6 +51,6 @@ def test_a_bug_in_the_engine_is_found(
     kind = resolve_name(owner)
     original = getattr(kind, method)
     monkeypatch.setattr(kind, method, lambda *args, **options: broken(original, *args, **options))
-    outcome = walk(f"sglang-{target}", 8_000)
+    outcome = walk_or_skip(KVSchedulerModel, f"sglang-{target}", 8_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message

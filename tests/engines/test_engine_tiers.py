@@ -6,9 +6,8 @@ import importlib
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from engine_targets import target_or_skip
-from watched import watched
 
 from kvlockstep.core.failure_page import failure_page
 from kvlockstep.models.kv_tier.model import KVTierModel
@@ -53,7 +52,7 @@ def adapter(name: str) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_holds_and_reaches_every_goal(name: str) -> None:
-    outcome = watched(random_walk, KVTierModel, engine(name), seed=3, steps=6_000)
+    outcome = walk(KVTierModel, engine(name), 6_000, seed=3)
     assert outcome.failure is None, failure_page(outcome.failure)
     missed = {goal.id for goal in KVTierModel.goals if not outcome.reach[goal.id]}
     assert missed <= (outcome.unreachable or set())
@@ -106,7 +105,7 @@ def test_a_reference_that_lmcache_would_leave_is_seen(call: str, monkeypatch: py
     else:
         get = backend.get_blocking
         monkeypatch.setattr(backend, "get_blocking", lambda self, key: (get(self, key), get(self, key))[0])
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None
     assert outcome.failure.law in ("quiescence", "tier_accounting")
 
@@ -121,7 +120,7 @@ def test_a_hit_before_its_store_is_done_is_seen_in_vllm(monkeypatch: pytest.Monk
         return type(answer).HIT if answer is type(answer).HIT_PENDING else answer
 
     monkeypatch.setattr(manager, "lookup", early)
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None
     assert outcome.failure.law == "visible_when_written"
 
@@ -148,7 +147,7 @@ def test_sglang_reads_no_page_of_which_a_part_is_gone() -> None:
 def test_a_write_under_the_final_name_is_seen_in_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     make = engine("sglang-file")
     monkeypatch.setattr(adapter("sglang-file").Broken, "tofile", lambda self, path: self._page.numpy().tofile(path))
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None
     assert outcome.failure.law in ("crash_consistency", "failure_visible")
 
@@ -183,7 +182,7 @@ def test_a_cascade_without_its_units_is_seen_in_vllm(name: str, monkeypatch: pyt
     # The CPU tier takes chunks before their cascades have ended.
     process = adapter(name).managers.TieringOffloadingManager.prepare_store
     monkeypatch.setattr(adapter(name).managers.TieringOffloadingManager, "prepare_store", without_polling(process))
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=20_000)
+    outcome = walk(KVTierModel, make, 20_000)
     assert outcome.failure is not None
     assert outcome.failure.law in ("whole_or_none", "error_contract")
 
@@ -204,7 +203,7 @@ def without_polling(prepare_store: Any) -> Any:
 def test_a_store_that_does_not_ask_what_has_ended_is_seen_in_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     make, manager = engine("vllm-tiering"), adapter("vllm-tiering").managers.TieringOffloadingManager
     monkeypatch.setattr(manager, "prepare_store", without_polling(manager.prepare_store))
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None
     assert outcome.failure.law == "refusal_honest"
 
@@ -218,7 +217,7 @@ def test_a_promotion_that_fails_and_counts_is_seen_in_vllm(monkeypatch: pytest.M
         complete(self, job, result)
 
     monkeypatch.setattr(manager, "_complete_promotion", counted)
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None
     assert outcome.failure.law in ("failure_visible", "tier_accounting", "event_consistency")
 
@@ -234,7 +233,7 @@ def test_lmcache_reads_from_disk_what_it_wrote() -> None:
 def test_an_unpin_that_lmcache_forgets_is_seen_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     make = engine("lmcache-disk-repaired")
     monkeypatch.setattr(adapter("lmcache-disk-repaired").disk.LocalDiskBackend, "unpin", lambda *_: True)
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None
     assert outcome.failure.law in ("quiescence", "tier_accounting")
 
@@ -243,5 +242,5 @@ def test_pages_that_sglang_does_not_count_are_seen(monkeypatch: pytest.MonkeyPat
     make = engine("sglang-host")
     pool = adapter("sglang-host").base.HostKVCache
     monkeypatch.setattr(pool, "available_size", lambda self: len(self.free_slots))
-    outcome = watched(random_walk, KVTierModel, make, seed=1, steps=2_000)
+    outcome = walk(KVTierModel, make, 2_000)
     assert outcome.failure is not None

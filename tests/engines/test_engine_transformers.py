@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import pkgutil
-import random
 import sys
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from driving import walk
 
-from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.op import NotEnabled
 from kvlockstep.models.kv_manager import KVManagerModel
 
 missing = (importlib.util.find_spec(name) is None for name in ("torch", "transformers"))
@@ -52,30 +49,6 @@ def run(adapter: Any, rid: str, tokens: list[int]) -> int | None:
 def stamps(adapter: Any, rid: str, length: int) -> list[int]:
     read: list[int] = adapter.memory.read(adapter.slots(rid)[:length])
     return read
-
-
-def random_walk(factory: Callable[..., Any], seed: int, steps: int) -> Counter[str]:
-    """Random episodes of the contract's commands; answers what was reached."""
-    rng = random.Random(seed)
-    reach: Counter[str] = Counter()
-
-    def pick(options: Any) -> Any:
-        if not options:
-            raise NotEnabled
-        return rng.choice(options)
-
-    done = 0
-    while done < steps:
-        model = KVManagerModel(rng.choice(KVManagerModel.scopes), factory)
-        for _ in range(250):
-            try:
-                op = model.propose(rng.choice(KVManagerModel.command_table), pick)
-            except NotEnabled:
-                continue
-            model.step(op)
-            done += 1
-        reach += model.goals_met
-    return reach
 
 
 @tensors_or_not
@@ -241,10 +214,11 @@ def test_the_memory_copies_whole_blocks_only() -> None:
 
 @pytest.mark.parametrize(("tensors", "steps"), [(True, 1_000), (False, 3_000)])
 def test_random_episodes_hold_every_law(tensors: bool, steps: int) -> None:
-    reach = random_walk(partial(target().make, tensors=tensors), 7, steps)
+    outcome = walk(KVManagerModel, partial(target().make, tensors=tensors), steps)
+    assert outcome.failure is None
     wanted = {"hit", "eviction", "physical_reuse", "refused_admission", "refused_reserve", "chunk", "preempt", "resume"}
     wanted |= {"launched_abort", "fork", "copies", "reset_live", "evict_all", "reverse_commits", "admit_into_step"}
-    assert wanted <= reach.keys()
+    assert wanted <= outcome.reach.keys()
 
 
 def copies_half(_copies: Any) -> Any:
@@ -295,9 +269,9 @@ def test_a_broken_engine_is_caught(
 ) -> None:
     broken = pkgutil.resolve_name(f"{ALLOCATORS}.{owner}")
     monkeypatch.setattr(broken, method, breaks(getattr(broken, method)))
-    with pytest.raises(Divergence) as caught:
-        random_walk(target().make, 7, 5_000)
-    assert caught.value.law in law.split()
+    failure = walk(KVManagerModel, target().make, 5_000).failure
+    assert failure is not None
+    assert failure.law in law.split()
 
 
 def test_without_transformers_the_import_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

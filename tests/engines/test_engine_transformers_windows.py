@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.drivers.episode import missed_goals, not_evaluated
 from kvlockstep.models.kv_manager import KVManagerModel
@@ -22,7 +21,7 @@ WINDOW = 3
     "make", [windows.make_window, windows.make_window_wide, windows.make_window_alone, windows.make_window_packed]
 )
 def test_what_holds_meets_every_goal(make: Any) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVManagerModel, outcome.reach, outcome.unreachable)
     assert not not_evaluated(KVManagerModel, outcome.evaluated, outcome.not_checked)
@@ -173,6 +172,6 @@ def reaches_further(blocks: int, block_size: int) -> Any:
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import random_walk
+from computing import compute
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
@@ -26,20 +27,6 @@ vllm = target.vllm
 BLOCKS, SIZE = 4, 2
 
 
-def run(adapter: Any, rid: str, tokens: list[int], key: int | None = None) -> int | None:
-    """Admits a whole prompt and computes it."""
-    cached: int | None = adapter.admit(rid, tokens, key, len(tokens))
-    if cached is not None:
-        adapter.launch()
-        adapter.commit(rid, len(tokens) - cached)
-    return cached
-
-
-def walk(contract: str, factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(model_of(contract), factory, seed=seed, watchdog=watchdog, steps=steps)
-
-
 def test_the_pool_is_exactly_what_was_asked_for() -> None:
     adapter = target.make(5, 16)
     assert adapter.total == adapter.avail() == adapter.free_now() == 80
@@ -49,8 +36,8 @@ def test_the_pool_is_exactly_what_was_asked_for() -> None:
 @pytest.mark.parametrize("make", [target.make, target.make_lora])
 def test_a_hit_needs_the_same_extra_key(make: Any) -> None:
     adapter = make(8, SIZE)
-    run(adapter, "a", [1, 2, 3], 0)
-    assert [run(adapter, str(key), [1, 2, 3, 4], key) for key in (None, 1, 0)] == [0, 0, 2]
+    compute(adapter, "a", [1, 2, 3], 0)
+    assert [compute(adapter, str(key), [1, 2, 3, 4], key) for key in (None, 1, 0)] == [0, 0, 2]
 
 
 def test_full_blocks_are_published_when_they_are_scheduled() -> None:
@@ -62,7 +49,7 @@ def test_full_blocks_are_published_when_they_are_scheduled() -> None:
 
 def test_a_prompt_that_does_not_fit_whole_is_refused_at_its_first_chunk() -> None:
     adapter = target.make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     before = adapter.avail()
     assert adapter.admit("b", [5, 6, 7, 8, 9], None, 2) is None
     assert adapter.avail() == before
@@ -70,14 +57,14 @@ def test_a_prompt_that_does_not_fit_whole_is_refused_at_its_first_chunk() -> Non
 
 def test_without_caching_nothing_is_hit() -> None:
     adapter = target.make_uncached(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
-    assert run(adapter, "b", [1, 2, 3]) == 0
+    compute(adapter, "a", [1, 2, 3])
+    assert compute(adapter, "b", [1, 2, 3]) == 0
     assert adapter.free_now() == adapter.avail() == 0
 
 
 def test_rejected_drafts_are_not_published() -> None:
     adapter = target.make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2])
+    compute(adapter, "a", [1, 2])
     adapter.append("a", 3)
     assert adapter.reserve("a", 3)
     adapter.launch()
@@ -87,7 +74,7 @@ def test_rejected_drafts_are_not_published() -> None:
     adapter.launch()
     adapter.commit("a", 1)
     adapter.finish("a")
-    assert run(adapter, "b", [1, 2, 3, 4, 5]) == 4
+    assert compute(adapter, "b", [1, 2, 3, 4, 5]) == 4
 
 
 WANTED = {"hit", "full_prompt_hit", "eviction", "physical_reuse", "twins", "refused_admission", "refused_reserve"}
@@ -96,7 +83,7 @@ WANTED |= {"chunk", "preempt", "resume", "rejected_drafts", "launched_abort", "r
 
 @pytest.mark.parametrize("make", [target.make, target.make_uncached, target.make_lora])
 def test_random_episodes_hold_every_law(make: Any) -> None:
-    outcome = walk("kv_manager", make, 15_000)
+    outcome = walk(model_of("kv_manager"), make, 15_000)
     assert outcome.failure is None
     assert WANTED - {"hit", "full_prompt_hit", "eviction", "evict_all"} <= outcome.reach.keys()
     assert make is target.make_uncached or outcome.reach.keys() >= WANTED
@@ -182,7 +169,7 @@ def test_a_broken_manager_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any, law: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    failure = walk("kv_manager", partial(target.make), 20_000).failure
+    failure = walk(model_of("kv_manager"), partial(target.make), 20_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -191,7 +178,7 @@ components = pytest.importorskip("kvlockstep.impl.engines.vllm.block_pool", exc_
 
 
 def test_the_block_pool_holds_every_law() -> None:
-    outcome = walk("block_pool", components.VllmBlockPool, 15_000)
+    outcome = walk(model_of("block_pool"), components.VllmBlockPool, 15_000)
     assert outcome.failure is None
     assert {goal.id for goal in model_of("block_pool").goals} <= outcome.reach.keys()
 
@@ -220,7 +207,7 @@ def finds_the_newest(self: Any, key: Any) -> Any:
 )
 def test_a_broken_pool_is_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any, law: str) -> None:
     monkeypatch.setattr(owner, name, broken)
-    failure = walk("block_pool", components.VllmBlockPool, 20_000).failure
+    failure = walk(model_of("block_pool"), components.VllmBlockPool, 20_000).failure
     assert failure is not None
     assert failure.law in law.split()
 
@@ -231,7 +218,7 @@ SCHEDULERS = ("make", "make_priority", "make_async", "make_async_priority", "mak
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_random_episodes_of_the_scheduler_hold_every_law(name: str) -> None:
-    outcome = walk("kv_scheduler", getattr(schedulers, name), 5_000)
+    outcome = walk(model_of("kv_scheduler"), getattr(schedulers, name), 5_000)
     assert outcome.failure is None
     wanted = {"preempt", "resume", "chunk", "mixed", "late_token", "ended_by_token", "reset_live", "drain"}
     wanted |= {"hit", "shared", "eviction"} if name != "make_uncached" else set()
@@ -261,7 +248,7 @@ def test_without_the_hashes_of_the_victim_the_divergence_is_gone(monkeypatch: py
         preempt(self, request, *args, **options)
 
     monkeypatch.setattr(vllm.scheduler.Scheduler, "_preempt_request", preempts_and_forgets)
-    assert walk("kv_scheduler", schedulers.make_priority_long, 20_000).failure is None
+    assert walk(model_of("kv_scheduler"), schedulers.make_priority_long, 20_000).failure is None
 
 
 def preempts_without_freeing(self: Any, request: Any) -> None:
@@ -295,6 +282,6 @@ preempt_request = vllm.scheduler.Scheduler._preempt_request
 )
 def test_a_broken_scheduler_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, broken: Any, law: str) -> None:
     monkeypatch.setattr(vllm.scheduler.Scheduler, name, broken)
-    failure = walk("kv_scheduler", schedulers.make, 20_000).failure
+    failure = walk(model_of("kv_scheduler"), schedulers.make, 20_000).failure
     assert failure is not None
     assert failure.law in law.split()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -27,7 +26,7 @@ MAKES = (
 
 @pytest.mark.parametrize("make", MAKES)
 def test_the_engine_holds_and_meets_every_goal(make: str) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, getattr(states, make), seed=0, steps=12_000)
+    outcome = walk(KVSchedulerModel, getattr(states, make), 12_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
 
@@ -89,7 +88,7 @@ def test_a_planted_fault_is_found(kind: type, law: str) -> None:
     def made(*sizes: int) -> Any:
         return kind(*sizes, groups=(states.FULL, states.STATE))
 
-    outcome = watched(random_walk, KVSchedulerModel, made, seed=0, steps=12_000)
+    outcome = walk(KVSchedulerModel, made, 12_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law, outcome.failure.message
 
@@ -104,11 +103,8 @@ def test_a_scheduler_that_counts_no_drafts_is_found() -> None:
             self.drafts = drafts
             return spec
 
-    outcome = watched(
-        random_walk,
-        KVSchedulerModel,
-        lambda *sizes: TakesNone(*sizes, groups=(states.FULL, states.STATE)),
-        seed=0,
-        steps=2_000,
-    )
+    def make(*sizes: int) -> Any:
+        return TakesNone(*sizes, groups=(states.FULL, states.STATE))
+
+    outcome = walk(KVSchedulerModel, make, 2_000, seed=0)
     assert outcome.failure is not None

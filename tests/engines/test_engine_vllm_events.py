@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.targets import resolve
@@ -34,7 +33,7 @@ def test_what_is_announced_wrongly_is_found(
     monkeypatch: pytest.MonkeyPatch, name: str, method: str, broken: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(vllm.pool.BlockPool, method, broken)
-    outcome = watched(random_walk, KVSchedulerModel, resolve("kv_scheduler", name).factory, seed=0, steps=6_000)
+    outcome = walk(KVSchedulerModel, resolve("kv_scheduler", name).factory, 6_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == "event_consistency", outcome.failure.message
 
@@ -52,7 +51,7 @@ def removes_from_the_tier_silently(name: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", ["vllm-simple", "vllm-simple-window"])
 def test_a_tier_that_removes_silently_is_found(name: str) -> None:
     made = removes_from_the_tier_silently(name)
-    outcome = watched(random_walk, KVSchedulerModel, made, seed=0, steps=6_000)
+    outcome = walk(KVSchedulerModel, made, 6_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == "event_consistency"
     assert "stored in cpu" in outcome.failure.message

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.reference.kv_manager.events import BlockRemoved
@@ -67,7 +66,7 @@ def removes_from_the_first_group(blocks: int, block_size: int) -> Any:
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:
-    outcome = watched(random_walk, KVManagerModel, make, seed=0, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law
 

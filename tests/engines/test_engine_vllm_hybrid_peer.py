@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from engine_targets import replayed_or_skip
-from watched import watched
 
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 
@@ -20,7 +19,7 @@ MAKES = ("make_window", "make_state_window", "make_async_state", "make_window_in
 
 @pytest.mark.parametrize("make", MAKES)
 def test_the_engine_holds_and_goes_through_what_a_peer_is_about(make: str) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, getattr(hybrid, make), seed=0, steps=4_000)
+    outcome = walk(KVSchedulerModel, getattr(hybrid, make), 4_000, seed=0)
     assert outcome.failure is None, outcome.failure
     goals = {"offered", "sent", "load", "store", "loaded_groups"}
     assert all(outcome.reach[goal] for goal in goals)
@@ -74,7 +73,7 @@ def forgets_the_group(self: Any, hashes: Sequence[Any], g: int, number: int) -> 
 )
 def test_a_planted_fault_is_found(kind: str, methods: dict[str, Any], laws: set[str]) -> None:
     groups = hybrid.WINDOW if kind == "window" else (hybrid.FULL, hybrid.STATE)
-    outcome = watched(random_walk, KVSchedulerModel, planted(groups, **methods), seed=0, steps=6_000)
+    outcome = walk(KVSchedulerModel, planted(groups, **methods), 6_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message
 

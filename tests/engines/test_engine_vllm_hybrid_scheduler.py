@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -19,7 +18,7 @@ MAKES = ("make_window", "make_two_sizes", "make_async_ngram_window", "make_state
 
 @pytest.mark.parametrize("make", MAKES)
 def test_the_engine_holds_and_meets_every_goal(make: str) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, getattr(hybrid, make), seed=0, steps=4_000)
+    outcome = walk(KVSchedulerModel, getattr(hybrid, make), 4_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
 
@@ -104,6 +103,6 @@ def never_cuts(*sizes: int) -> Any:
     ],
 )
 def test_a_planted_fault_is_found(make: Any, law: str) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=6_000)
+    outcome = walk(KVSchedulerModel, make, 6_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == law, outcome.failure.message

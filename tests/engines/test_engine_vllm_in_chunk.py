@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
 from kvlockstep.drivers.episode import missed_goals
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
@@ -17,7 +16,7 @@ inside = pytest.importorskip("kvlockstep.impl.engines.vllm.saves.in_chunk", reas
 
 @pytest.mark.parametrize("make", [inside.make_state, inside.make_state_sparse, inside.make_async_state])
 def test_what_holds_meets_every_goal(make: Any) -> None:
-    outcome = watched(random_walk, KVSchedulerModel, make, seed=0, steps=5_000)
+    outcome = walk(KVSchedulerModel, make, 5_000, seed=0)
     assert outcome.failure is None, outcome.failure
     assert not missed_goals(KVSchedulerModel, outcome.reach, outcome.unreachable)
 
@@ -41,6 +40,6 @@ class SavesEarlier(inside.PrefillCheckpointScheduler):
 @pytest.mark.parametrize("make", [SavesNothing, SavesEarlier])
 def test_a_state_that_is_not_saved_within_its_chunk_is_missed(make: Any) -> None:
     groups = inside.FULL, inside.STATE
-    outcome = watched(random_walk, KVSchedulerModel, lambda *sizes: make(*sizes, groups=groups), seed=0, steps=20_000)
+    outcome = walk(KVSchedulerModel, lambda *sizes: make(*sizes, groups=groups), 20_000, seed=0)
     assert outcome.failure is not None
     assert outcome.failure.law == "state_soundness"

@@ -8,9 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from driving import random_walk
-from engine_targets import replayed_or_skip, target_or_skip
-from watched import watched
+from engine_targets import replayed_or_skip, target_or_skip, walk_or_skip
 
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import play_ops
@@ -23,11 +21,6 @@ SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 TIERING = "vllm.v1.kv_offload.tiering.manager:TieringOffloadingManager"
 SIMPLE = "vllm.v1.simple_kv_offload.manager:SimpleCPUOffloadScheduler"
 MANAGER = "vllm.v1.kv_offload.cpu.manager:CPUOffloadingManager"
-
-
-def walk(target: str, steps: int, seed: int = 1) -> Any:
-    factory = target_or_skip("kv_scheduler", target).factory
-    return watched(random_walk, MODEL, factory, seed=seed, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +40,7 @@ def walk(target: str, steps: int, seed: int = 1) -> Any:
     ],
 )
 def test_no_false_alarm(target: str, goals: set[str]) -> None:
-    outcome = walk(target, 2_000)
+    outcome = walk_or_skip(MODEL, target, 2_000)
     assert outcome.failure is None, outcome.failure.message
     assert {"store", "load", *goals} <= {goal for goal, n in outcome.reach.items() if n}
 
@@ -183,7 +176,7 @@ def test_a_planted_bug_is_found(
         kind: Any = resolve_name(owner)
         original = getattr(kind, name)
         monkeypatch.setattr(kind, name, planted(plant, original))
-    outcome = walk(target, 4_000)
+    outcome = walk_or_skip(MODEL, target, 4_000)
     assert outcome.failure is not None
     assert outcome.failure.law in laws, outcome.failure.message
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from driving import random_walk
+from driving import walk
 from engine_targets import target_or_skip
 
 from kvlockstep.commands import engines
@@ -19,7 +19,6 @@ from kvlockstep.commands.cli import cli
 from kvlockstep.commands.engines import check_engines, markdown, replay_known
 from kvlockstep.core.profiles import profile_of
 from kvlockstep.core.trace import Trace, load_trace, save_trace
-from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
@@ -198,9 +197,7 @@ def test_a_target_of_an_engine_holds(contract, name):
     # An interpreted kernel takes long for a step: this seed begins with two short episodes, in scopes of their own.
     seed, steps = (46, 40) if getattr(target.factory, "interpreted", False) else (1, 1_000)
     # The first calls of an engine may import and compile.
-    with Watchdog(60.0).watching() as watchdog:
-        done = random_walk(model_of(contract), target.factory, seed=seed, watchdog=watchdog, steps=steps)
-    assert done.failure is None
+    assert walk(model_of(contract), target.factory, steps, seed=seed, limit=60.0).failure is None
 
 
 @pytest.mark.parametrize("known", known_divergences(), ids=lambda known: known.id)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import random_walk
+from computing import compute
+from driving import walk
 
 from kvlockstep.core.trace import load_trace
-from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.registry import model_of
 
@@ -35,20 +35,6 @@ def adapter_of(engine: str) -> Any:
 @pytest.fixture(params=FACTORIES)
 def make(request: pytest.FixtureRequest) -> Any:
     return getattr(adapter_of(request.param), FACTORIES[request.param])
-
-
-def run(adapter: Any, rid: str, tokens: list[int]) -> int | None:
-    """Admits a whole prompt and computes it."""
-    cached: int | None = adapter.admit(rid, tokens, None, len(tokens))
-    if cached is not None:
-        adapter.launch()
-        adapter.commit(rid, len(tokens) - cached)
-    return cached
-
-
-def walk(factory: Any, steps: int, seed: int = 1) -> Any:
-    with Watchdog(5.0).watching() as watchdog:
-        return random_walk(model_of("kv_manager"), factory, seed=seed, watchdog=watchdog, steps=steps)
 
 
 def play(trace_name: str, factory: Any) -> Divergence | None:
@@ -73,17 +59,17 @@ def test_the_pool_is_exactly_what_was_asked_for(make: Any) -> None:
 
 def test_a_finished_prompt_is_hit_up_to_its_last_token(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    assert run(adapter, "a", [1, 2, 3, 4]) == 0
+    assert compute(adapter, "a", [1, 2, 3, 4]) == 0
     before = adapter.slots("a")
     adapter.finish("a")
-    cached = run(adapter, "b", [1, 2, 3, 4])
+    cached = compute(adapter, "b", [1, 2, 3, 4])
     assert cached == (3 if adapter.block_size == 1 else 2)
     assert adapter.slots("b")[:cached] == before[:cached]
 
 
 def test_a_refused_admission_holds_nothing(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     before = adapter.avail()
     assert adapter.admit("b", [1, 2, 7, 8, 9, 9, 9, 9], None, 8) is None
     assert adapter.avail() == before
@@ -93,7 +79,7 @@ def test_a_refused_admission_holds_nothing(make: Any) -> None:
 
 def test_a_preempted_request_comes_back_with_all_its_tokens(make: Any) -> None:
     adapter = make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     adapter.append("a", 4)
     assert adapter.reserve("a", 1)
     adapter.launch()
@@ -101,7 +87,7 @@ def test_a_preempted_request_comes_back_with_all_its_tokens(make: Any) -> None:
     adapter.append("a", 5)
     adapter.preempt("a")
     assert adapter.avail() == adapter.total
-    assert run(adapter, "a", [1, 2, 3, 4, 5]) == 4, "what was computed is still cached"
+    assert compute(adapter, "a", [1, 2, 3, 4, 5]) == 4, "what was computed is still cached"
     adapter.finish("a")
     assert adapter.avail() == adapter.total
 
@@ -111,7 +97,7 @@ WANTED |= {"refused_reserve", "chunk", "abort_in_prefill", "launched_abort", "pr
 
 
 def test_random_episodes_hold_every_law(make: Any) -> None:
-    outcome = walk(make, 8_000)
+    outcome = walk(model_of("kv_manager"), make, 8_000)
     assert outcome.failure is None
     assert outcome.reach.keys() >= WANTED
 
@@ -123,7 +109,7 @@ def test_a_block_of_nano_vllm_has_two_tokens_at_least() -> None:
 
 def test_lightllm_frees_the_slots_of_rejected_drafts() -> None:
     adapter = adapter_of("lightllm").make(8, 1)
-    run(adapter, "a", [1, 2])
+    compute(adapter, "a", [1, 2])
     adapter.append("a", 3)
     assert adapter.reserve("a", 4)
     adapter.launch()
@@ -141,11 +127,11 @@ def test_lmdeploy_keeps_adapters_apart() -> None:
 
 def test_a_preempted_request_of_lmdeploy_keeps_its_blocks_until_they_are_needed() -> None:
     adapter = adapter_of("lmdeploy").make(BLOCKS, SIZE)
-    run(adapter, "a", [1, 2, 3])
+    compute(adapter, "a", [1, 2, 3])
     adapter.append("a", 4)
     adapter.preempt("a")
     assert adapter.free_now() == 2 * SIZE < adapter.avail() == adapter.total
-    assert run(adapter, "b", [9] * 7) == 0
+    assert compute(adapter, "b", [9] * 7) == 0
 
 
 @pytest.mark.parametrize(
@@ -298,6 +284,6 @@ def test_a_broken_engine_is_caught(
     spoiled = resolve_name(owner)
     original = getattr(spoiled, method)
     monkeypatch.setattr(spoiled, method, lambda *args, **options: broken(original, *args, **options))
-    failure = walk(getattr(target, FACTORIES[engine]), 20_000).failure
+    failure = walk(model_of("kv_manager"), getattr(target, FACTORIES[engine]), 20_000).failure
     assert failure is not None
     assert failure.law in law.split()

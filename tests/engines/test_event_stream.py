@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from engine_targets import target_or_skip
 from watched import watched
 
@@ -83,7 +83,7 @@ def test_the_router_expects_what_the_engine_finds(name: str, tmp_path: Any) -> N
         recorders.append(kvlockstep.record(index(manager.block_size), path))
         return Routed(manager, recorders[-1], seen)
 
-    outcome = watched(random_walk, KVManagerModel, make, seed=2, steps=4_000)
+    outcome = walk(KVManagerModel, make, 4_000, seed=2)
     assert outcome.failure is None, failure_page(outcome.failure)
     assert min(seen["hits"], seen["misses"]) > 100
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from slow import slow
-from watched import watched
 
 from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
-from kvlockstep.drivers.random_walk import picker, walk
+from kvlockstep.drivers.random_walk import picker
+from kvlockstep.drivers.random_walk import walk as walk_episode
 from kvlockstep.models.core.whole import are_ints, whole, wholes
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -92,7 +92,7 @@ def changed(factory: Any, change: Callable[[Any], Any], method: str) -> Callable
 
 
 def played(contract: str, factory: Any, change: Callable[[Any], Any], method: str, steps: int) -> Trace | None:
-    return watched(random_walk, model_of(contract), changed(factory, change, method), seed=0, steps=steps).failure
+    return walk(model_of(contract), changed(factory, change, method), steps, seed=0).failure
 
 
 def began(contract: str, factory: Any, change: Callable[[Any], Any], method: str) -> Trace | None:
@@ -101,7 +101,7 @@ def began(contract: str, factory: Any, change: Callable[[Any], Any], method: str
     with Watchdog(30.0).watching() as watchdog:
         for pick in (picker(0, episode) for episode in range(EPISODES)):
             make, scope = changed(factory, change, method), pick(model.scopes)
-            if failure := walk(model, make, scope, STEPS, pick, watchdog, Outcome("walk")):
+            if failure := walk_episode(model, make, scope, STEPS, pick, watchdog, Outcome("walk")):
                 return failure
     return None
 

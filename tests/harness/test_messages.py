@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import random_walk
+from driving import walk
 from places import FAULT_TRACES
 from watched import watched
 
@@ -117,7 +117,7 @@ class TestTheFailingStep:
                     self._kv._free.pop()
                 return batch
 
-        outcome = watched(random_walk, KVSchedulerModel, Loses, seed=1, steps=20_000)
+        outcome = walk(KVSchedulerModel, Loses, 20_000)
         last = outcome.failure.answers[-1]
         assert (outcome.failure.law, len(outcome.failure.answers)) == ("accounting", len(outcome.failure.ops))
         assert re.search(r"^(r\d+\[\d+:\d+\] ?)+ preempted r\d+( preempted r\d+)* freed blocks? \d", last), last
@@ -181,7 +181,7 @@ class TestRefusals:
                 if self._free and self._blocks_for(len(request.tokens)) > len(request.table):
                     request.table += self._take(1)
 
-        assert watched(random_walk, KVManagerModel, TakesAtAppend, seed=1, steps=10_000).failure is None
+        assert walk(KVManagerModel, TakesAtAppend, 10_000).failure is None
 
     def test_long_tables_are_shown_from_the_difference_on(self) -> None:
         table = list(range(100))
@@ -399,11 +399,11 @@ def test_lookahead_blocks_are_allowed_for_whoever_declares_them(lookahead: int) 
     class Ahead(FAULTS["kv-takes-ahead"].make):  # type: ignore[name-defined, misc]
         lookahead_blocks = lookahead
 
-    outcome = watched(random_walk, KVManagerModel, Ahead, seed=1, steps=5_000)
+    outcome = walk(KVManagerModel, Ahead, 5_000)
     assert (outcome.failure and outcome.failure.law) == (None if lookahead else "table_limit")
     assert ("table_limit" in outcome.not_checked) is False
 
 
 def test_without_max_length_a_table_may_be_any_length() -> None:
-    outcome = watched(random_walk, KVManagerModel, KVManager, seed=1, steps=500)
+    outcome = walk(KVManagerModel, KVManager, 500)
     assert outcome.not_checked["table_limit"] == "the target declares no max_length"

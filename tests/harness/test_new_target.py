@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from driving import random_walk
+from driving import walk
 
 from kvlockstep.commands.new_target import adapter_source, class_name
 from kvlockstep.core.errors import UsageError
-from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.targets.registry import Target, validate
@@ -61,8 +60,7 @@ def test_it_names_everything_that_the_contract_asks_for(contract):
 def test_it_holds_when_it_is_filled_in(contract):
     namespace: dict[str, object] = {}
     exec(compile(filled_in(contract), "mine.py", "exec"), namespace)
-    with Watchdog(5.0).watching() as watchdog:
-        outcome = random_walk(model_of(contract), namespace["Mine"], seed=0, watchdog=watchdog, steps=1500)
+    outcome = walk(model_of(contract), namespace["Mine"], 1_500, seed=0)
     assert outcome.failure is None
     assert outcome.steps >= 1500
 

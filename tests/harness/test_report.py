@@ -1,24 +1,19 @@
-"""`report`: pages of findings, campaigns and scores; what they say, and that they work in a browser."""
+"""`report` of findings: pages, pictures and scripts; what they say, and what input is refused."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
-from itertools import pairwise
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from places import ROOT
-from watched import watched
+from pages import PLAIN_SCORE, Page
 
 from kvlockstep.core.trace import Trace, load_trace, save_trace
 from kvlockstep.core.watchdog import Watchdog
-from kvlockstep.drivers.episode import Outcome, run_ops
+from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import run_episode
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS, model_of
@@ -28,7 +23,6 @@ from kvlockstep.show.observe import Observed, differences_of_law, observe
 from kvlockstep.show.script import script_of
 from kvlockstep.targets import resolve
 
-TEMPLATES = ROOT / "harness" / "templates"
 FAULTS = {
     "slot_pool": "pool-occupy-toggles",
     "slot_prefix_cache": "prefix-evicts-interior",
@@ -47,9 +41,11 @@ FAULTS = {
     "kv_write": "write-dense-tokens",
     "paged_alloc": "palloc-held-page",
 }
+
+
 # These hold no slots.
 WITHOUT_GRID = {"kv_index", "kv_write", "slot_mapping"}
-VOID = {"meta", "input", "line", "polyline", "br"}
+
 
 MANAGERS = """
 import os, time
@@ -69,6 +65,7 @@ class Sneers(KVManager):
         raise KeyError("</script><script>alert(1)</script>")
 """
 
+
 STEPS = (
     Op("admit", request="r0", tokens=[0], extra_key=None, n=1),
     Op("forward", accept=None, abort=[], reverse=None),
@@ -81,65 +78,6 @@ def managers(tmp_path, monkeypatch):
     (tmp_path / "sad_managers.py").write_text(MANAGERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "sad_managers", raising=False)
-
-
-@pytest.fixture
-def finding(run_cli, tmp_path):
-    """The trace file of a fork that does not copy."""
-    forward = Op("forward", accept=None, abort=[], reverse=None)
-    ops = [
-        Op("admit", request="r0", tokens=[0], extra_key=None, n=1),
-        forward,
-        Op("fork", request="r0", child="r1"),
-        Op("decode", request="r0", token=1, drafts=[]),
-        forward,
-        Op("decode", request="r1", token=0, drafts=[]),
-        forward,
-    ]
-    target, model = resolve("kv_manager", "fault:kv-fork-no-copy"), model_of("kv_manager")
-    scope = model.scope_type.from_json({"blocks": 1, "block_size": 2, "live": 2, "max_tokens": 2})
-    trace = watched(run_ops, model, target.factory, scope, ops)
-    assert trace is not None
-    return save_trace(trace.but(target=target.name), tmp_path / ".kvlockstep/failures")
-
-
-class Page(HTMLParser):
-    """Tags with their attributes; fails on tags that are not closed in order, and on anything from elsewhere."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in VOID:
-            self.open.append(tag)
-        values = dict(attrs)
-        self.tags.append((tag, values))
-        assert tag not in ("link", "img", "base")
-        if tag == "iframe":
-            Page(values["srcdoc"])
-        for name in ("src", "href"):
-            assert (values.get(name) or "#").startswith(("#", "data:"))
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    def of_class(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for _, attributes in self.tags if name in (attributes.get("class") or "").split()]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def failing_trace(contract: str) -> Trace:
@@ -343,115 +281,6 @@ def test_what_a_target_says_is_text_and_not_markup(managers):
     assert "&lt;script&gt;alert(1)" in text
 
 
-def test_a_campaign_directory(run_cli, finding, tmp_path):
-    where = finding.parent
-    run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--dir", where)
-    (where / "broken.jsonl").write_text("{")
-    status = {
-        **{"contract": "kv_manager", "steps": 3000, "seconds": 1.5, "episodes": 12, "unique": 800, "failures": 2},
-        "reach": {"hit": 7, "fork": 0},
-        "unreachable": ["extra_key"],
-        "history": [[0.5, 1000, 400], [1.0, 2200, 650], [1.5, 3000, 800]],
-    }
-    (where / "status.json").write_text(json.dumps(status))
-    code, out, _ = run_cli("report", where, "-o", "page.html")
-    assert code == 0
-    assert "a campaign" in out
-    page = Page((tmp_path / "page.html").read_text())
-    assert "2,000 steps/s" in page.text
-    assert "800 states, counted in 1 episode of 64" in page.text
-    assert "write_isolation" in page.text
-    assert "slot_pool" in page.text
-    assert "broken.jsonl" in page.text
-    timelines = [Page(attributes["srcdoc"]) for tag, attributes in page.tags if tag == "iframe"]
-    assert len(timelines) == 2
-    assert all(timeline.of_class("moment") for timeline in timelines)
-    assert len([tag for tag, _ in page.tags if tag == "polyline"]) == 2
-    rates = next(attributes["points"] for tag, attributes in page.tags if tag == "polyline")
-    assert len(rates.split()) == 2
-    heights = [float(point.split(",")[1]) for point in rates.split()]
-    assert heights[0] == 10.0
-    assert heights[1] == pytest.approx(170 - 160 * 1600 / 2400, abs=0.1)
-    assert len(page.of_class("missed")) == len(
-        [g for g in MODELS["kv_manager"].goals if g.id not in ("hit", "extra_key")]
-    )
-
-
-def test_the_results_of_fuzz(run_cli, tmp_path):
-    _, out, _ = run_cli("fuzz", "block_pool", "--target", "fault:bp-refused-takes", "--time", "1s", "--json")
-    (tmp_path / "fuzz.json").write_text(out)
-    code, _, _ = run_cli("report", "fuzz.json", "-o", "page.html")
-    assert code == 0
-    result = json.loads(out)
-    page = Page((tmp_path / "page.html").read_text())
-    assert f"{result['runs'][0]['steps']:,} steps" in page.text
-    violated = [law for law, state in result["runs"][0]["laws"].items() if state == "violated"]
-    assert violated
-    assert all(law in page.text for law in violated)
-
-
-def test_what_a_campaign_reached(run_cli, tmp_path):
-    _, out, _ = run_cli("fuzz", "slot_pool", "--target", "pool", "--time", "1s", "--json")
-    (tmp_path / "fuzz.json").write_text(out)
-    run_cli("report", "fuzz.json", "-o", "page.html")
-    page = Page((tmp_path / "page.html").read_text())
-    for goal, count in json.loads(out)["runs"][0]["reach"].items():
-        assert f"{goal} {count:,} " in page.text
-    assert "holds 0 findings" in page.text
-
-
-PLAIN_SCORE = {
-    "caught": 1,
-    "total": 2,
-    "faults": [
-        {
-            **{"id": "kv-a", "contract": "kv_manager", "caught": True, "law": "accounting", "driver": "random"},
-            **{"steps": 1234, "trace_length": 3, "seconds": 0.5},
-        },
-        {
-            **{"id": "kv-b", "contract": "kv_manager", "caught": False, "law": None, "driver": None},
-            **{"steps": None, "trace_length": None, "seconds": 2.0},
-        },
-    ],
-    "clean": [{"contract": "kv_manager", "verdict": "holds"}],
-}
-
-
-def test_a_score_of_the_least_shape(run_cli, tmp_path):
-    (tmp_path / "score.json").write_text(json.dumps(PLAIN_SCORE))
-    code, out, _ = run_cli("report", "score.json", "-o", "page.html")
-    assert code == 0
-    assert "a score" in out
-    page = Page((tmp_path / "page.html").read_text())
-    assert "1 of 2 faults caught" in page.text
-    assert "1,234" in page.text
-    assert page.text.index("kv-b") < page.text.index("kv-a")
-    assert len(page.of_class("missed")) == 1
-
-
-def test_a_score_as_the_command_prints_it(run_cli, tmp_path):
-    arguments = (
-        "--contract",
-        "slot_pool",
-        "--profile",
-        "quick",
-        "--seed",
-        "0",
-        "--fault",
-        "pool-occupy-toggles",
-        "--thorough",
-    )
-    code, out, err = run_cli("score", *arguments, "--json")
-    assert code == 0, err
-    (tmp_path / "score.json").write_text(out)
-    assert run_cli("report", "score.json", "-o", "page.html")[0] == 0
-    page = Page((tmp_path / "page.html").read_text())
-    for driver in ("explore", "hypothesis", "random"):
-        assert f"{driver}, steps" in page.text
-    assert len(page.of_class("first")) == 1
-    assert "reports it" in [attributes.get("title") for attributes in page.of_class("first")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -489,128 +318,6 @@ def test_bad_input(run_cli, tmp_path, arguments, message):
     assert not out
 
 
-def luminance(colour: str) -> float:
-    digits = colour.lstrip("#")
-    digits = "".join(2 * d for d in digits) if len(digits) == 3 else digits
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(scheme):
-    style = (TEMPLATES / "page.css").read_text()
-    names = dict(re.findall(r"--([\w-]+): (#\w+)", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]))
-    pairs = [("ink", name) for name in ("ground", "panel", "mark", "cached", *(f"h{i}" for i in range(10)))]
-    pairs += [("quiet", "ground"), ("quiet", "panel"), ("bad", "ground")]
-    pairs += [(tone, f"{tone}-ground") for tone in ("bad", "good", "warn")]
-    for text, behind in pairs:
-        dim, bright = sorted((luminance(names[text]), luminance(names[behind])))
-        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, behind)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium with a log of its requests."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no Chromium with its chromedriver on this machine")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield chrome
-    chrome.quit()
-
-
-def show(browser, path: Path, width: int, height: int, scheme: str) -> None:
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    scheme_feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme_feature]})
-    browser.get(path.as_uri())
-
-
-def shown_steps(browser) -> list[str]:
-    script = "return [...document.querySelectorAll('.moment')].filter(m => m.offsetParent).map(m => m.id)"
-    return browser.execute_script(script)
-
-
-def test_a_click_through_the_steps(run_cli, finding, browser, tmp_path):
-    from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415
-    from selenium.webdriver.common.by import By  # noqa: PLC0415
-    from selenium.webdriver.common.keys import Keys  # noqa: PLC0415
-
-    run_cli("report", finding, "-o", "page.html")
-    last = len(load_trace(finding).ops)
-    show(browser, tmp_path / "page.html", 1100, 900, "light")
-
-    def press(key: str) -> None:
-        ActionChains(browser).send_keys(key).perform()
-
-    assert shown_steps(browser) == [f"step-{last}"]
-    press(Keys.ARROW_LEFT)
-    assert shown_steps(browser) == [f"step-{last - 1}"]
-    press(Keys.HOME)
-    assert shown_steps(browser) == ["step-0"]
-    press(Keys.ARROW_LEFT)
-    assert shown_steps(browser) == ["step-0"]
-    press(Keys.ARROW_RIGHT)
-    assert shown_steps(browser) == ["step-1"]
-    assert browser.find_element(By.ID, "said").text == f"step 1 of {last}"
-    press(Keys.END)
-    assert shown_steps(browser) == [f"step-{last}"]
-    browser.find_element(By.ID, "back").click()
-    assert shown_steps(browser) == [f"step-{last - 1}"]
-    browser.find_element(By.CSS_SELECTOR, ".steps [data-go='2']").click()
-    assert shown_steps(browser) == ["step-2"]
-    assert browser.find_element(By.CSS_SELECTOR, ".steps [aria-current]").text.startswith("2. ")
-    browser.find_element(By.CSS_SELECTOR, ".grid tbody td[data-step='3']").click()
-    assert shown_steps(browser) == ["step-3"]
-    current = browser.find_elements(By.CSS_SELECTOR, ".grid .current")
-    assert {cell.get_attribute("data-step") for cell in current} == {"3"}
-    scrub = browser.find_element(By.ID, "scrub")
-    scrub.send_keys(Keys.ARROW_RIGHT)
-    assert shown_steps(browser) == ["step-4"]
-    for _ in range(40):
-        if browser.switch_to.active_element.get_attribute("data-go") == "1":
-            break
-        press(Keys.TAB)
-    press(Keys.ENTER)
-    assert shown_steps(browser) == ["step-1"]
-    browser.get(f"{(tmp_path / 'page.html').as_uri()}#step-2")
-    browser.refresh()
-    assert shown_steps(browser) == ["step-2"]
-    assert browser.get_log("browser") == []
-
-
-def test_pages_fit_a_phone_in_the_dark_and_ask_nobody(run_cli, finding, browser, tmp_path):
-    run_cli("report", finding, "-o", "finding.html")
-    run_cli("report", finding.parent, "-o", "campaign.html")
-    (tmp_path / "score.json").write_text(json.dumps(PLAIN_SCORE))
-    run_cli("report", "score.json", "-o", "score.html")
-    for name in ("finding", "campaign", "score"):
-        pictures = []
-        for width, scheme in ((390, "light"), (390, "dark"), (1100, "dark")):
-            show(browser, tmp_path / f"{name}.html", width, 800, scheme)
-            inside, outside = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
-            assert outside == width, name
-            assert inside <= outside, name
-            ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-            assert (max(map(int, re.findall(r"\d+", ground)[:3])) < 60) == (scheme == "dark")
-            pictures.append(browser.get_screenshot_as_png())
-        assert all(len(picture) > 4000 for picture in pictures)
-        assert all(one != other for one, other in pairwise(pictures))
-    requests = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    urls = [r["params"]["request"]["url"] for r in requests if r["method"] == "Network.requestWillBeSent"]
-    assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
-    assert len(urls) >= 9
-
-
 def test_a_trace_becomes_a_picture(run_cli, finding, tmp_path):
     code, out, _ = run_cli("report", finding, "-o", "finding.svg")
     assert code == 0
@@ -619,18 +326,6 @@ def test_a_trace_becomes_a_picture(run_cli, finding, tmp_path):
     words = "".join(picture.itertext()).replace("\xa0", " ")
     assert "VIOLATED write_isolation" in words
     assert "prefers-color-scheme: dark" in words
-
-
-def test_a_folder_of_a_campaign_is_that_campaign(run_cli, tmp_path):
-    run_cli("fuzz", "slot_pool", "--target", "pool", "--shards", "1", "--dir", tmp_path / "nightly")
-    whole = run_cli("report", "nightly", "-o", "whole.html")[1]
-    part = run_cli("report", "nightly/corpus", "-o", "whole.html")[1]
-    assert whole == part
-    assert "it is part of the one in nightly" in run_cli("status", "nightly/corpus")[2]
-    (tmp_path / "nightly/corpus").rename(tmp_path / "corpus")
-    code, _, said = run_cli("report", "corpus")
-    assert code == 2
-    assert "no finding among its 7 traces and no status.json in it; give the directory of --dir" in said
 
 
 def test_an_output_of_no_known_kind_is_refused(run_cli, finding, tmp_path):

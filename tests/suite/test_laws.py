@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from driving import random_walk
+from driving import walk
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import watched
 
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.op import Op
@@ -78,7 +77,7 @@ def steps_of(contract, steps=400):
             taken.append(step)
             super().notice(step)
 
-    watched(random_walk, Noted, Noted.reference_type, seed=2, steps=steps)
+    walk(Noted, Noted.reference_type, steps, seed=2)
     return taken
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from hypothesis import settings
+from watched import watched
 
 from kvlockstep.core.profiles import Profile
 from kvlockstep.core.watchdog import Watchdog
@@ -25,6 +27,18 @@ def random_walk(
 ) -> Outcome:
     """Random episodes of a seed for so many steps."""
     return RandomWalk().run(Run(model_type, factory, Profile("test", random_steps=steps), watchdog, seed))
+
+
+def walk(model_type: type[Model[Any]], factory: Factory, steps: int, seed: int = 1, limit: float = 30.0) -> Outcome:
+    """Random episodes for so many steps, under a watchdog that cuts off a step of more than `limit` seconds."""
+    return watched(random_walk, model_type, factory, limit=limit, seed=seed, steps=steps)
+
+
+def holds(model_type: type[Model[Any]], factory: Factory, steps: int) -> Counter[str]:
+    """Random episodes, all of which must hold. Returns how often each goal was met."""
+    outcome = walk(model_type, factory, steps)
+    assert outcome.failure is None, f"{outcome.failure.law}: {outcome.failure.message}"
+    return outcome.reach
 
 
 def hypothesis_run(

@@ -20,7 +20,7 @@ from importlib import import_module
 
 import torch
 
-from kvlockstep.impl.engines.sglang.manager import ENGINE
+from kvlockstep.impl.engines.sglang.modules import ENGINE
 from kvlockstep.reference.errors import CaptureActive, InvalidArgument, NotHeld, OutOfSlots, UnknownSlot
 
 PAGE = 4

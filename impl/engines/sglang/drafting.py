@@ -24,28 +24,22 @@ from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 
-from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang import manager as sglang
-from kvlockstep.impl.engines.sglang.scheduler import (
+from kvlockstep.impl.engines.sglang.modules import configure, sglang_alone
+from kvlockstep.impl.engines.sglang.real_scheduler import (
     STUBS,
     ModelWorker,
     Options,
     RepairedScheduler,
     Scheduler,
-    SGLangScheduler,
     engine,
-    rid_of,
 )
+from kvlockstep.impl.engines.sglang.scheduler import SGLangScheduler, rid_of
 from kvlockstep.reference.kv_scheduler.contract import END_TOKEN, NO_DRAFTS, PAD_DRAFT, Batch, Item
 
-with (
-    without_the_rest(sglang.ENGINE, sglang.BARE, STUBS),
-    patch.object(torch, "compile", lambda *function, **_: function[0] if function else lambda function: function),
-):
+with sglang_alone(STUBS):
     ngram: Any = import_module("sglang.srt.speculative.ngram_info")
     spec: Any = import_module("sglang.srt.speculative.spec_utils")
     eagle: Any = import_module("sglang.srt.speculative.eagle_info")
@@ -230,11 +224,11 @@ class SGLangDraftScheduler(SGLangScheduler):
             "speculative_eagle_topk": 1,
             "enable_multi_layer_eagle": False,
         }
-        sglang.configure({"spec": settings, "schedule": {"page_size": self.block_size}})
+        configure({"spec": settings, "schedule": {"page_size": self.block_size}})
         try:
             yield
         finally:
-            sglang.configure({"spec": dict.fromkeys(settings)})
+            configure({"spec": dict.fromkeys(settings)})
 
     def draft(self, rid: str, tokens: list[int]) -> None:
         self._scheduler.model_worker.guesses[self._reqs[rid].rid] = list(tokens)

@@ -11,36 +11,20 @@ mem_cache/common.py, allocation.py, radix_cache.py and unified_radix_cache.py.
 
 from __future__ import annotations
 
-import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
-from kvlockstep.impl.engines.loading import find, without_the_rest
+from kvlockstep.impl.engines.sglang.modules import ENGINE, sglang_alone
 from kvlockstep.impl.engines.wire import over_the_wire
 from kvlockstep.impl.slots import slots_of
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
-BARE = ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.mem_cache", "sglang.srt.model_executor")
-GATE = "sglang.srt.layers.attention.dsv4.unified_kv_gate"
-OF_SGLANG = "configs constrained entrypoints layers models multimodal parser server_args"
-STUBS: tuple[str, ...] = ("dill", "fastapi", "IPython", "openai", "requests", "starlette", "torchvision", "triton")
-STUBS += ("sglang.kernels", *(f"sglang.srt.{part}" for part in OF_SGLANG.split()))
-STUBS += ("sglang.srt.layers.attention", "sglang.srt.layers.attention.dsv4", GATE)
-
-ENGINE = find("sglang", "srt/mem_cache/unified_radix_cache.py", "pip download --no-deps sglang, and unzip the wheel")
-with (
-    without_the_rest(ENGINE, BARE, STUBS),
-    patch.object(torch, "compile", lambda *function, **_: function[0] if function else lambda function: function),
-    patch.dict(os.environ, {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "0"}),
-):
+with sglang_alone():
     import sglang.srt.managers.schedule_batch as batches
-    from sglang.srt import runtime_context
     from sglang.srt.disaggregation import kv_events
     from sglang.srt.managers.schedule_policy import PrefillAdder
     from sglang.srt.mem_cache.allocation import alloc_for_decode, alloc_for_extend
@@ -48,7 +32,6 @@ with (
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
-    from sglang.srt.mem_cache.cpp_utils.native_hash import get_native_hash
     from sglang.srt.mem_cache.events import KvEventLoraNames
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.mem_cache.radix_cache import RadixCache
@@ -58,32 +41,8 @@ with (
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-# The first hash of a machine compiles C++ for many seconds. It is asked for here, once: inside a step the time limit
-# would cut the compiler off, again in every child, and the half-built extension would then be refused.
-with suppress(RuntimeError):
-    get_native_hash(array("q", (0,)), None)
-
 UNLIMITED = 1 << 40
 SHORTER_THAN_POOL = 7
-DEFAULTS: dict[str, Any] = {
-    "disagg": {"disaggregation_mode": "null"},
-    "exec": {
-        "features": {"enable_encoder_swa_bounded_replay": False},
-        "kernel": {
-            "attention_backend": "torch_native",
-            "prefill_attention_backend": None,
-            "decode_attention_backend": None,
-        },
-        "mamba": {
-            "enable_mamba_extra_buffer": False,
-            "enable_mamba_extra_buffer_lazy": False,
-            "mamba_max_states_per_path": -1,
-        },
-    },
-    "schedule": {"schedule_policy": "fcfs"},
-    "serving": {"strip_thinking_cache": False},
-    "spec": {"speculative_algorithm": None},
-}
 
 
 def pages(blocks: int, block_size: int, need_sort: bool = False) -> Any:
@@ -92,16 +51,6 @@ def pages(blocks: int, block_size: int, need_sort: bool = False) -> Any:
     if block_size == 1:
         return TokenToKVPoolAllocator(blocks, **made)
     return PagedTokenToKVPoolAllocator(blocks * block_size, block_size, **made)
-
-
-class Silent:
-    """Stand-in for objects that report to somebody or wait for a device. All its methods do nothing."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_args, **_options: None
 
 
 def tree_over(rows: Any, allocator: Any, block_size: int, core: str | None, *more: Any, **options: Any) -> Any:
@@ -417,25 +366,3 @@ def make_continuing(blocks: int, block_size: int) -> SGLangKVManager:
 def make_unnamed_keys(blocks: int, block_size: int) -> SGLangKVManager:
     """Even extra keys are the engine's `extra_key`."""
     return make_unified_rust(blocks, block_size, adapters=False)
-
-
-def configure(settings: Mapping[str, Any]) -> None:
-    """Publishes these settings, by namespace, beside those that are published already."""
-    context = runtime_context.get_context()
-    if context._config_bags is None:
-        context._config_bags = {}
-    for name, leaves in settings.items():
-        _fill(context._config_bags.setdefault(name, runtime_context._ConfigBag(name)), name, leaves)
-
-
-def _fill(bag: Any, path: str, leaves: Mapping[str, Any]) -> None:
-    for name, value in leaves.items():
-        if not isinstance(value, dict):
-            bag._set(name, value)
-            continue
-        if name not in bag._subs:
-            bag._set_sub(name, runtime_context._ConfigBag(f"{path}.{name}"))
-        _fill(bag._subs[name], f"{path}.{name}", value)
-
-
-configure(DEFAULTS)

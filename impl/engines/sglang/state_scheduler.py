@@ -24,14 +24,8 @@ from unittest.mock import patch
 import torch
 
 from kvlockstep.impl.engines.sglang import states, windows
-from kvlockstep.impl.engines.sglang.scheduler import (
-    ModelWorker,
-    Options,
-    RepairedScheduler,
-    Scheduler,
-    SGLangScheduler,
-    engine,
-)
+from kvlockstep.impl.engines.sglang.real_scheduler import ModelWorker, Options, RepairedScheduler, Scheduler, engine
+from kvlockstep.impl.engines.sglang.scheduler import SGLangScheduler
 from kvlockstep.impl.engines.sglang.states import FULL, SLOTS_PER_REQUEST, STATES, StatePools
 from kvlockstep.impl.engines.sglang.windows import WINDOW, WindowPools
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step

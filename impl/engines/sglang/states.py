@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from kvlockstep.impl.engines.sglang.manager import SGLangKVManager
+from kvlockstep.impl.engines.sglang.modules import configure
 from kvlockstep.reference.kv_manager.groups.contract import Group, Step
 
 # The names of the engine that the adapter with one group has loaded.
@@ -59,11 +60,11 @@ for reader in readers:
 @contextmanager
 def configured(settings: Mapping[str, Any]) -> Iterator[None]:
     """The engine runs with these settings for states."""
-    sglang.configure({"exec": {"mamba": settings}})
+    configure({"exec": {"mamba": settings}})
     try:
         yield
     finally:
-        sglang.configure({"exec": {"mamba": PLAIN}})
+        configure({"exec": {"mamba": PLAIN}})
 
 
 class StateLog:
@@ -195,7 +196,7 @@ class SGLangStateManager(StatePools, SGLangKVManager):
         self._tree.evict(sglang.EvictParams(num_tokens=sizes[0], mamba_num=sizes[1]))
 
 
-sglang.configure({"exec": {"mamba": PLAIN}})
+configure({"exec": {"mamba": PLAIN}})
 
 
 def make_state_python(blocks: int, block_size: int) -> SGLangStateManager:

@@ -18,13 +18,8 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.sglang import windows
-from kvlockstep.impl.engines.sglang.scheduler import (
-    DEFAULT_ESTIMATE,
-    LOWEST_RATIO,
-    Options,
-    RepairedScheduler,
-    SGLangScheduler,
-)
+from kvlockstep.impl.engines.sglang.real_scheduler import Options, RepairedScheduler
+from kvlockstep.impl.engines.sglang.scheduler import DEFAULT_ESTIMATE, LOWEST_RATIO, SGLangScheduler
 from kvlockstep.impl.engines.sglang.windows import FULL, WINDOW, WindowPools
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
+from kvlockstep.impl.faulty.kv_scheduler.caches_in_tier import CachesInTier
 from kvlockstep.impl.variants.failing_loads import CountsWrittenBlocks, EndsOnFailure, LoadsInside
 from kvlockstep.reference.kv_scheduler.tiered import Load
 

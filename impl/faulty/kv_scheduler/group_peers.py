@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
+from kvlockstep.impl.faulty.kv_scheduler.caches_in_tier import CachesInTier
 from kvlockstep.impl.variants.group_peers import SendsStatesAtEnd, SendsWindowAtEnd
 from kvlockstep.reference.kv_manager.groups.in_tier import Block
 from kvlockstep.reference.kv_manager.groups.pool import Key

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
+from kvlockstep.impl.faulty.kv_scheduler.caches_in_tier import CachesInTier
 from kvlockstep.impl.faulty.tiers import KeyLacksGroup, UnpinnedWindowStores
 from kvlockstep.impl.kv_scheduler.fenced_groups import FencedStates, FencedWindow
 from kvlockstep.impl.variants.group_transfers import LoadsByGroup, LoadsGroupsInside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
+from kvlockstep.impl.faulty.kv_scheduler.caches_in_tier import CachesInTier
 from kvlockstep.impl.variants.overtaking import HoldsLoaded, LetsOvertake
 from kvlockstep.reference.kv_scheduler.tiered import Load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.impl.faulty.fault import fault
-from kvlockstep.impl.faulty.kv_scheduler.transfers import CachesInTier
+from kvlockstep.impl.faulty.kv_scheduler.caches_in_tier import CachesInTier
 from kvlockstep.impl.variants.kv_scheduler import OneUnit
 from kvlockstep.impl.variants.peers import SendsBeforePreemption
 from kvlockstep.reference.kv_manager.manager import Key

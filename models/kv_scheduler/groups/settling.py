@@ -33,14 +33,14 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     leaving = check_queues(judge)
     names = [*live, *leaving]
     tables = questions.tables(names)
-    # Who waits holds nothing; if it does, and its tables do not say so, it is missing in the sums.
+    # A waiting request holds nothing. If it does hold blocks that its tables do not name, accounting misses them.
     held = questions.held([n for n in names if n in leaving or not live[n].fresh or any(tables[n].values())])
     avail, free = questions.avail(), questions.free()
     judge.avail = sum(avail.values())
     check_tables(judge, tables, judge.most_blocks())
     requests = {name: job.request for name, job in live.items()}
     started = {name: requests[name] for name, job in live.items() if not job.fresh}
-    # Who is in a void batch: what it has computed is not known before its next one.
+    # What a request of a void batch has computed is not known before its next batch, so its windows are not checked.
     known = {name: request for name, request in started.items() if not live[name].lost}
     flying = {name for flight in judge.flights for name in flight.names}
     for name, request in known.items():
@@ -49,7 +49,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     occupied = occupied_in(judge, started, tables, held)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     if len(blocks) == 1:
-        # Of several pools nobody would know which one a number is of.
+        # With several pools a block number does not say which pool it is of.
         (judge.occupancy.held,), held_before = blocks.values(), judge.occupancy.held
         judge.occupancy.freed = held_before - judge.occupancy.held
     if judge.transfers:

@@ -20,7 +20,7 @@ GOALS = {"window": BY_WINDOW.id, "chunked": BY_WINDOW.id, "state": BY_STATE.id}
 def cut_by(kv: GroupMemory, groups: Sequence[Group], request: Request) -> set[str]:
     """Returns the goals that the hit of a request meets, by what stands in the KV memory.
 
-    What a target frees and does not name as free still stands there, and counts as if it could be hit.
+    Content of blocks that the target has freed without naming them free counts as if it could be hit.
     """
     there, tokens, grid = kv.full_blocks(), request.tokens, math.lcm(*(group.block_size for group in groups))
     blocks = [kv.ends_of(g, request.extra_key, tokens) for g in range(len(groups))]

@@ -33,7 +33,7 @@ class TieredGroupSession(GroupSession, Protocol):
 
 
 def limbo_of(session: TieredGroupSession, occupied: Mapping[str, Occupied]) -> dict[str, int]:
-    """How many blocks of each pool nobody holds that are not available yet, as far as the target says."""
+    """The number of blocks in limbo in each pool: nobody holds them, and they are not available yet."""
     if session.traits.late_release:
         return session.groups.counts(session.adapter.limbo)
     return count(session, session.transfers.unheard(held_of(session, occupied)) if session.transfers else ())
@@ -53,7 +53,7 @@ def blocks_of(session: TieredGroupSession, numbers: Mapping[str, Iterable[int]])
 
 
 def held_of(session: TieredGroupSession, occupied: Mapping[str, Occupied]) -> set[Block]:
-    """The blocks that requests surely hold."""
+    """The blocks that requests are known to hold."""
     return set(blocks_of(session, {pool: found.blocks for pool, found in occupied.items()}))
 
 
@@ -67,7 +67,7 @@ def poison(session: TieredGroupSession, free: Mapping[str, Iterable[int]]) -> No
 
 
 def reset(session: TieredGroupSession) -> None:
-    """Everything in the pools and in the tiers is forgotten, but for what a transfer still reads."""
+    """Forgets everything in the pools and tiers, but for what a transfer still reads."""
     known = [session.places.block(*place) for place in session.kv.known_blocks()]
     kept = set(known).difference(session.transfers.unpoisoned(known)) if session.transfers else set()
     session.kv.reset({session.places.in_pool(block) for block in kept})

@@ -16,9 +16,9 @@ from kvlockstep.reference.kv_manager.groups.contract import Group
 
 # A block of a pool.
 Place = tuple[str, int]
-# Stands as the offset of a state, which is the whole block.
+# The offset of a state, which is the whole block.
 WHOLE = -1
-# Stands as the offset of what a transfer has left where nothing was written since.
+# The offset of a transfer's mark, which holds for all offsets that were not written since.
 REST = -2
 NOBODY = -1
 MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory", APART: "parts of different KV"}
@@ -28,7 +28,7 @@ MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory", APART: "parts of different
 class Content:
     """The content of a block: the group that wrote it, and the stamp at each offset.
 
-    `sketch` is a hash of it, None as long as nobody has asked since the last change.
+    `sketch` is a hash of it, None if it was not computed since the last change.
     """
 
     group: int
@@ -42,7 +42,7 @@ class Content:
 
     @property
     def left(self) -> dict[int, int]:
-        """What a transfer has left in the block, as it stands beside what is written to it afterwards."""
+        """The mark that a transfer has left in the block, as a cell that stays beside later writes."""
         mark = self.cells.get(REST, self.cells.get(WHOLE, UNWRITTEN))
         return {REST: mark} if mark in LEFT_BY_TRANSFERS else {}
 
@@ -108,7 +108,7 @@ class GroupMemory:
         return None
 
     def _begin(self, g: int, place: Place, offset: int) -> Content:
-        """A group begins to write to a block: nothing of what stood there is left but marks of transfers."""
+        """Starts a block anew for a group; only the mark of a transfer stays."""
         left = {} if offset == WHOLE else self._blocks.get(place, NOTHING).left
         content = self._blocks[place] = Content(g, left)
         return content
@@ -197,7 +197,7 @@ class GroupMemory:
         self._blocks.update((place, self.copied(content)) for place, content in read)
 
     def poison(self, pool: str, blocks: Iterable[int]) -> None:
-        """What was freed is lost."""
+        """Overwrites the content of freed blocks."""
         self._blocks.update(dict.fromkeys(zip(repeat(pool), blocks, strict=False), FREED))
 
     def reset(self, kept: Collection[Place] = ()) -> None:
@@ -221,7 +221,7 @@ class GroupMemory:
         return f"{what} {list(tokens)} in group {content.group}{under}"
 
     def sketch(self) -> Any:
-        """Content of the memory by the hashes of histories, which takes no time for their lengths."""
+        """Content of the memory by hashes of histories, whose cost does not grow with their lengths."""
         digests = self._provenance.digests()
         for content in self._blocks.values():
             if content.sketch is None:
@@ -251,7 +251,7 @@ class GroupMemory:
         return sorted(self._blocks)
 
     def history(self, stamp: int) -> Any:
-        """What a stamp stands for, whatever its number is."""
+        """The history that a stamp stands for, which is the same in every run."""
         if stamp <= UNWRITTEN:
             return stamp
         if stamp not in self._histories:

@@ -16,9 +16,9 @@ from kvlockstep.reference.kv_manager.groups.contract import needed
 def occupied_in(
     session: GroupSession, requests: Mapping[str, Request], tables: Tables, held: Held
 ) -> dict[str, Occupied]:
-    """Returns what requests hold in each pool; the same objects if they hold what they held when it was settled."""
+    """Returns what requests hold in each pool; the objects of the last settling if nothing has changed since."""
     known = session.settled
-    # Of who cannot tell what he holds it depends on what is computed as well.
+    # If the target cannot tell what is held, the answer depends on the computed tokens as well.
     if known.occupied and not session.groups.untold and tables == known.tables and held == known.held:
         return known.occupied
     return {pool: occupancy(session, requests, pool, tables, held) for pool in session.groups.pools}
@@ -27,7 +27,10 @@ def occupied_in(
 def occupancy(
     session: GroupSession, requests: Mapping[str, Request], pool: str, tables: Tables, held: Held
 ) -> Occupied:
-    """Returns what requests hold in a pool: what they say, else from what they need to what they name."""
+    """Returns what requests hold in a pool, as the target says.
+
+    If it does not, they hold what their next forward needs at least, and what their tables name at most.
+    """
     surely: dict[int, set[int]] = {}
     possibly: set[int] = set()
     states = 0
@@ -43,7 +46,7 @@ def occupancy(
             table = tables[name].get(g, [])
             if group.kind == "state":
                 states += group.units
-            # Who has ended and whose last batch is not back reads nothing any more.
+            # A request that has ended reads nothing any more, though its last batch may not be back.
             computed = requests[name].computed if name in requests else 0
             positions = needed(group, computed, computed)
             surely[g] |= _blocks((table[p] for p in positions if p < len(table)), group.block_size)

@@ -1,4 +1,4 @@
-"""KV memory of several groups that lies in the target's own memory: rows by number, whatever they are made of."""
+"""KV memory of several groups in the target's own memory, which stores a number in each row."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class OwnGroupMemory(GroupMemory):
     """A block of a pool has as many rows as its largest group has slots: row `block * rows + offset`.
 
     `stores` are the memories by pool, each with the calls of KVMemory. A slot of attention is one row. A state is all
-    rows of its block, and each has another number, so that a copy which leaves out a row or moves one shows. What was
-    written is what must be read: what stands in the store takes its place before it is judged.
+    rows of its block, each with a number of its own, so that a copy which leaves out or moves a row shows. Before
+    anything is judged, what the stores hold replaces what was written.
     """
 
     def __init__(self, groups: Sequence[Group], goals_met: Counter[str], stores: Mapping[str, KVMemory]) -> None:

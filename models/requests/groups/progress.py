@@ -1,4 +1,4 @@
-"""Progress of windows and states: what they have left and moved so far, for the goals of both request contracts."""
+"""Progress of windows and states: which blocks they have left so far, for the goals of both request contracts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Progress:
             self._met.update(cuts.cut_by(self._kv, groups, request))
 
     def unseen(self, untold: Collection[int], shows_free: bool) -> set[str]:
-        """Returns the goals that cannot be seen to be met, by what the target tells, and those that nobody asks for.
+        """Returns the goals that cannot be observed with what the target tells, and those that nobody asks for.
 
         `untold` are the groups of which it cannot tell what is held; it names its free blocks if it `shows_free`.
         """

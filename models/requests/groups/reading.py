@@ -33,9 +33,9 @@ def read_rolling(session: GroupSession, request: Request, tables: Tables) -> Non
 
 
 def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
-    """Reads what a forward over [computed, stop) reads in every group; `covered` if it was seen that all has slots.
+    """Reads what a forward over [computed, stop) reads in every group. `covered`: all of it is known to have slots.
 
-    Of a rolling group it is what the forward has left for a later one.
+    Of a rolling group it reads what the forward leaves for the next one.
     """
     for g in session.groups.attention:
         start = first_end(request, stop) if g in session.groups.rolling else request.computed
@@ -132,7 +132,7 @@ def _save(session: GroupSession, request: Request, g: int, position: int, block:
 
 
 def keep(session: GroupSession, request: Request, g: int, step: Step) -> None:
-    """Makes the last checkpoint that the request has come to, and commits the state that it has come to."""
+    """Copies the checkpoint of the last position that the request has reached, and commits its state there."""
     session.checks.subject = request.name
     saved = dict(step.saves)
     last = max((position for position, _ in step.checkpoints if position <= request.computed), default=None)

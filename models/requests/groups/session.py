@@ -22,8 +22,7 @@ from kvlockstep.properties.law import Law
 class GroupSession(Protocol):
     """`groups` asks the target, `kv` is the KV memory. `seen` are the blocks of each pool that were ever held.
 
-    `settled` is what was found at the last look. `reading` are the laws of transfers on what is read, if the target has
-    any.
+    `settled` is what the last settling found. `reading` are the laws on what is read from a target with transfers.
     """
 
     adapter: Any

@@ -1,7 +1,7 @@
-"""The copy engine under a target, which the judge owns: what is in flight, and the laws of what it copies.
+"""The copy engine under a target, which the judge owns: the transfers in flight, and the laws on what they copy.
 
-The target starts a transfer by reporting it. From there on the judge decides when its bytes land, and whether. That
-the target hears of the end is a second moment: a worker that waits for a transfer lands it and tells nobody.
+The target starts a transfer by reporting it. From then on the judge decides when its bytes land, and whether they do.
+The target hears of the end later: when a worker waits for a transfer, its bytes land, but the target is not told.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from kvlockstep.properties.transfers import Source
 from kvlockstep.reference.kv.memory import IN_FLIGHT, LOST, POISON, VOID
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
-# With `in_steps` nothing is left to submit after so many steps without a batch.
+# A target with `in_steps` has submitted everything that is due after so many steps without a batch.
 STEPS_TO_SUBMIT = 2
 
 
 class CopyEngine:
     """The transfers of one target that are in flight, between `places`, whose contents it does not look into.
 
-    `has_own` says that a batch had loads of its own; `apart` are the kinds of transfers that nobody had to wait for,
-    `fallible` those that may fail, `tearable` those among them that have several blocks. `loaded_inside` are the
-    requests that calls have loaded for, and have waited, since the last batch. Methods raise Divergence if a law does
-    not hold.
+    `has_own`: some batch had loads of its own. Kinds of transfers seen so far: `apart` were in flight longer than the
+    call or batch that submitted them, `fallible` could fail, and `tearable` could also fail with some blocks written.
+    `loaded_inside` are the requests for which a call has loaded, and waited, since the last batch. Methods raise
+    Divergence if a law does not hold.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class CopyEngine:
         self._adapter, self.traits, self.places = adapter, traits, places
         self._checks, self._goals_met = checks, goals_met
         self._sizes = traits.tiers
-        # A batch or a poll submits what is due; in steps that may have been decided in the one before.
+        # A batch or a poll submits what is due. With `in_steps`, what one step decides is submitted in the next.
         self.delivery = Delivery(STEPS_TO_SUBMIT if traits.in_steps else 1)
         self.races = Races(goals_met)
         self._offered: set[Place] = set()
@@ -68,15 +68,15 @@ class CopyEngine:
 
     @property
     def unended(self) -> list[Moving]:
-        """Those that the machine can end, the oldest first."""
+        """The transfers that can still end, the oldest first."""
         return [moving for moving in self.moving.values() if not moving.told]
 
     def may_fail(self, moving: Moving) -> bool:
-        """Returns whether the traits let the machine fail it; what has landed has not failed."""
+        """Returns whether it may still fail: the traits allow it, and its bytes have not landed."""
         return not moving.landed and self.traits.may_fail(moving.transfer)
 
     def start(self, transfers: Iterable[Transfer], live: Collection[str]) -> None:
-        """The copy engine takes them in, in this order."""
+        """Starts these transfers, in this order."""
         for transfer in transfers:
             self._wait_for(transfer.after, "after")
             moving = placed(transfer, self.traits, self.places, self.moving, self._adapter.transfers)
@@ -85,14 +85,15 @@ class CopyEngine:
                 self._end_waited(moving)
 
     def wait(self, lost: int | None = None) -> None:
-        """The worker waits for what the target names. By that the target hears nothing; its own loads end.
+        """The worker waits for the transfers that the target names. The target is not told of it.
 
-        The first of these fails with `lost` blocks written, if that is not None.
+        Only the batch's own loads end by that. Unless `lost` is None, the first of them fails with `lost` blocks
+        written.
         """
         self._own = self._wait_for(ids_of(self._adapter.waits), "waits", lost)
 
     def _wait_for(self, ids: Collection[Hashable], said: str, lost: int | None = None) -> list[Hashable]:
-        """The worker waits for these. Returns the loads among them that are a batch's own: they end by it."""
+        """The worker waits for these. Returns those of them that are the batch's own loads, which end by that."""
         own: list[Hashable] = []
         for id in ids:
             moving = self.moving.get(id)
@@ -115,7 +116,7 @@ class CopyEngine:
         return own
 
     def _end_waited(self, moving: Moving) -> None:
-        """The call that has submitted a transfer has waited for it: it has landed, and the target has heard."""
+        """Ends a transfer for which the submitting call has waited: it has landed, and the target knows."""
         if moving.readable < len(moving.targets):
             raise Divergence(ERROR_CONTRACT.id, f"{moving} is waited for, of a tier that has lost what it reads")
         if moving.transfer.kind == "load":
@@ -134,7 +135,7 @@ class CopyEngine:
         self.end(moving, written)
 
     def check_writes(self, name: str, blocks: Iterable[Block]) -> None:
-        """A batch writes these blocks."""
+        """Checks that no transfer in flight reads or fills a block that a batch, named `name`, writes."""
         written = set(blocks)
         block: Block = 0
         of = ""
@@ -150,9 +151,9 @@ class CopyEngine:
         self._checks.check(laws.transfer_isolation, name, block, of)
 
     def end(self, moving: Moving, written: int | None = None) -> None:
-        """A transfer has ended; if it failed, the first `written` of its blocks are there.
+        """Ends a transfer and tells the target. It fails if `written` is given: only so many blocks are written.
 
-        One with a source that was lost fails there.
+        It also fails at the first source that was lost in its tier.
         """
         unended = self.unended
         self._goals_met["reordered"] += not is_own(moving) and moving is not unended[0]
@@ -165,7 +166,7 @@ class CopyEngine:
         else:
             self._goals_met[f"{moving.transfer.kind}_fails"] += 1
             self._goals_met["torn" if moving.transfer.kind != "move" else "move_torn"] += written > 0
-            # What could not be loaded is loaded again, or computed.
+            # Its request may load again, or compute: that is progress, so its loads are counted from 0.
             self.forget_loads()
         self._land(moving, len(moving.targets) if written is None else written)
         moving.told, moving.failed = True, written is not None
@@ -195,7 +196,7 @@ class CopyEngine:
         self.races.started(moving, unended, [place in self.places.stored for place in moving.targets])
         others = [other for other in unended if not other.landed]
         for place in moving.targets:
-            # One evaluation where nothing is wrong: many transfers may be in flight.
+            # One evaluation for all other transfers: many may be in flight.
             owner = next((f"a target of {other}" for other in others if place in other.targets), "")
             check(laws.target_owned, str(moving), str(place), owner)
             read = next((str(other) for other in others if place in other.sources), "")
@@ -233,7 +234,7 @@ class CopyEngine:
         for n, (place, content) in enumerate(zip(moving.sources, moving.contents, strict=True)):
             changed = "is overwritten" if self.places.read(place) != content else ""
             self._checks.check(laws.source_stable, str(moving), str(place), changed and f"it {changed}")
-            # Of a reset in the meantime nobody may see what was stored before it, not even what was kept for a load.
+            # Nobody may see after a reset what was stored before it, not even what a load has kept.
             if moving.stale and place.tier is not None and not self._is_read(place):
                 self.places.fill(place, POISON)
             arrives = self.places.filled(POISON) if moving.stale else content
@@ -241,14 +242,14 @@ class CopyEngine:
             self.places.write(moving.targets[n], arrives if n < written else self.places.filled(left))
 
     def forget_loads(self) -> None:
-        """Something else has happened: from now on it is counted anew how often a request is loaded for."""
+        """Something other than a load has happened, so loads for each request are counted from 0 again."""
         self._loads.clear()
         self._fetched.clear()
 
     def _is_new(self, moving: Moving, rid: str) -> bool:
-        """Returns whether a move brings to its tier what none has brought there for the request, and remembers that.
+        """Returns whether this is a move that brings its tier something new for the request, and notes that.
 
-        What is fetched may come in many moves, one after the other, and through several tiers.
+        A fetch may take many moves, one after the other, and through several tiers.
         """
         fetched = self._fetched.setdefault(rid, [])
         brought = [(moving.transfer.tier, content) for content in moving.contents]
@@ -260,14 +261,14 @@ class CopyEngine:
         return any(place in moving.sources and not moving.landed for moving in self.moving.values())
 
     def _lacking(self, place: Place, content: Any, over: bool) -> str:
-        """What is wrong with a unit as the source of a load or a move; of one that is `over` it may be free by now."""
+        """What is wrong with a unit as the source of a load or a move. If that is `over`, the unit may be free."""
         if not over and place.unit in self._view(place.tier or "").free:
             return "is free"
         return "holds nothing of this cache" if self.places.is_nothing(content) else ""
 
     def _view(self, name: str) -> TierUnits:
         found = answered(self._adapter.tier, name)
-        # Nearly every answer is made of plain lists: to take each apart and make it again took a tenth of a step.
+        # Nearly every answer has plain lists of ints; the general path below would cost a tenth of a step.
         if type(found) is TierUnits and all(map(are_ints, found)):
             return TierUnits(*map(list, found))
         return taken(lambda: TierUnits(*map(wholes, found)), found, self._adapter.tier, "the units of a tier")

@@ -1,4 +1,4 @@
-"""Delivery: what a durable kv_scheduler has to store of requests that have ended, and what it has stored."""
+"""Delivery: the blocks of ended requests that a durable kv_scheduler must store, and those that it has stored."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 
 class Owed(NamedTuple):
-    """Full blocks of a request that has ended, one behind the other, by their contents.
+    """The contents of consecutive full blocks of a request that has ended.
 
-    The first is number `first` in its table, a block has `size` tokens; `where` names the group, if there are several.
+    `first` is the place of the first one in the request's table, `size` the tokens of a block; `where` names the group,
+    if there are several.
     """
 
     rid: str
@@ -24,7 +25,7 @@ class Owed(NamedTuple):
 
 
 class Delivery:
-    """Remembers the contents of all stores. A store is due `patience` steps behind the end of its request."""
+    """Remembers the contents of all stores. A block is due `patience` steps after its request has ended."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
@@ -36,7 +37,7 @@ class Delivery:
         self._sent.add(content)
 
     def owe(self, owed: Owed) -> None:
-        """A request has ended by itself."""
+        """A request has ended by itself, and leaves these blocks to be stored."""
         self._owed.append((owed, self._patience))
 
     def step(self) -> None:
@@ -44,7 +45,7 @@ class Delivery:
         self._owed = [(owed, steps - 1) for owed, steps in self._owed]
 
     def due(self) -> list[tuple[Owed, list[int]]]:
-        """Returns what is due of each request, with the numbers of its blocks that were never stored."""
+        """Returns what is due now, each with the places of its blocks that were never stored, and forgets it."""
         if not self._owed:
             return []
         due = [owed for owed, steps in self._owed if steps <= 0]
@@ -52,6 +53,6 @@ class Delivery:
         return [(owed, owed.missing(self._sent)) for owed in due]
 
     def reset(self) -> None:
-        """What was stored is not right any more, and nothing is owed."""
+        """Forgets all stores and everything owed."""
         self._sent.clear()
         self._owed.clear()

@@ -21,10 +21,10 @@ KINDS = ("store", "load", "move")
 class Moving:
     """A transfer whose end the target has not heard of.
 
-    `contents` is what stood in each source when it started. It has `landed` when its bytes are there, and is `told`
-    when the target can hear of its end; after the next poll it has heard. It is `stale` if a reset came
-    since its start. `batches` counts those scheduled since. Only the first `readable` of its sources are there; the
-    next one was lost in its tier.
+    `contents` is what each source held at the start. `landed`: its bytes are at the targets. `told`: the target was
+    called with its end, which it takes in at the next poll at the latest. `stale`: a reset came after its start.
+    `batches` counts the batches scheduled since the start. Only the first `readable` sources can be read; the next one
+    was lost in its tier.
     """
 
     transfer: Transfer

@@ -14,16 +14,18 @@ ENOUGH = 20
 
 
 class Races:
-    """Counts goals in `goals_met`. No trait says whether a target can reach them, so `chances` counts how often one was
-    near: then the goal is asked for.
+    """Counts goals in `goals_met`.
+
+    No trait says whether a target can reach them. So `chances` counts how often an episode came near each: a goal is
+    asked for once that was often enough.
     """
 
     def __init__(self, goals_met: Counter[str]) -> None:
         self._met = goals_met
         self.chances: Counter[str] = Counter()
-        # Of the operation that goes on: the blocks whose stores have started, and whether the unit held something.
+        # The blocks whose stores have started in this operation, and whether the unit had been stored to before.
         self._stored: dict[Block, bool] = {}
-        # What was so behind the last operation: it counts once, however long it stays so.
+        # The chances that lasted at the end of the last operation: each counts once, however long it lasts.
         self._lasting: set[tuple[str, str]] = set()
 
     def near(self, goal: str) -> bool:
@@ -31,7 +33,7 @@ class Races:
         return self.chances[goal] >= ENOUGH
 
     def started(self, moving: Moving, unended: Iterable[Moving], reused: Sequence[bool]) -> None:
-        """A transfer starts beside these; `reused` says of each of its targets whether it was ever stored to."""
+        """A transfer starts while `unended` are in flight. `reused`: of each target, if it was stored to before."""
         kind = moving.transfer.kind
         if kind == "store":
             self._stored.update((place.unit, again) for place, again in zip(moving.sources, reused, strict=True))
@@ -56,13 +58,13 @@ class Races:
             self._met["retaken"] += any(place.unit in blocks for moving in stores for place in moving.sources)
 
     def ended(self, moving: Moving, unended: Iterable[Moving]) -> None:
-        """A transfer ends, of all that have not ended; the oldest is the first."""
+        """A transfer ends. `unended` are those in flight, this one included, the oldest first."""
         oldest = next(filter(is_load, unended), moving)
         self._met["loads_reordered"] += is_load(moving) and moving is not oldest
         self._met["forgotten_end"] += moving.stale
 
     def launched(self, unended: Iterable[Moving]) -> None:
-        """A batch runs beside these."""
+        """A batch runs while these are in flight."""
         self._met["step_behind_reset"] += any(moving.stale for moving in unended)
 
     def settled(self, views: Mapping[str, TierUnits], freed: bool) -> None:

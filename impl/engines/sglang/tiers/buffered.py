@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.impl.engines.sglang.tiers.storage import StoredTier
 from kvlockstep.impl.engines.sglang.tiers.stored import AskingScheduler, StoringScheduler

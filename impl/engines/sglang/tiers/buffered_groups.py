@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS
 from kvlockstep.impl.engines.sglang.states import STATE
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.impl.engines.sglang.tiers.buffered import WINDOW, BufferingScheduler, BufferScheduler, BufferTier

@@ -16,13 +16,14 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang import scheduler as sglang
-from kvlockstep.impl.engines.sglang.tiers.storage import STORAGE, Storage, StoredTier, WaitingTier, WithStorage
+from kvlockstep.impl.engines.sglang.real_scheduler import engine
+from kvlockstep.impl.engines.sglang.tiers.page_storage import STORAGE, Storage
+from kvlockstep.impl.engines.sglang.tiers.storage import StoredTier, WaitingTier, WithStorage
 from kvlockstep.impl.engines.sglang.tiers.tiered import TieredManager
 from kvlockstep.reference.kv.transfers import Fetching
 
 
-class Asker(sglang.engine.Scheduler):  # type: ignore[misc]
+class Asker(engine.Scheduler):  # type: ignore[misc]
     """The engine's Scheduler, as far as it asks the storage."""
 
     enable_hicache_storage = True

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE
+from kvlockstep.impl.engines.sglang.modules import ENGINE
 from kvlockstep.reference.kv_tier.contract import HIT, MISS, Key, LoadPlan, StorePlan
 
 PACKAGE = "sglang.srt.mem_cache"

@@ -26,7 +26,7 @@ import torch
 
 from kvlockstep.impl.engines.copy_engine import Copies, Event
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS, Silent
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS, Silent
 from kvlockstep.impl.engines.sglang.tiers.host_tier import host_pool
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 
@@ -59,8 +59,8 @@ class Part(NamedTuple):
 class CopyEngine(Copies):
     """Takes what the controller submits. `needed` are the transfers that the batch waits for, layer by layer.
 
-    With `restores` nobody waits in a batch: whoever needs a load asks for the event of its last layer.
-    `units` are the host pages of each whose end was not heard, by its event. `parts` are the host pools.
+    With `restores` no batch waits for a load: the engine asks for the event of its last layer. `units` are the host
+    pages of each transfer whose end the engine has not heard, by its event. `parts` are the host pools.
     """
 
     def __init__(self, restores: bool) -> None:
@@ -90,11 +90,11 @@ class CopyEngine(Copies):
         return next(self._ids)
 
     def fenced(self) -> list[Hashable]:
-        """What the engine has waited for, but for what had ended and was held up by what is in front of it."""
+        """The transfers that the engine has waited for, without those that had ended behind an unfinished one."""
         return [id for id in self.fence if id not in self._ended]
 
     def waited_for(self) -> tuple[Hashable, ...]:
-        """What has ended before the next transfer is submitted: it gives its page or its unit to that one."""
+        """Transfers that end before the next one is submitted, which may get their page or unit."""
         fresh = {transfer.id for transfer in self.submitted}
         return tuple(other for other in self.fenced() if other not in fresh)
 
@@ -104,9 +104,9 @@ class CopyEngine(Copies):
         return [id for id in going if self._loads[id].isdisjoint(blocks)]
 
     def end(self, id: Hashable) -> None:
-        """A transfer has ended; its event is done when all in front of it on its stream have ended, too.
+        """Ends a transfer. Its event is done once all in front of it on its stream have ended, too.
 
-        What somebody has waited for without an event is over by now.
+        A transfer without an event was waited for: it is over already.
         """
         if id not in self.events:
             self.fence[:] = [other for other in self.fence if other != id]
@@ -119,7 +119,7 @@ class CopyEngine(Copies):
             self._loads.pop(over, None)
 
     def take(self) -> list[Transfer]:
-        """What the engine has waited for in the call that submitted it has ended."""
+        """Returns what was submitted. What the engine has waited for in the submitting call has ended with it."""
         taken = [transfer._replace(waited=transfer.id in self.fence) for transfer in super().take()]
         over = {transfer.id for transfer in taken if transfer.waited}
         self.fence[:] = [id for id in self.fence if id not in over]
@@ -128,7 +128,7 @@ class CopyEngine(Copies):
         return taken
 
     def forget(self, ids: Iterable[Hashable]) -> None:
-        """Nobody is to hear of these transfers, which were not taken."""
+        """Drops these transfers, which were submitted and not taken."""
         forgotten = set(ids)
         self.submitted = [transfer for transfer in self.submitted if transfer.id not in forgotten]
         for id in forgotten:

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kvlockstep.impl.engines.sglang import scheduler as sglang
+from kvlockstep.impl.engines.sglang.real_scheduler import Scheduler
+from kvlockstep.impl.engines.sglang.scheduler import SGLangScheduler
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST, HostTier, WithHostTier
 from kvlockstep.reference.kv_scheduler.contract import Batch
 
 
-class DrainingScheduler(sglang.Scheduler):
+class DrainingScheduler(Scheduler):
     """Without sglang-scheduler-aborted-under-store: waits for its stores before it retracts a request."""
 
     def update_running_batch(self, batch: Any) -> Any:
@@ -28,7 +29,7 @@ class DrainingScheduler(sglang.Scheduler):
         return super().update_running_batch(batch)
 
 
-class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
+class HierarchicalScheduler(WithHostTier, SGLangScheduler):
     """A Scheduler whose tree has a host tier, as large as the pool, with one of the engine's `write_policy`.
 
     `kind` is the engine's Scheduler, `_kind` unless it is given.
@@ -85,7 +86,7 @@ class HierarchicalScheduler(WithHostTier, sglang.SGLangScheduler):
             raise RuntimeError("the engine has refused to flush its caches")
 
     def limbo(self) -> int:
-        """Slots on the paths that transfers keep, of nobody who is live."""
+        """Slots on the paths that transfers keep and that no live request holds."""
         kept = self._host.kept()
         return len(kept.difference(*map(self.slots, self._live()))) if kept else 0
 
@@ -100,4 +101,4 @@ make_overlap_back = partial(HierarchicalScheduler, write_policy="write_back", ov
 make_overlap_rust = partial(make_overlap, core="rust")
 make_overlap_back_rust = partial(make_overlap_back, core="rust")
 make_selective = partial(HierarchicalScheduler, write_policy="write_through_selective", overlap=True)
-make_undrained = partial(HierarchicalScheduler, kind=sglang.Scheduler)
+make_undrained = partial(HierarchicalScheduler, kind=Scheduler)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE
+from kvlockstep.impl.engines.sglang.modules import ENGINE
 from kvlockstep.reference.kv_tier.tier import KVTier
 
 PACKAGE = "sglang.srt.mem_cache"

@@ -180,7 +180,7 @@ class LinkedManager(SGLangKVManager):
         return self._store.view()
 
     def limbo(self) -> int:
-        """Slots on the paths that offloads keep, of nobody who is live."""
+        """Slots on the paths that offloads keep and that no live request holds."""
         ends = [offload.lock_node_id for offload in self._tree.linker.pending_offloads]
         kept = {slot for end in ends for slot in self._tree.path_device_indices(end).tolist()}
         return len(kept.difference(*map(self.slots, self._running)))

@@ -21,18 +21,18 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from kvlockstep.impl.engines.loading import without_the_rest
 from kvlockstep.impl.engines.sglang import manager as sglang
-from kvlockstep.impl.engines.sglang import scheduler
+from kvlockstep.impl.engines.sglang.modules import configure, sglang_alone
+from kvlockstep.impl.engines.sglang.real_scheduler import STUBS
 from kvlockstep.impl.engines.sglang.tiers.tiered import TieredManager
 from kvlockstep.reference.kv.transfers import Loading
 
-with without_the_rest(sglang.ENGINE, sglang.BARE, scheduler.STUBS):
+with sglang_alone(STUBS):
     decode: Any = importlib.import_module("sglang.srt.disaggregation.decode")
     mixin: Any = importlib.import_module("sglang.srt.disaggregation.decode_hicache_mixin")
 # Admission counts with no output, as in manager.py.
 decode.CLIP_MAX_NEW_TOKEN = 0
-sglang.configure(
+configure(
     {
         "disagg": {
             "disaggregation_decode_enable_radix_cache": True,

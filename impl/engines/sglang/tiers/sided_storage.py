@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kvlockstep.impl.engines.loading import without_the_rest
-from kvlockstep.impl.engines.sglang.manager import ENGINE, STUBS
+from kvlockstep.impl.engines.sglang.modules import ENGINE, STUBS
 from kvlockstep.impl.engines.sglang.tiers import hicache
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
+from kvlockstep.impl.engines.sglang.tiers.page_storage import Storage
 from kvlockstep.impl.engines.sglang.tiers.sides import SidedHierarchy, SidedHostTier
-from kvlockstep.impl.engines.sglang.tiers.storage import Read, Storage, StoredTier, StoringController, drained
+from kvlockstep.impl.engines.sglang.tiers.storage import StoredTier
+from kvlockstep.impl.engines.sglang.tiers.storage_controller import Read, StoringController, drained
 from kvlockstep.impl.engines.sglang.tiers.stored import StoringScheduler
 
 with without_the_rest(ENGINE, hicache.BARE, STUBS):

@@ -18,7 +18,8 @@ from typing import Any
 
 from kvlockstep.impl.engines.sglang.tiers.hicache import HOST
 from kvlockstep.impl.engines.sglang.tiers.hierarchy import DrainingScheduler, HierarchicalScheduler
-from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, STORAGE, Storage, StoredTier, WaitingTier, WithStorage
+from kvlockstep.impl.engines.sglang.tiers.page_storage import STORAGE, Storage
+from kvlockstep.impl.engines.sglang.tiers.storage import CLOCK, StoredTier, WaitingTier, WithStorage
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_scheduler.contract import Batch
 

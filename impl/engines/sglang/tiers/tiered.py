@@ -71,7 +71,7 @@ class TieredManager(WithHostTier, SGLangKVManager):
         return super().transfers()
 
     def limbo(self) -> int:
-        """Slots on the paths that transfers keep, of nobody who is live."""
+        """Slots on the paths that transfers keep and that no live request holds."""
         return len(self._host.kept().difference(*map(self.slots, self._running)))
 
     def _loaded(self, admitted: Sequence[Any]) -> list[str]:

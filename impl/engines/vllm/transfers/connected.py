@@ -68,7 +68,7 @@ class ConnectedScheduler(VllmScheduler):
         return [] if request is None or request.is_finished() else super().slots(rid)
 
     def limbo(self) -> int:
-        """Slots of blocks of nobody who is live, kept for a transfer or for a batch in flight."""
+        """Slots that no live request holds, kept for a transfer or for a batch in flight."""
         return len(self._blocks_in_limbo()) * self.block_size
 
     def _unpublished(self) -> list[Any]:

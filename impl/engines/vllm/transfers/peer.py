@@ -44,7 +44,7 @@ class PeerScheduler(TierScheduler):
     def __init__(self, blocks: int, block_size: int, budget: int, running: int, **options: Any) -> None:
         super().__init__(blocks, block_size, budget, running, **options)
         self.tiers = {TIER: UNITS_PER_BLOCK * blocks}
-        # Whom a reset has preempted: the engine names them in its next step, when they may wait for a load already.
+        # What a reset has preempted: the engine names it in its next step, when it may already wait for a load.
         self._sent_back: set[str] = set()
 
     def connect(self, config: Any) -> PeerConnector:
