@@ -50,7 +50,7 @@ class GroupedScheduler(KVScheduler):
         return list(self._kv.free_slots(pool))
 
     def _runs(self, rid: str) -> bool:
-        return any(job.rid == rid for job in self._running)
+        return rid in [job.rid for job in self._running]
 
     def _item(self, job: Job, n: int) -> Item:
         item = super()._item(job, n)

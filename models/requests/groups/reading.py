@@ -29,7 +29,8 @@ def copy(session: GroupSession, due: Sequence[Copy]) -> None:
 def read_rolling(session: GroupSession, request: Request, tables: Tables) -> None:
     """Reads what the next forward reads in the rolling groups, in front of its writes."""
     for g in session.groups.rolling:
-        _read(session, request, tables, g, needed(session.groups.groups[g], request.computed, request.computed))
+        positions = needed(session.groups.groups[g], request.computed, request.computed)
+        _read(session, request, tables, g, positions, session.kv.stamps(request, request.computed))
 
 
 def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
@@ -37,13 +38,20 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int, cov
 
     Of a rolling group it is what the forward has left for a later one.
     """
+    stamps = session.kv.stamps(request, stop)
     for g in session.groups.attention:
         start = first_end(request, stop) if g in session.groups.rolling else request.computed
-        _read(session, request, tables, g, needed(session.groups.groups[g], start, stop), covered)
+        _read(session, request, tables, g, needed(session.groups.groups[g], start, stop), stamps, covered)
 
 
 def _read(
-    session: GroupSession, request: Request, tables: Tables, g: int, positions: range, covered: bool = False
+    session: GroupSession,
+    request: Request,
+    tables: Tables,
+    g: int,
+    positions: range,
+    stamps: Sequence[int],
+    covered: bool = False,
 ) -> None:
     checks = session.checks
     checks.subject = request.name
@@ -53,7 +61,7 @@ def _read(
     checks.evaluated[laws.content_equality.id] += bool(positions)
     for law in session.reading:
         checks.evaluated[law.id] += bool(positions)
-    cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
+    cell = session.kv.first_wrong(request, g, tables[request.name][g], positions, stamps)
     if cell is not None:
         cell = cell._replace(also=_also(request, tables, g, cell.slot))
         reading = [checks.of(law) for law in session.reading]
@@ -97,13 +105,13 @@ def write(
 ) -> None:
     """Writes positions [computed, stop) in every attention group."""
     session.checks.subject = request.name
-    positions = range(request.computed, stop)
+    positions, stamps = range(request.computed, stop), session.kv.stamps(request, stop)
     for g in session.groups.attention:
         if not covered:
             group = session.groups.groups[g]
             cover(session, tables, g, stored(group, request.computed, stop, first_end(request, stop)))
         session.checks.evaluated[laws.no_aliasing.id] += 1
-        conflict = session.kv.write(request, g, tables[g], positions)
+        conflict = session.kv.write(request, g, tables[g], positions, stamps)
         if conflict is not None:
             slot, other = conflict
             two = [f"{other} and {request.name} in {named(session, g)}"]

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvlockstep.reference.kv.shape import blocks_for
-from kvlockstep.reference.kv_manager.groups.contract import Step
+from kvlockstep.reference.kv_manager.groups.contract import Step, needed
 from kvlockstep.reference.kv_manager.groups.pool import Pool
-from kvlockstep.reference.kv_manager.groups.request import Request, touched
+from kvlockstep.reference.kv_manager.groups.request import Request
 from kvlockstep.reference.kv_manager.groups.tables import GroupTables
 
 
@@ -60,7 +60,10 @@ class GroupedManager(GroupTables):
 
     def slots(self, rid: str, group: int) -> list[int | None]:
         size, table = self.groups[group].block_size, self._live[rid].tables[group]
-        return [None if block is None else block * size + i for block in table for i in range(size)]
+        slots: list[int | None] = []
+        for block in table:
+            slots += size * [None] if block is None else range(block * size, (block + 1) * size)
+        return slots
 
     def held(self, rid: str, group: int) -> Iterable[int]:
         return self._live[rid].held(group)
@@ -97,8 +100,9 @@ class GroupedManager(GroupTables):
 
     def _slide(self, g: int, request: Request) -> None:
         """Drops the blocks in front of everything that the next forward reads."""
-        table = request.tables[g]
-        for i in range(min(touched(self.groups[g], request.computed, request.computed).start, len(table))):
+        group, table = self.groups[g], request.tables[g]
+        first = needed(group, request.computed, request.computed).start // group.block_size
+        for i in range(min(first, len(table))):
             block, table[i] = table[i], None
             if block is not None:
                 self._pool(g).drop(block)
