@@ -16,10 +16,9 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupied_in,
 )
-from kvlockstep.models.requests.groups.reading import cover, read
+from kvlockstep.models.requests.groups.reading import cover, parts_read, read_parts
 from kvlockstep.models.requests.groups.session import rooms
 from kvlockstep.models.requests.groups.settled import Occupied, Settled
-from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
@@ -37,7 +36,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     held = questions.held([n for n in names if n in leaving or not live[n].fresh or any(tables[n].values())])
     avail, free = questions.avail(), questions.free()
     judge.avail = sum(avail.values())
-    check_tables(judge, tables, judge.most_blocks())
+    check_tables(judge, tables, judge.most_blocks)
     requests = {name: job.request for name, job in live.items()}
     started = {name: requests[name] for name, job in live.items() if not job.fresh}
     # Who is in a void batch: what it has computed is not known before its next one.
@@ -61,10 +60,10 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         check_free(judge, pool, found, tables, free.get(pool, []))
         check_sum(judge, pool, found, avail[pool], list(started), limbo[pool], reserved[pool])
     for name, request in known.items():
-        for g in questions.attention:
-            positions = needed(questions.groups[g], request.computed, request.computed)
+        parts = parts_read(judge, request, request.computed)
+        for g, positions in parts:
             cover(judge, tables[name], g, positions, name)
-        read(judge, request, tables, request.computed, covered=True)
+        read_parts(judge, request, tables, parts, covered=True)
     judge.checks.subject = None
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
     # Behind the reads, as for one table.

@@ -31,6 +31,7 @@ class GroupQuestions:
             raise Divergence(ERROR_CONTRACT.id, f"groups name the pools {sorted(unknown)}, which `pools` lacks")
         self.attention = [g for g, group in enumerate(self.groups) if group.kind != "state"]
         self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
+        self.windows = [g for g, group in enumerate(self.groups) if group.kind in ("window", "chunked")]
         self.rolling = [g for g, group in enumerate(self.groups) if group.kind == "rolling"]
         self.names = [f"group {g} ({group})" for g, group in enumerate(self.groups)]
         self.shows_free = True
@@ -38,30 +39,29 @@ class GroupQuestions:
         self.untold: set[int] = set()
         self._adapter = adapter
         self._several = traits.pools is not None
-
-    def _arguments(self, name: str) -> tuple[str, ...]:
-        """The arguments of a question about a pool: its name if there are several."""
-        return (name,) if self._several else ()
+        # The arguments of a question about a pool: its name if there are several.
+        self._arguments = {name: (name,) if self._several else () for name in self.pools}
 
     def avail(self) -> dict[str, int]:
         return self.counts(self._adapter.avail)
 
     def counts(self, method: Callable[..., Any]) -> dict[str, int]:
         """What a method says of each pool, which must be a number."""
-        return {name: number(method, *self._arguments(name)) for name in self.pools}
+        return {name: number(method, *arguments) for name, arguments in self._arguments.items()}
 
     def free(self) -> dict[str, list[int]]:
         """The free blocks of each pool, as far as the target says."""
         found: dict[str, list[int]] = {}
-        for name in self.pools if self.shows_free else ():
-            blocks = numbers(self._adapter.free_slots, *self._arguments(name))
+        for name, arguments in self._arguments.items() if self.shows_free else ():
+            blocks = numbers(self._adapter.free_slots, *arguments)
             self.shows_free = self.shows_free and blocks is not None
             found[name] = sorted(blocks or [])
         return found
 
     def tables(self, names: Iterable[str]) -> Tables:
         """The slots of each request in each attention group."""
-        return {name: {g: self._slots(name, g) for g in self.attention} for name in names}
+        method, attention = self._adapter.slots, self.attention
+        return {name: {g: table_of(answered(method, name, g), method) for g in attention} for name in names}
 
     def held(self, names: Iterable[str]) -> Held:
         """The blocks that each request holds in each group."""
@@ -75,10 +75,6 @@ class GroupQuestions:
             )
         pool = next(iter(self.pools))
         return taken(lambda: [(pool, whole(s), whole(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
-
-    def _slots(self, name: str, g: int) -> Table:
-        method = self._adapter.slots
-        return table_of(answered(method, name, g), method)
 
     def _held(self, name: str, g: int) -> set[int] | None:
         blocks = numbers(self._adapter.held, name, g)

@@ -34,11 +34,10 @@ def occupancy(
     for g, group in enumerate(session.groups.groups):
         if group.pool != pool:
             continue
-        surely[g] = set()
-        for name, groups in held.items():
-            known = groups[g]
-            if known is not None:
-                surely[g] |= known
+        known = [blocks for groups in held.values() if (blocks := groups[g]) is not None]
+        surely[g] = set[int]().union(*known)
+        for name, groups in held.items() if len(known) < len(held) else ():
+            if groups[g] is not None:
                 continue
             table = tables[name].get(g, [])
             if group.kind == "state":
@@ -75,15 +74,17 @@ def check_tables(session: GroupSession, tables: Tables, most: Mapping[int, int] 
 
 def check_windows(session: GroupSession, request: Request, tables: Mapping[int, Table]) -> None:
     """Checks, with `frees_window`, that the request has given back what no window reaches any more."""
-    for g, table in tables.items():
+    for g in session.groups.windows:
         group = session.groups.groups[g]
-        if group.kind in ("window", "chunked"):
-            size = group.block_size
-            first = needed(group, request.computed, request.computed).start
-            left = table[: first // size * size]
-            blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None}
-            where = f"{request.name} in {named(session, g)}"
-            session.checks.check(window_freed, first, size, blocks, name=where)
+        size = group.block_size
+        first = needed(group, request.computed, request.computed).start
+        left = tables[g][: first // size * size]
+        if left.count(None) == len(left):
+            session.checks.holds(window_freed)
+            continue
+        blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None}
+        where = f"{request.name} in {named(session, g)}"
+        session.checks.check(window_freed, first, size, blocks, name=where)
 
 
 def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tables, free: list[int]) -> None:

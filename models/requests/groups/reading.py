@@ -38,10 +38,25 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int, cov
 
     Of a rolling group it is what the forward has left for a later one.
     """
-    stamps = session.kv.stamps(request, stop)
-    for g in session.groups.attention:
-        start = first_end(request, stop) if g in session.groups.rolling else request.computed
-        _read(session, request, tables, g, needed(session.groups.groups[g], start, stop), stamps, covered)
+    read_parts(session, request, tables, parts_read(session, request, stop), covered)
+
+
+def parts_read(session: GroupSession, request: Request, stop: int) -> list[tuple[int, range]]:
+    """The groups with the positions that `read` reads in them."""
+    groups, parts = session.groups, []
+    for g in groups.attention:
+        start = first_end(request, stop) if g in groups.rolling else request.computed
+        parts.append((g, needed(groups.groups[g], start, stop)))
+    return parts
+
+
+def read_parts(
+    session: GroupSession, request: Request, tables: Tables, parts: Sequence[tuple[int, range]], covered: bool = False
+) -> None:
+    """Reads these groups and positions; `covered` as for `read`."""
+    stamps = session.kv.stamps(request, max((positions.stop for _, positions in parts), default=0))
+    for g, positions in parts:
+        _read(session, request, tables, g, positions, stamps, covered)
 
 
 def _read(

@@ -27,13 +27,14 @@ class GroupedManager(GroupTables):
         cached = self._lookup(tokens, extra_key)
         request = self._hit(tokens, extra_key, cached)
         n = min(n, len(tokens) - cached)
-        need, every = self._need(request, n), range(len(self.groups))
+        need, hit = self._need(request, n), [request.held(g) for g in range(len(self.groups))]
         for name, pool in self._pools.items():
-            hit = [block for g in every if self.groups[g].pool == name for block in request.held(g)]
-            if need[name] > pool.room(hit):
+            if need[name] > pool.room(
+                [block for g, of in enumerate(hit) if self.groups[g].pool == name for block in of]
+            ):
                 return None
-        for g in every:
-            for block in request.held(g):
+        for g, blocks in enumerate(hit):
+            for block in blocks:
                 self._pool(g).hold(block)
         self._live[rid] = request
         self._grow(request, n)

@@ -39,7 +39,8 @@ class GroupTables:
     def _lookup(self, tokens: list[int], extra_key: int | None) -> int:
         """The longest length at which every group can serve, with at least one token left to compute."""
         longest = range(min([len(tokens) - 1, *self._full_heads(tokens, extra_key)]), 0, -1)
-        every = range(len(self.groups))
+        # The last ones first: full attention, which has the most places to look at, mostly stands in front.
+        every = range(len(self.groups))[::-1]
         return next((c for c in longest if all(self._serves(g, tokens, extra_key, c) for g in every)), 0)
 
     def _full_heads(self, tokens: list[int], extra_key: int | None) -> list[int]:
