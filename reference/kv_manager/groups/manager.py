@@ -29,9 +29,8 @@ class GroupedManager(GroupTables):
         n = min(n, len(tokens) - cached)
         need, hit = self._need(request, n), [request.held(g) for g in range(len(self.groups))]
         for name, pool in self._pools.items():
-            if need[name] > pool.room(
-                [block for g, of in enumerate(hit) if self.groups[g].pool == name for block in of]
-            ):
+            of_pool = [block for g, blocks in enumerate(hit) if self.groups[g].pool == name for block in blocks]
+            if need[name] > pool.room(of_pool):
                 return None
         for g, blocks in enumerate(hit):
             for block in blocks:
