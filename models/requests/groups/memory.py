@@ -187,15 +187,16 @@ class GroupMemory:
         """The first of these positions that does not hold what it must; `stamps` as for `write`."""
         size, contents = self._groups[g].block_size, self._pool[g].contents
         block, cells = NOBODY, dict[int, int]()
-        for position in positions:
-            slot = slots[position]
+        read = slice(positions.start, positions.stop)
+        for slot, stamp in zip(slots[read], stamps[read], strict=True):
             assert slot is not None
             if slot // size != block:
                 block = slot // size
                 content = contents.get(block, NOTHING)
                 cells = content.cells if content.group == g else {}
-            if cells.get(slot % size) != stamps[position]:
-                return self._wrong_cell(request, g, slot, position, stamps[position])
+            if cells.get(slot % size) != stamp:
+                # A stamp stands for all tokens up to its own, so no request has one twice.
+                return self._wrong_cell(request, g, slot, stamps.index(stamp), stamp)
         return None
 
     def _wrong_cell(self, request: Request, g: int, slot: int, position: int, stamp: int) -> Cell:
@@ -262,9 +263,12 @@ class GroupMemory:
     def sketch(self) -> Any:
         """Content of the memory by the hashes of histories, which takes no time for their lengths."""
         digests = self._provenance.digests()
-        contents = [pool.contents for pool in self._pools.values()]
-        sketches = [[content.sketch or content.sketched(digests) for content in of.values()] for of in contents]
-        return tuple(frozenset(zip(*of, strict=True)) for of in zip(contents, sketches, strict=True))
+        sketches: list[int] = []
+        for pool in self._pools.values():
+            blocks, contents = sorted(pool.contents), pool.contents
+            sketches += len(blocks), *blocks
+            sketches += [contents[block].sketch or contents[block].sketched(digests) for block in blocks]
+        return tuple(sketches)
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
