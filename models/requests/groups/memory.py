@@ -82,6 +82,9 @@ class GroupMemory:
         # The pool of each group, which is asked for at every cell.
         self._pool = [self._pools[group.pool] for group in groups]
         self._histories: dict[int, Any] = {}
+        # What was right since anything changed, by request and group: the first position, the slots, and their stamps.
+        # Much is read twice, in the forward and behind it.
+        self._right: dict[tuple[str, int], tuple[int, Sequence[int | None], Sequence[int]]] = {}
 
     def begin_forward(self) -> None:
         for pool in self._pools.values():
@@ -133,6 +136,7 @@ class GroupMemory:
         if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
             content = self._begin(g, block, offset)
         content.sketch = None
+        self._right.clear()
         if pool.owner.setdefault(block, name) != name:
             self._goals_met["physical_reuse"] += 1
             pool.owner[block] = name
@@ -147,6 +151,7 @@ class GroupMemory:
 
     def mark(self, cells: Iterable[tuple[int, Place, int]], mark: int) -> None:
         """A mark of a transfer is written to these cells, (group, block, offset)."""
+        self._right.clear()
         for g, (_, block), offset in cells:
             content = self._pool[g].contents.get(block, NOTHING)
             if content.group != g or offset == WHOLE:
@@ -155,6 +160,7 @@ class GroupMemory:
 
     def remark(self, old: int, new: int) -> None:
         """Changes a mark of transfers to another one, wherever it stands."""
+        self._right.clear()
         for content in self.written:
             for offset in [offset for offset, stamp in content.cells.items() if stamp == old]:
                 content.write(offset, new)
@@ -172,6 +178,7 @@ class GroupMemory:
         """What a transfer leaves in a block."""
         pool, block = place
         self._pools[pool].contents[block] = self.copied(content)
+        self._right.clear()
 
     @staticmethod
     def copied(content: Content) -> Content:
@@ -187,8 +194,10 @@ class GroupMemory:
         """The first of these positions that does not hold what it must; `stamps` as for `write`."""
         size, contents = self._groups[g].block_size, self._pool[g].contents
         block, cells = NOBODY, dict[int, int]()
-        read = slice(positions.start, positions.stop)
-        for slot, stamp in zip(slots[read], stamps[read], strict=True):
+        named, want = slots[positions.start : positions.stop], stamps[positions.start : positions.stop]
+        if self._was_right(request.name, g, positions, named, want):
+            return None
+        for slot, stamp in zip(named, want, strict=True):
             assert slot is not None
             if slot // size != block:
                 block = slot // size
@@ -197,7 +206,16 @@ class GroupMemory:
             if cells.get(slot % size) != stamp:
                 # A stamp stands for all tokens up to its own, so no request has one twice.
                 return self._wrong_cell(request, g, slot, stamps.index(stamp), stamp)
+        self._right[request.name, g] = positions.start, named, want
         return None
+
+    def _was_right(
+        self, name: str, g: int, positions: range, slots: Sequence[int | None], stamps: Sequence[int]
+    ) -> bool:
+        """Tells whether these slots were read for these stamps, and nothing has changed since."""
+        first, known_slots, known_stamps = self._right.get((name, g), (0, (), ()))
+        part = slice(positions.start - first, positions.stop - first)
+        return positions.start >= first and known_slots[part] == slots and known_stamps[part] == stamps
 
     def _wrong_cell(self, request: Request, g: int, slot: int, position: int, stamp: int) -> Cell:
         block, offset = divmod(slot, self._groups[g].block_size)
@@ -237,12 +255,18 @@ class GroupMemory:
         """Copies blocks (pool, source, target); all sources are read before any target is written."""
         for pool, target, content in [(pool, t, self.copied(self._stands((pool, s)))) for pool, s, t in copies]:
             self._pools[pool].contents[target] = content
+            self._right.clear()
 
     def poison(self, pool: str, blocks: Iterable[int]) -> None:
         """What was freed is lost."""
-        self._pools[pool].contents.update(dict.fromkeys(blocks, FREED))
+        contents = self._pools[pool].contents
+        lost = [block for block in blocks if contents.get(block) is not FREED]
+        if lost:
+            contents.update(dict.fromkeys(lost, FREED))
+            self._right.clear()
 
     def reset(self, kept: Collection[Place] = ()) -> None:
+        self._right.clear()
         for name, pool in self._pools.items():
             pool.contents.update({block: FREED for block in pool.contents if (name, block) not in kept})
 

@@ -82,6 +82,8 @@ class OwnGroupMemory(GroupMemory):
     def first_wrong(
         self, request: Request, g: int, slots: Sequence[int | None], positions: range, stamps: Sequence[int]
     ) -> Cell | None:
+        # What the target has done to its memory meanwhile nobody knows.
+        self._right.clear()
         size = self._groups[g].block_size
         named = [slot for slot in (slots[position] for position in positions) if slot is not None]
         self._look(self._groups[g].pool, [(slot // size, slot % size) for slot in named])
