@@ -211,6 +211,7 @@ def test_the_blocks_of_an_item_are_those_that_it_needs_in_each_pool() -> None:
     run.schedule([5])
     run.update()
     (item,) = run.adapter.schedule().items
+    run.check_tables(item)
     full, window, state = (run.adapter.held("a", g) for g in range(3))
     used = {OfPool("kv", block) for block in (*full, *window[-2:])} | {OfPool("states", block) for block in state}
     assert set(run.used_blocks(item)) == used
