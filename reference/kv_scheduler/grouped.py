@@ -59,7 +59,7 @@ class GroupedScheduler(KVScheduler):
             self._state(job, g) if group.kind == "state" else self._table(job, g, stop)
             for g, group in enumerate(self.groups)
         ]
-        return item._replace(groups=told)
+        return Item(*item[:-1], told)
 
     def _worker_slots(self, job: Job, end: int) -> list[int]:
         return []

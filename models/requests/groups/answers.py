@@ -79,6 +79,8 @@ class GroupQuestions:
 
     def pooled(self, pairs: Iterable[Any], method: Callable[..., Any]) -> list[Copy]:
         """Copies that a method returned, each with its pool."""
+        if type(pairs) in (list, tuple) and not pairs:
+            return []
         if self._several:
             return taken(
                 lambda: [(str(p), whole(s), whole(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"

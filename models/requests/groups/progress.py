@@ -108,8 +108,8 @@ class Progress:
         windows = [needed(group, request.hit, request.hit).start for group in groups if group.kind != "state"]
         self._met["hit_behind_window"] += any(windows)
         self._met["state_hit"] += request.hit > 0 and any(group.kind == "state" for group in groups)
-        ends = [needed(group, len(request.tokens) - 1, len(request.tokens)).start for group in groups]
-        self._met["resume_behind_window"] += resumed and any(ends)
+        n = len(request.tokens)
+        self._met["resume_behind_window"] += resumed and any(needed(group, n - 1, n).start for group in groups)
         if not all(self._met[goal] for goal in self._cuts):
             self._met.update(cuts.cut_by(self._kv, groups, request))
 

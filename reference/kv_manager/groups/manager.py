@@ -102,9 +102,9 @@ class GroupedManager(GroupTables):
         """Drops the blocks in front of everything that the next forward reads."""
         group, table = self.groups[g], request.tables[g]
         first = needed(group, request.computed, request.computed).start // group.block_size
-        for i in range(min(first, len(table))):
-            block, table[i] = table[i], None
+        for place, block in enumerate(table[:first]):
             if block is not None:
+                table[place] = None
                 self._pool(g).drop(block)
 
     def finish(self, rid: str) -> None:
