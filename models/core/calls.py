@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from kvlockstep.models.core.model import Divergence
@@ -52,6 +52,11 @@ def enter_target(call: Callable[..., R], args: tuple[Any, ...]) -> R:
     interrupted.
     """
     return call(*args)
+
+
+def for_each(call: Callable[..., R], arguments: Iterable[tuple[Any, ...]]) -> list[R]:
+    """Makes one call for each of these arguments. `call_target` enters the target once for all of them."""
+    return [call(*of_one) for of_one in arguments]
 
 
 def let_interrupt_out(error: BaseException) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvlockstep.models.core.calls import call_target
+from kvlockstep.models.core.calls import call_target, for_each
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.models.core.whole import whole
@@ -81,6 +81,14 @@ def answered(method: Callable[..., Any], *args: Any) -> Any:
     if isinstance(answer, Refused):
         raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} raised {answer.error}")
     return answer
+
+
+def answered_each(method: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """As `answered`, one call for each of these arguments; for questions that are asked in great numbers."""
+    answers = call_target(for_each, method, arguments, called=str(getattr(method, "__name__", "call")))
+    if isinstance(answers, Refused):
+        raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} raised {answers.error}")
+    return answers
 
 
 def number(method: Callable[..., Any], *args: Any) -> int:

@@ -50,7 +50,7 @@ class GroupedScheduler(KVScheduler):
         return list(self._kv.free_slots(pool))
 
     def _runs(self, rid: str) -> bool:
-        return any(job.rid == rid for job in self._running)
+        return rid in [job.rid for job in self._running]
 
     def _item(self, job: Job, n: int) -> Item:
         item = super()._item(job, n)
@@ -59,7 +59,7 @@ class GroupedScheduler(KVScheduler):
             self._state(job, g) if group.kind == "state" else self._table(job, g, stop)
             for g, group in enumerate(self.groups)
         ]
-        return item._replace(groups=told)
+        return Item(*item[:-1], told)
 
     def _worker_slots(self, job: Job, end: int) -> list[int]:
         return []

@@ -211,6 +211,7 @@ def test_the_blocks_of_an_item_are_those_that_it_needs_in_each_pool() -> None:
     run.schedule([5])
     run.update()
     (item,) = run.adapter.schedule().items
+    run.check_tables(item)
     full, window, state = (run.adapter.held("a", g) for g in range(3))
     used = {OfPool("kv", block) for block in (*full, *window[-2:])} | {OfPool("states", block) for block in state}
     assert set(run.used_blocks(item)) == used
@@ -240,9 +241,9 @@ def test_what_a_transfer_has_left_stays_beside_what_is_written_later() -> None:
         places.fill(place, mark)
         assert places.in_words(places.read(place)) == words
         memory.begin_forward()
-        memory.write(request, 0, [0, 1], range(1))
-        assert memory.first_wrong(request, 0, [0, 1], range(1)) is None
-        assert memory.first_wrong(request, 0, [0, 1], range(2)).got == words
+        memory.write(request, 0, [0, 1], range(1), memory.stamps(request, 1))
+        assert memory.first_wrong(request, 0, [0, 1], range(1), memory.stamps(request, 1)) is None
+        assert memory.first_wrong(request, 0, [0, 1], range(2), memory.stamps(request, 2)).got == words
 
 
 def test_a_copy_of_a_block_has_its_group() -> None:
@@ -251,11 +252,12 @@ def test_a_copy_of_a_block_has_its_group() -> None:
     places = GroupPlaces(memory, ["kv"], 2)
     request = Request("a", [1, 2], None)
     memory.begin_forward()
-    memory.write(request, 0, [0, 1], range(2))
+    stamps = memory.stamps(request, 2)
+    memory.write(request, 0, [0, 1], range(2), stamps)
     places.write(Place("host", 3), places.read(Place(None, 0)))
     places.write(Place(None, 1), places.read(Place("host", 3)))
-    assert memory.first_wrong(request, 0, [2, 3], range(2)) is None
-    assert memory.first_wrong(request, 1, [2, 3], range(2)).got == "the KV of [1] in group 0"
+    assert memory.first_wrong(request, 0, [2, 3], range(2), stamps) is None
+    assert memory.first_wrong(request, 1, [2, 3], range(2), stamps).got == "the KV of [1] in group 0"
 
 
 def test_a_block_that_is_written_again_has_nothing_left_of_a_failed_load() -> None:

@@ -16,7 +16,7 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupied_in,
 )
-from kvlockstep.models.requests.groups.reading import read
+from kvlockstep.models.requests.groups.reading import parts_read, read_parts
 from kvlockstep.models.requests.groups.session import of_pool, rooms
 from kvlockstep.models.requests.groups.settled import Occupied, Settled
 from kvlockstep.properties.kv_manager import laws
@@ -38,9 +38,10 @@ def settle(judge: GroupedJudge) -> None:
     answers = questions.between_steps(holding)
     judge.avail = sum(answers.avail.values())
     check_tables(judge, answers.tables, _most_blocks(judge))
+    parts = {name: parts_read(judge, request, request.computed) for name, request in live.items()}
     for name in live if judge.traits.frees_window else ():
         checks.subject = name
-        check_windows(judge, live[name], answers.tables[name])
+        check_windows(judge, name, answers.tables[name], parts[name])
     checks.subject = None
     occupied = occupied_in(judge, live, answers.tables, answers.held)
     limbo = in_flight.limbo_of(judge, occupied)
@@ -50,8 +51,8 @@ def settle(judge: GroupedJudge) -> None:
         check_sum(judge, pool, found, answers.avail[pool], holding, limbo[pool], reserved[pool])
         free_now, avail = answers.free_now[pool], answers.avail[pool]
         checks.check(laws.free_count, free_now, avail, "", (), 1, name=of_pool(judge, pool))
-    for request in live.values():
-        read(judge, request, answers.tables, request.computed)
+    for name, request in live.items():
+        read_parts(judge, request, answers.tables, parts[name])
     if judge.listening is not None and judge.ask != "late":
         judge.listening.between(*rooms(judge, answers.free_now, "free_now"))
     in_flight.poison(judge, answers.free)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
@@ -19,14 +19,11 @@ if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
 
 
-def tables_of(judge: GroupedSchedulerJudge, item: Item) -> dict[int, Table]:
-    """The slots of an item in each attention group, as the worker knows them."""
-    return {g: table_of(item.groups[g], judge.adapter.schedule) for g in judge.groups.attention}
+class Told(NamedTuple):
+    """What the worker is told of an item: its slots in each attention group, and what it does with each state."""
 
-
-def steps_of(judge: GroupedSchedulerJudge, item: Item) -> dict[int, Step]:
-    """What an item does with each state."""
-    return {g: step_of(item.groups[g], judge.adapter.schedule) for g in judge.groups.states}
+    tables: dict[int, Table]
+    steps: dict[int, Step]
 
 
 def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
@@ -35,16 +32,18 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
     if len(item.groups) != len(groups):
         said = f"an item of {item.rid} has tables for {len(item.groups)} of {len(groups)} groups"
         raise Divergence(ERROR_CONTRACT.id, said)
-    held = judge.groups.tables([item.rid])[item.rid]
-    for g, table in tables_of(judge, item).items():
+    held, schedule = judge.groups.tables([item.rid])[item.rid], judge.adapter.schedule
+    tables = {g: table_of(item.groups[g], schedule) for g in judge.groups.attention}
+    for g, table in tables.items():
         positions = needed(groups[g], item.start, item.start + item.n)
-        cover(judge, {g: table}, g, positions, item.rid)
+        cover(judge, tables, g, positions, item.rid)
         # Beside what it reads, the worker may have kept what the scheduler has let slide.
-        theirs = [held[g][p] if p < len(held[g]) else None for p in positions]
+        read = slice(positions.start, positions.stop)
         judge.checks.check(
-            laws.held_tables, [table[p] for p in positions], theirs, positions.start, name=f"{item.rid} in group {g}"
+            laws.held_tables, table[read], held[g][read], positions.start, name=f"{item.rid} in group {g}"
         )
-    for g, step in steps_of(judge, item).items():
+    steps = {g: step_of(item.groups[g], schedule) for g in judge.groups.states}
+    for g, step in steps.items():
         saved = {position for position, _ in (*step.saves, *step.commits)}
         end = item.start + item.n - item.drafts
         must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
@@ -57,14 +56,15 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
         if judge.traits.states_in_place and not kept:
             said = f"{item.rid} reads its state from block {step.source} and saves it elsewhere, with states_in_place"
             raise Divergence(ERROR_CONTRACT.id, said)
+    judge.told[item.rid] = Told(tables, steps)
 
 
 def cells_read(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[int, Place, int]]:
     """What an item reads and does not write: the group, the block and the offset of each cell."""
-    for g, table in tables_of(judge, item).items():
+    for g, table in judge.told[item.rid].tables.items():
         positions = needed(judge.groups.groups[g], item.start, item.start + item.n)
         yield from _cells(judge, g, table, range(positions.start, item.start))
-    for g, step in steps_of(judge, item).items():
+    for g, step in judge.told[item.rid].steps.items():
         if item.start and step.source is not None:
             yield g, (judge.groups.groups[g].pool, step.source), WHOLE
 
@@ -72,9 +72,9 @@ def cells_read(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[int, 
 def cells_written(judge: GroupedSchedulerJudge, item: Item) -> Iterator[tuple[int, Place, int]]:
     """What an item writes: the group, the block and the offset of each cell."""
     stop = item.start + item.n
-    for g, table in tables_of(judge, item).items():
+    for g, table in judge.told[item.rid].tables.items():
         yield from _cells(judge, g, table, range(item.start, stop))
-    for g, step in steps_of(judge, item).items():
+    for g, step in judge.told[item.rid].steps.items():
         for position, block in (*step.saves, *step.checkpoints, *step.commits):
             if item.start < position <= stop:
                 yield g, (judge.groups.groups[g].pool, block), WHOLE

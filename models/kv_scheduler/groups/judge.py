@@ -9,12 +9,11 @@ from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.kv_scheduler.forward import start_item
 from kvlockstep.models.kv_scheduler.groups import goals
 from kvlockstep.models.kv_scheduler.groups.items import (
+    Told,
     cells_read,
     cells_written,
     check_tables,
     hit_blocks,
-    steps_of,
-    tables_of,
 )
 from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.job import Job
@@ -44,7 +43,8 @@ from kvlockstep.reference.kv_scheduler.contract import Item
 class GroupedSchedulerJudge(SchedulerJudge):
     """`kv` is the KV memory, `groups` asks the scheduler.
 
-    `seen` are the blocks of each pool that were ever held; `progress` keeps what the goals are about.
+    `seen` are the blocks of each pool that were ever held; `progress` keeps what the goals are about. `told` has what
+    the worker was told with the last item of each request, `most_blocks` the longest table of each attention group.
     """
 
     grouped = True
@@ -60,6 +60,8 @@ class GroupedSchedulerJudge(SchedulerJudge):
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.groups.pools, self.kv, self.goals_met)
         self.settled = NOT_SETTLED
+        self.told: dict[str, Told] = {}
+        self.most_blocks = self._most_blocks()
         self.places = GroupPlaces(self.kv, self.groups.pools, max(group.block_size for group in traits.groups))
         if traits.tiers:
             known = TransferTraits.of(traits)
@@ -70,7 +72,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
     def sizes(self) -> list[int]:
         return sorted({size for group in self.traits.groups for size in (group.block_size, group.reach) if size})
 
-    def most_blocks(self) -> dict[int, int] | None:
+    def _most_blocks(self) -> dict[int, int]:
         """The blocks of the longest table in each attention group."""
         groups = self.groups.groups
         most = {g: blocks_of_longest(self.traits, groups[g].block_size) for g in self.groups.attention}
@@ -109,9 +111,9 @@ class GroupedSchedulerJudge(SchedulerJudge):
         in_flight.poison(self, self.groups.free())
         self.kv.begin_forward()
         # The worker's tables: that the scheduler holds the same slots was checked with the items.
-        tables = {item.rid: tables_of(self, item) for item in items}
+        tables = {item.rid: self.told[item.rid].tables for item in items}
         sound = [item for item in items if item.rid not in void]
-        steps = [(item, g, step) for item in sound for g, step in steps_of(self, item).items()]
+        steps = [(item, g, step) for item in sound for g, step in self.told[item.rid].steps.items()]
         for item in items:
             job = self.live[item.rid]
             resumed, fresh = job.preempted, job.fresh
@@ -162,7 +164,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
         for item in items:
             if item.drafts:
                 self.progress.drafted(item.start, self.live[item.rid].request.computed, item.start + item.n)
-            for g, step in steps_of(self, item).items():
+            for g, step in self.told[item.rid].steps.items():
                 keep(self, self.live[item.rid].request, g, step)
 
     def schedule(

@@ -16,10 +16,9 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupied_in,
 )
-from kvlockstep.models.requests.groups.reading import cover, read
+from kvlockstep.models.requests.groups.reading import cover, parts_read, read_parts
 from kvlockstep.models.requests.groups.session import rooms
 from kvlockstep.models.requests.groups.settled import Occupied, Settled
-from kvlockstep.reference.kv_manager.groups.contract import needed
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
@@ -37,15 +36,15 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     held = questions.held([n for n in names if n in leaving or not live[n].fresh or any(tables[n].values())])
     avail, free = questions.avail(), questions.free()
     judge.avail = sum(avail.values())
-    check_tables(judge, tables, judge.most_blocks())
-    requests = {name: job.request for name, job in live.items()}
-    started = {name: requests[name] for name, job in live.items() if not job.fresh}
-    # What a request of a void batch has computed is not known before its next batch, so its windows are not checked.
-    known = {name: request for name, request in started.items() if not live[name].lost}
+    check_tables(judge, tables, judge.most_blocks)
+    started = {name: job.request for name, job in live.items() if not job.fresh}
+    # What a request of a void batch has computed is not known before its next batch. Void batches take transfers.
+    known = {name: r for name, r in started.items() if not live[name].lost} if judge.transfers else started
+    parts = {name: parts_read(judge, request, request.computed) for name, request in known.items()}
     flying = {name for flight in judge.flights for name in flight.names}
-    for name, request in known.items():
-        if judge.traits.frees_window and name not in flying:
-            check_windows(judge, request, tables[name])
+    for name in known if judge.traits.frees_window else ():
+        if name not in flying:
+            check_windows(judge, name, tables[name], parts[name])
     occupied = occupied_in(judge, started, tables, held)
     blocks = {pool: found.blocks for pool, found in occupied.items()}
     if len(blocks) == 1:
@@ -61,20 +60,20 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         check_free(judge, pool, found, tables, free.get(pool, []))
         check_sum(judge, pool, found, avail[pool], list(started), limbo[pool], reserved[pool])
     for name, request in known.items():
-        for g in questions.attention:
-            positions = needed(questions.groups[g], request.computed, request.computed)
+        for g, positions in parts[name]:
             cover(judge, tables[name], g, positions, name)
-        read(judge, request, tables, request.computed, covered=True)
+        read_parts(judge, request, tables, parts[name], covered=True)
     judge.checks.subject = None
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail
     # Behind the reads, as for one table.
     listen(judge, *rooms(judge, counts, "free_slots") if questions.shows_free else ())
     in_flight.poison(judge, free)
-    judge.settled = Settled(tables, held, occupied, free)
     sliding = judge.progress.note(tables, blocks, counts, free)
-    for g in questions.attention if not judge.goals_met["shared"] else ():
+    # Tables that are the same share no more than they did.
+    for g in questions.attention if not judge.goals_met["shared"] and tables != judge.settled.tables else ():
         held_slots = {name: [slot for slot in groups[g] if slot is not None] for name, groups in tables.items()}
         notice_sharing(judge.goals_met, held_slots, questions.groups[g].block_size)
+    judge.settled = Settled(tables, held, occupied, free)
     judge.goals_met["window_slides_in_flight"] += not flying.isdisjoint(sliding)
     in_flight.note_slid(judge, sliding)
     judge.saw_evictable = judge.saw_evictable or avail != counts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import whole
-from kvlockstep.models.requests.adapter import answered, number, numbers, taken
+from kvlockstep.models.requests.adapter import answered_each, number, numbers, taken
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
@@ -18,6 +18,7 @@ Tables = dict[str, dict[int, Table]]
 # The blocks that each request holds in each group, None if the target cannot tell.
 Held = dict[str, dict[int, set[int] | None]]
 Copy = tuple[str, int, int]
+BLOCKS = {int}
 TABLE_ENTRIES = {int, type(None)}
 
 
@@ -31,6 +32,7 @@ class GroupQuestions:
             raise Divergence(ERROR_CONTRACT.id, f"groups name the pools {sorted(unknown)}, which `pools` lacks")
         self.attention = [g for g, group in enumerate(self.groups) if group.kind != "state"]
         self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
+        self.windows = [g for g, group in enumerate(self.groups) if group.kind in ("window", "chunked")]
         self.rolling = [g for g, group in enumerate(self.groups) if group.kind == "rolling"]
         self.names = [f"group {g} ({group})" for g, group in enumerate(self.groups)]
         self.shows_free = True
@@ -38,37 +40,47 @@ class GroupQuestions:
         self.untold: set[int] = set()
         self._adapter = adapter
         self._several = traits.pools is not None
-
-    def _arguments(self, name: str) -> tuple[str, ...]:
-        """The arguments of a question about a pool: its name if there are several."""
-        return (name,) if self._several else ()
+        # The arguments of a question about a pool: its name if there are several.
+        self._arguments = {name: (name,) if self._several else () for name in self.pools}
 
     def avail(self) -> dict[str, int]:
         return self.counts(self._adapter.avail)
 
     def counts(self, method: Callable[..., Any]) -> dict[str, int]:
         """What a method says of each pool, which must be a number."""
-        return {name: number(method, *self._arguments(name)) for name in self.pools}
+        return {name: number(method, *arguments) for name, arguments in self._arguments.items()}
 
     def free(self) -> dict[str, list[int]]:
         """The free blocks of each pool, as far as the target says."""
         found: dict[str, list[int]] = {}
-        for name in self.pools if self.shows_free else ():
-            blocks = numbers(self._adapter.free_slots, *self._arguments(name))
+        for name, arguments in self._arguments.items() if self.shows_free else ():
+            blocks = numbers(self._adapter.free_slots, *arguments)
             self.shows_free = self.shows_free and blocks is not None
             found[name] = sorted(blocks or [])
         return found
 
-    def tables(self, names: Iterable[str]) -> Tables:
+    def tables(self, names: Collection[str]) -> Tables:
         """The slots of each request in each attention group."""
-        return {name: {g: self._slots(name, g) for g in self.attention} for name in names}
+        method, asked = self._adapter.slots, [(name, g) for name in names for g in self.attention]
+        tables: Tables = {name: {} for name in names}
+        for (name, g), answer in zip(asked, answered_each(method, asked), strict=True):
+            tables[name][g] = table_of(answer, method)
+        return tables
 
-    def held(self, names: Iterable[str]) -> Held:
+    def held(self, names: Collection[str]) -> Held:
         """The blocks that each request holds in each group."""
-        return {name: {g: self._held(name, g) for g in range(len(self.groups))} for name in names}
+        method, asked = self._adapter.held, [(name, g) for name in names for g in range(len(self.groups))]
+        held: Held = {name: {} for name in names}
+        for (name, g), answer in zip(asked, answered_each(method, asked), strict=True):
+            held[name][g] = None if answer is None else blocks_of(answer, method)
+            if answer is None:
+                self.untold.add(g)
+        return held
 
     def pooled(self, pairs: Iterable[Any], method: Callable[..., Any]) -> list[Copy]:
         """Copies that a method returned, each with its pool."""
+        if type(pairs) in (list, tuple) and not pairs:
+            return []
         if self._several:
             return taken(
                 lambda: [(str(p), whole(s), whole(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
@@ -76,23 +88,19 @@ class GroupQuestions:
         pool = next(iter(self.pools))
         return taken(lambda: [(pool, whole(s), whole(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
 
-    def _slots(self, name: str, g: int) -> Table:
-        method = self._adapter.slots
-        return table_of(answered(method, name, g), method)
-
-    def _held(self, name: str, g: int) -> set[int] | None:
-        blocks = numbers(self._adapter.held, name, g)
-        if blocks is None:
-            self.untold.add(g)
-            return None
-        return set(blocks)
-
 
 def table_of(answer: Any, method: Callable[..., Any]) -> Table:
     """A table that a method returned. Raises Divergence for anything else."""
     if type(answer) is list and TABLE_ENTRIES.issuperset(map(type, answer)):
         return answer.copy()
     return taken(lambda: [None if slot is None else whole(slot) for slot in answer], answer, method, "numbers and None")
+
+
+def blocks_of(answer: Any, method: Callable[..., Any]) -> set[int]:
+    """Blocks that a method returned. Raises Divergence for anything else."""
+    if type(answer) is list and BLOCKS.issuperset(map(type, answer)):
+        return set(answer)
+    return taken(lambda: {whole(block) for block in answer}, answer, method, "numbers")
 
 
 def step_of(answer: Any, method: Callable[..., Any]) -> Step:

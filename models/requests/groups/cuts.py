@@ -22,10 +22,14 @@ def cut_by(kv: GroupMemory, groups: Sequence[Group], request: Request) -> set[st
 
     Content of blocks that the target has freed without naming them free counts as if it could be hit.
     """
-    there, tokens, grid = kv.full_blocks(), request.tokens, math.lcm(*(group.block_size for group in groups))
+    tokens, grid = request.tokens, math.lcm(*(group.block_size for group in groups))
+    lengths = range((request.hit // grid + 1) * grid, len(tokens), grid)
+    if not lengths:
+        return set()
+    there = kv.full_blocks()
     blocks = [kv.ends_of(g, request.extra_key, tokens) for g in range(len(groups))]
     met: set[str] = set()
-    for length in range((request.hit // grid + 1) * grid, len(tokens), grid):
+    for length in lengths:
         lacking = {
             group.kind
             for g, group in enumerate(groups)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 from kvlockstep.models.requests.request import Request
@@ -40,6 +39,12 @@ class Content:
         self.cells[offset] = stamp
         self.sketch = None
 
+    def sketched(self, digests: Sequence[int]) -> int:
+        """Makes the sketch, with the hash of the history of each stamp."""
+        cells = [(offset, digests[stamp] if stamp > UNWRITTEN else stamp) for offset, stamp in self.cells.items()]
+        self.sketch = hash((self.group, *sorted(cells)))
+        return self.sketch
+
     @property
     def left(self) -> dict[int, int]:
         """The mark that a transfer has left in the block, as a cell that stays beside later writes."""
@@ -49,6 +54,18 @@ class Content:
 
 NOTHING = Content(NOBODY, {})
 FREED = Content(NOBODY, {WHOLE: POISON})
+
+
+@dataclass(slots=True)
+class PoolMemory:
+    """What stands in the blocks of one pool, by their numbers.
+
+    `writers` has who wrote a cell, (block, offset), in this forward, and which stamp; `owner` who last wrote a block.
+    """
+
+    contents: dict[int, Content] = field(default_factory=dict)
+    writers: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    owner: dict[int, str] = field(default_factory=dict)
 
 
 class GroupMemory:
@@ -61,113 +78,156 @@ class GroupMemory:
         self._groups = groups
         self._provenance = Provenance()
         self._goals_met = goals_met
-        self._blocks: dict[Place, Content] = {}
-        self._writers: dict[tuple[Place, int], tuple[str, int]] = {}
-        self._owner: dict[Place, str] = {}
+        self._pools = {group.pool: PoolMemory() for group in groups}
+        # The pool of each group, which is asked for at every cell.
+        self._pool = [self._pools[group.pool] for group in groups]
         self._histories: dict[int, Any] = {}
+        # What was right since anything changed, by request and group: the first position, the slots, and their stamps.
+        # Much is read twice, in the forward and behind it.
+        self._right: dict[tuple[str, int], tuple[int, Sequence[int | None], Sequence[int]]] = {}
 
     def begin_forward(self) -> None:
-        self._writers.clear()
+        for pool in self._pools.values():
+            pool.writers.clear()
 
-    def end_forward(self) -> None:
-        self._writers.clear()
+    end_forward = begin_forward
 
-    def write(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> tuple[int, str] | None:
+    def stamps(self, request: Request, stop: int) -> list[int]:
+        """The stamps of at least `stop` tokens of a request, known and drafted ones."""
+        return request.stamped(self._provenance, stop)
+
+    def write(
+        self, request: Request, g: int, slots: Sequence[int | None], positions: range, stamps: Sequence[int]
+    ) -> tuple[int, str] | None:
         """Writes the stamps of those of these positions that have a slot; returns the slot of a conflict, and who wrote
-        it first.
+        it first. `stamps` are those of the request, from position 0 on.
         """
-        size, stamps = self._groups[g].block_size, request.stamped(self._provenance, positions.stop)
+        size, writers = self._groups[g].block_size, self._pool[g].writers
+        open_block, cells = NOBODY, dict[int, int]()
         for position in positions:
             slot = slots[position] if position < len(slots) else None
             if slot is None:
                 continue
-            place = self._place(g, slot // size)
-            if (other := self._put(request.name, g, place, slot % size, stamps[position])) is not None:
+            block, offset = divmod(slot, size)
+            other, written = writers.setdefault((block, offset), (request.name, stamps[position]))
+            if written != stamps[position]:
                 return slot, other
+            if block != open_block:
+                open_block, cells = block, self._open(request.name, g, block, offset)
+            cells[offset] = written
+            if len(cells) > size:
+                # Every slot is written anew: nothing of the transfer is left.
+                del cells[REST]
         return None
 
     def save(self, request: Request, g: int, position: int, block: int) -> str | None:
         """Saves the state behind so many tokens; returns the first writer of a conflict."""
-        stamp = request.stamped(self._provenance, position)[position - 1]
-        return self._put(request.name, g, self._place(g, block), WHOLE, stamp)
-
-    def _put(self, name: str, g: int, place: Place, offset: int, stamp: int) -> str | None:
-        other, written = self._writers.setdefault((place, offset), (name, stamp))
+        stamp = self.stamps(request, position)[position - 1]
+        other, written = self._pool[g].writers.setdefault((block, WHOLE), (request.name, stamp))
         if written != stamp:
             return other
-        content = self._blocks.get(place, NOTHING)
-        if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
-            content = self._begin(g, place, offset)
-        content.write(offset, stamp)
-        if REST in content.cells and len(content.cells) > self._groups[g].block_size:
-            # Every slot is written anew: nothing of the transfer is left.
-            del content.cells[REST]
-        if self._owner.setdefault(place, name) != name:
-            self._goals_met["physical_reuse"] += 1
-            self._owner[place] = name
+        self._open(request.name, g, block, WHOLE)[WHOLE] = stamp
         return None
 
-    def _begin(self, g: int, place: Place, offset: int) -> Content:
+    def _open(self, name: str, g: int, block: int, offset: int) -> dict[int, int]:
+        """The cells of a block that a request is about to write to, a cell of the group or its whole state."""
+        pool = self._pool[g]
+        content = pool.contents.get(block, NOTHING)
+        if content.group != g or (WHOLE in content.cells) != (offset == WHOLE):
+            content = self._begin(g, block, offset)
+        content.sketch = None
+        self._right.clear()
+        if pool.owner.setdefault(block, name) != name:
+            self._goals_met["physical_reuse"] += 1
+            pool.owner[block] = name
+        return content.cells
+
+    def _begin(self, g: int, block: int, offset: int) -> Content:
         """Starts a block anew for a group; only the mark of a transfer stays."""
-        left = {} if offset == WHOLE else self._blocks.get(place, NOTHING).left
-        content = self._blocks[place] = Content(g, left)
+        contents = self._pool[g].contents
+        left = {} if offset == WHOLE else contents.get(block, NOTHING).left
+        content = contents[block] = Content(g, left)
         return content
 
     def mark(self, cells: Iterable[tuple[int, Place, int]], mark: int) -> None:
         """A mark of a transfer is written to these cells, (group, block, offset)."""
-        for g, place, offset in cells:
-            content = self._blocks.get(place, NOTHING)
+        self._right.clear()
+        for g, (_, block), offset in cells:
+            content = self._pool[g].contents.get(block, NOTHING)
             if content.group != g or offset == WHOLE:
-                content = self._begin(g, place, offset)
+                content = self._begin(g, block, offset)
             content.write(offset, mark)
 
     def remark(self, old: int, new: int) -> None:
         """Changes a mark of transfers to another one, wherever it stands."""
-        for content in self._blocks.values():
+        self._right.clear()
+        for content in self.written:
             for offset in [offset for offset, stamp in content.cells.items() if stamp == old]:
                 content.write(offset, new)
 
     @property
     def written(self) -> Iterable[Content]:
         """The contents of all blocks that were ever written."""
-        return self._blocks.values()
+        return [content for pool in self._pools.values() for content in pool.contents.values()]
 
     def content(self, place: Place) -> Content:
         """What a transfer reads in a block."""
-        return self.copied(self._blocks.get(place, NOTHING))
+        return self.copied(self._stands(place))
 
     def put(self, place: Place, content: Content) -> None:
         """What a transfer leaves in a block."""
-        self._blocks[place] = self.copied(content)
+        pool, block = place
+        self._pools[pool].contents[block] = self.copied(content)
+        self._right.clear()
 
     @staticmethod
     def copied(content: Content) -> Content:
         return Content(content.group, dict(content.cells))
 
-    def first_wrong(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> Cell | None:
-        """The first of these positions that does not hold what it must."""
-        size, stamps = self._groups[g].block_size, request.stamped(self._provenance, positions.stop)
-        place, content = self._place(g, NOBODY), NOTHING
-        for position in positions:
-            slot = slots[position]
+    def _stands(self, place: Place) -> Content:
+        pool, block = place
+        return self._pools[pool].contents.get(block, NOTHING)
+
+    def first_wrong(
+        self, request: Request, g: int, slots: Sequence[int | None], positions: range, stamps: Sequence[int]
+    ) -> Cell | None:
+        """The first of these positions that does not hold what it must; `stamps` as for `write`."""
+        size, contents = self._groups[g].block_size, self._pool[g].contents
+        block, cells = NOBODY, dict[int, int]()
+        named, want = slots[positions.start : positions.stop], stamps[positions.start : positions.stop]
+        if self._was_right(request.name, g, positions, named, want):
+            return None
+        for slot, stamp in zip(named, want, strict=True):
             assert slot is not None
-            if slot // size != place[1]:
-                place = self._place(g, slot // size)
-                content = self._blocks.get(place, NOTHING)
-            if content.group == g and content.cells.get(slot % size) == stamps[position]:
-                continue
-            writer = self._writers.get((place, slot % size), (None, 0))[0]
-            want = self._name(Content(g, {slot % size: stamps[position]}), slot % size)
-            return Cell(
-                position, slot, slot // size, self._name(content, slot % size), want, position < request.hit,
-                writer == request.name, writer,
-            )  # fmt: skip
+            if slot // size != block:
+                block = slot // size
+                content = contents.get(block, NOTHING)
+                cells = content.cells if content.group == g else {}
+            if cells.get(slot % size) != stamp:
+                # A stamp stands for all tokens up to its own, so no request has one twice.
+                return self._wrong_cell(request, g, slot, stamps.index(stamp), stamp)
+        self._right[request.name, g] = positions.start, named, want
         return None
+
+    def _was_right(
+        self, name: str, g: int, positions: range, slots: Sequence[int | None], stamps: Sequence[int]
+    ) -> bool:
+        """Tells whether these slots were read for these stamps, and nothing has changed since."""
+        first, known_slots, known_stamps = self._right.get((name, g), (0, (), ()))
+        part = slice(positions.start - first, positions.stop - first)
+        return positions.start >= first and known_slots[part] == slots and known_stamps[part] == stamps
+
+    def _wrong_cell(self, request: Request, g: int, slot: int, position: int, stamp: int) -> Cell:
+        block, offset = divmod(slot, self._groups[g].block_size)
+        got = self._name(self._pool[g].contents.get(block, NOTHING), offset)
+        want = self._name(Content(g, {offset: stamp}), offset)
+        writer = self._pool[g].writers.get((block, offset), (None, 0))[0]
+        return Cell(position, slot, block, got, want, position < request.hit, writer == request.name, writer)
 
     def wrong_state(self, request: Request, g: int, block: int) -> tuple[str, str] | None:
         """What stands in a block and what must, if it is not the state behind all that the request has computed."""
-        right = Content(g, {WHOLE: request.stamped(self._provenance, request.computed)[request.computed - 1]})
-        content = self._blocks.get(self._place(g, block), NOTHING)
+        right = Content(g, {WHOLE: self.stamps(request, request.computed)[request.computed - 1]})
+        content = self._pool[g].contents.get(block, NOTHING)
         return None if content == right else (self._name(content, WHOLE), self._name(right, WHOLE))
 
     def blocks_of(self, g: int, extra_key: int | None, tokens: Sequence[int]) -> list[Content]:
@@ -182,7 +242,7 @@ class GroupMemory:
     def full_blocks(self) -> set[tuple[int, int]]:
         """The group and the last stamp of each full block. That stamp stands for all tokens up to it."""
         last = {g: group.block_size - 1 for g, group in enumerate(self._groups)}
-        written = [(content.group, content.cells) for content in self._blocks.values() if content.group != NOBODY]
+        written = [(content.group, content.cells) for content in self.written if content.group != NOBODY]
         found = ((g, cells.get(WHOLE, cells.get(last[g]))) for g, cells in written)
         return {(g, stamp) for g, stamp in found if stamp is not None}
 
@@ -193,18 +253,22 @@ class GroupMemory:
 
     def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
         """Copies blocks (pool, source, target); all sources are read before any target is written."""
-        read = [((pool, t), self._blocks.get((pool, s), NOTHING)) for pool, s, t in copies]
-        self._blocks.update((place, self.copied(content)) for place, content in read)
+        for pool, target, content in [(pool, t, self.copied(self._stands((pool, s)))) for pool, s, t in copies]:
+            self._pools[pool].contents[target] = content
+            self._right.clear()
 
     def poison(self, pool: str, blocks: Iterable[int]) -> None:
         """Overwrites the content of freed blocks."""
-        self._blocks.update(dict.fromkeys(zip(repeat(pool), blocks, strict=False), FREED))
+        contents = self._pools[pool].contents
+        lost = [block for block in blocks if contents.get(block) is not FREED]
+        if lost:
+            contents.update(dict.fromkeys(lost, FREED))
+            self._right.clear()
 
     def reset(self, kept: Collection[Place] = ()) -> None:
-        self._blocks = {place: content if place in kept else FREED for place, content in self._blocks.items()}
-
-    def _place(self, g: int, block: int) -> Place:
-        return self._groups[g].pool, block
+        self._right.clear()
+        for name, pool in self._pools.items():
+            pool.contents.update({block: FREED for block in pool.contents if (name, block) not in kept})
 
     def _name(self, content: Content, offset: int) -> str:
         """The content of a slot, or of a whole block, in words."""
@@ -223,15 +287,16 @@ class GroupMemory:
     def sketch(self) -> Any:
         """Content of the memory by hashes of histories, whose cost does not grow with their lengths."""
         digests = self._provenance.digests()
-        for content in self._blocks.values():
-            if content.sketch is None:
-                cells = [(o, digests[stamp] if stamp > UNWRITTEN else stamp) for o, stamp in content.cells.items()]
-                content.sketch = hash((content.group, *sorted(cells)))
-        return frozenset((place, content.sketch) for place, content in self._blocks.items())
+        sketches: list[int] = []
+        for pool in self._pools.values():
+            blocks, contents = sorted(pool.contents), pool.contents
+            sketches += len(blocks), *blocks
+            sketches += [contents[block].sketch or contents[block].sketched(digests) for block in blocks]
+        return tuple(sketches)
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
-        return tuple((place, *self.told(content)) for place, content in sorted(self._blocks.items()))
+        return tuple((place, *self.told(self._stands(place))) for place in self.known_blocks())
 
     def told(self, content: Content) -> tuple[Any, ...]:
         """The content of a block by history."""
@@ -239,7 +304,7 @@ class GroupMemory:
 
     def shown(self, pool: str, block: int) -> str:
         """The content of a block in words: of the last position in it."""
-        return self.in_words(self._blocks.get((pool, block), NOTHING))
+        return self.in_words(self._stands((pool, block)))
 
     def in_words(self, content: Content) -> str:
         """A content in words: that of its last position, or what is wrong with it."""
@@ -248,7 +313,7 @@ class GroupMemory:
 
     def known_blocks(self) -> list[Place]:
         """The blocks that were ever written."""
-        return sorted(self._blocks)
+        return sorted((name, block) for name, pool in self._pools.items() for block in pool.contents)
 
     def history(self, stamp: int) -> Any:
         """The history that a stamp stands for, which is the same in every run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kvlockstep.models.requests.groups.answers import Held, Table, Tables
 from kvlockstep.models.requests.groups.session import GroupSession, named, of_pool
@@ -37,11 +37,10 @@ def occupancy(
     for g, group in enumerate(session.groups.groups):
         if group.pool != pool:
             continue
-        surely[g] = set()
-        for name, groups in held.items():
-            known = groups[g]
-            if known is not None:
-                surely[g] |= known
+        known = [blocks for groups in held.values() if (blocks := groups[g]) is not None]
+        surely[g] = set[int]().union(*known)
+        for name, groups in held.items() if len(known) < len(held) else ():
+            if groups[g] is not None:
                 continue
             table = tables[name].get(g, [])
             if group.kind == "state":
@@ -76,17 +75,24 @@ def check_tables(session: GroupSession, tables: Tables, most: Mapping[int, int] 
     session.checks.subject = None
 
 
-def check_windows(session: GroupSession, request: Request, tables: Mapping[int, Table]) -> None:
-    """Checks, with `frees_window`, that the request has given back what no window reaches any more."""
-    for g, table in tables.items():
-        group = session.groups.groups[g]
-        if group.kind in ("window", "chunked"):
-            size = group.block_size
-            first = needed(group, request.computed, request.computed).start
-            left = table[: first // size * size]
-            blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None}
-            where = f"{request.name} in {named(session, g)}"
-            session.checks.check(window_freed, first, size, blocks, name=where)
+def check_windows(
+    session: GroupSession, name: str, tables: Mapping[int, Table], parts: Sequence[tuple[int, range]]
+) -> None:
+    """Checks, with `frees_window`, that a request has given back what no window reaches any more.
+
+    `parts` are the positions that its next forward reads, each behind its group.
+    """
+    for g, positions in parts:
+        if g not in session.groups.windows:
+            continue
+        size, first = session.groups.groups[g].block_size, positions.start
+        left = tables[g][: first // size * size]
+        if left.count(None) == len(left):
+            session.checks.holds(window_freed)
+            continue
+        blocks = {p // size: slot // size for p, slot in enumerate(left) if slot is not None}
+        where = f"{name} in {named(session, g)}"
+        session.checks.check(window_freed, first, size, blocks, name=where)
 
 
 def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tables, free: list[int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.groups.memory import NOTHING, WHOLE, Content, GroupMemory, Place
+from kvlockstep.models.requests.groups.memory import WHOLE, Content, GroupMemory, Place
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.law import ERROR_CONTRACT
@@ -30,10 +30,21 @@ class OwnGroupMemory(GroupMemory):
         self._rows = {pool: max(of_pool) for pool, of_pool in sizes.items()}
         self._unstored: dict[str, dict[int, int]] = {pool: {} for pool in stores}
 
-    def _put(self, name: str, g: int, place: Place, offset: int, stamp: int) -> str | None:
-        other = super()._put(name, g, place, offset, stamp)
+    def write(
+        self, request: Request, g: int, slots: Sequence[int | None], positions: range, stamps: Sequence[int]
+    ) -> tuple[int, str] | None:
+        conflict = super().write(request, g, slots, positions, stamps)
+        pool, size = self._groups[g].pool, self._groups[g].block_size
+        for position in positions if conflict is None else ():
+            if position < len(slots) and (slot := slots[position]) is not None:
+                self._unstored[pool].update(self._stored(g, (pool, slot // size), slot % size, stamps[position]))
+        return conflict
+
+    def save(self, request: Request, g: int, position: int, block: int) -> str | None:
+        other = super().save(request, g, position, block)
         if other is None:
-            self._unstored[place[0]].update(self._stored(g, place, offset, stamp))
+            pool, stamp = self._groups[g].pool, self.stamps(request, position)[position - 1]
+            self._unstored[pool].update(self._stored(g, (pool, block), WHOLE, stamp))
         return other
 
     def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
@@ -47,7 +58,7 @@ class OwnGroupMemory(GroupMemory):
                 store.copy([pair for sources, targets in rows for pair in zip(sources, targets, strict=True)])
 
     def content(self, place: Place) -> Content:
-        known = self._blocks.get(place, NOTHING)
+        known = self._stands(place)
         self._look(place[0], [(place[1], offset) for offset in known.cells])
         return super().content(place)
 
@@ -66,13 +77,17 @@ class OwnGroupMemory(GroupMemory):
     def reset(self, kept: Collection[Place] = ()) -> None:
         super().reset(kept)
         for pool in self._stores:
-            self.poison(pool, [block for name, block in self._blocks if name == pool and (pool, block) not in kept])
+            self.poison(pool, [block for block in self._pools[pool].contents if (pool, block) not in kept])
 
-    def first_wrong(self, request: Request, g: int, slots: Sequence[int | None], positions: range) -> Cell | None:
+    def first_wrong(
+        self, request: Request, g: int, slots: Sequence[int | None], positions: range, stamps: Sequence[int]
+    ) -> Cell | None:
+        # What the target has done to its memory meanwhile nobody knows.
+        self._right.clear()
         size = self._groups[g].block_size
         named = [slot for slot in (slots[position] for position in positions) if slot is not None]
         self._look(self._groups[g].pool, [(slot // size, slot % size) for slot in named])
-        return super().first_wrong(request, g, slots, positions)
+        return super().first_wrong(request, g, slots, positions, stamps)
 
     def wrong_state(self, request: Request, g: int, block: int) -> tuple[str, str] | None:
         self._look(self._groups[g].pool, [(block, WHOLE)])
@@ -81,14 +96,15 @@ class OwnGroupMemory(GroupMemory):
     def _look(self, pool: str, cells: Sequence[tuple[int, int]]) -> None:
         """Reads these cells, (block, offset), of which the store may have something else than was written."""
         self._store()
-        written = [(cell, content) for cell in cells if (content := self._blocks.get((pool, cell[0])))]
+        contents = self._pools[pool].contents
+        written = [(cell, content) for cell in cells if (content := contents.get(cell[0]))]
         known = [(cell, content) for cell, content in written if cell[1] in content.cells]
         expected = [self._stored(c.group, (pool, block), off, c.cells[off]) for (block, off), c in known]
         read = iter(self._stores[pool].read([row for rows in expected for row in rows]))
         for ((block, offset), content), rows in zip(known, expected, strict=True):
             found = [next(read) for _ in rows]
             if content.cells[offset] > 0 and found != list(rows.values()):
-                self._blocks[pool, block] = self._told_by(found, pool, offset)
+                contents[block] = self._told_by(found, pool, offset)
 
     def _told_by(self, found: list[int], pool: str, offset: int) -> Content:
         """The content that stands in the rows of a cell."""

@@ -78,7 +78,8 @@ class Progress:
         for name, groups in tables.items():
             old = (self._before or {}).get(name, {})
             for g, table in groups.items():
-                if None not in table or table == old.get(g):
+                # In this order: to look for None takes longer than to compare a table that is the same.
+                if table == old.get(g) or None not in table:
                     continue
                 group = self._groups[g]
                 if group.kind == "rolling":
@@ -91,7 +92,7 @@ class Progress:
                 self._met["published_block_slides"] += bool(kept)
                 if gone:
                     sliding.setdefault(name, set()).update((group.pool, block) for block in gone)
-                self._slid.setdefault((group.pool, name), set()).update(gone)
+                    self._slid.setdefault((group.pool, name), set()).update(gone)
         for (pool, name), blocks in list(self._slid.items()):
             if name not in tables:
                 del self._slid[pool, name]
@@ -107,8 +108,8 @@ class Progress:
         windows = [needed(group, request.hit, request.hit).start for group in groups if group.kind != "state"]
         self._met["hit_behind_window"] += any(windows)
         self._met["state_hit"] += request.hit > 0 and any(group.kind == "state" for group in groups)
-        ends = [needed(group, len(request.tokens) - 1, len(request.tokens)).start for group in groups]
-        self._met["resume_behind_window"] += resumed and any(ends)
+        n = len(request.tokens)
+        self._met["resume_behind_window"] += resumed and any(needed(group, n - 1, n).start for group in groups)
         if not all(self._met[goal] for goal in self._cuts):
             self._met.update(cuts.cut_by(self._kv, groups, request))
 

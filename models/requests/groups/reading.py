@@ -29,7 +29,8 @@ def copy(session: GroupSession, due: Sequence[Copy]) -> None:
 def read_rolling(session: GroupSession, request: Request, tables: Tables) -> None:
     """Reads what the next forward reads in the rolling groups, in front of its writes."""
     for g in session.groups.rolling:
-        _read(session, request, tables, g, needed(session.groups.groups[g], request.computed, request.computed))
+        positions = needed(session.groups.groups[g], request.computed, request.computed)
+        _read(session, request, tables, g, positions, session.kv.stamps(request, request.computed))
 
 
 def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
@@ -37,13 +38,35 @@ def read(session: GroupSession, request: Request, tables: Tables, stop: int, cov
 
     Of a rolling group it reads what the forward leaves for the next one.
     """
-    for g in session.groups.attention:
-        start = first_end(request, stop) if g in session.groups.rolling else request.computed
-        _read(session, request, tables, g, needed(session.groups.groups[g], start, stop), covered)
+    read_parts(session, request, tables, parts_read(session, request, stop), covered)
+
+
+def parts_read(session: GroupSession, request: Request, stop: int) -> list[tuple[int, range]]:
+    """The groups with the positions that `read` reads in them."""
+    groups, parts = session.groups, []
+    for g in groups.attention:
+        start = first_end(request, stop) if g in groups.rolling else request.computed
+        parts.append((g, needed(groups.groups[g], start, stop)))
+    return parts
+
+
+def read_parts(
+    session: GroupSession, request: Request, tables: Tables, parts: Sequence[tuple[int, range]], covered: bool = False
+) -> None:
+    """Reads these groups and positions; `covered` as for `read`."""
+    stamps = session.kv.stamps(request, max((positions.stop for _, positions in parts), default=0))
+    for g, positions in parts:
+        _read(session, request, tables, g, positions, stamps, covered)
 
 
 def _read(
-    session: GroupSession, request: Request, tables: Tables, g: int, positions: range, covered: bool = False
+    session: GroupSession,
+    request: Request,
+    tables: Tables,
+    g: int,
+    positions: range,
+    stamps: Sequence[int],
+    covered: bool = False,
 ) -> None:
     checks = session.checks
     checks.subject = request.name
@@ -53,7 +76,7 @@ def _read(
     checks.evaluated[laws.content_equality.id] += bool(positions)
     for law in session.reading:
         checks.evaluated[law.id] += bool(positions)
-    cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
+    cell = session.kv.first_wrong(request, g, tables[request.name][g], positions, stamps)
     if cell is not None:
         cell = cell._replace(also=_also(request, tables, g, cell.slot))
         reading = [checks.of(law) for law in session.reading]
@@ -97,13 +120,13 @@ def write(
 ) -> None:
     """Writes positions [computed, stop) in every attention group."""
     session.checks.subject = request.name
-    positions = range(request.computed, stop)
+    positions, stamps = range(request.computed, stop), session.kv.stamps(request, stop)
     for g in session.groups.attention:
         if not covered:
             group = session.groups.groups[g]
             cover(session, tables, g, stored(group, request.computed, stop, first_end(request, stop)))
         session.checks.evaluated[laws.no_aliasing.id] += 1
-        conflict = session.kv.write(request, g, tables[g], positions)
+        conflict = session.kv.write(request, g, tables[g], positions, stamps)
         if conflict is not None:
             slot, other = conflict
             two = [f"{other} and {request.name} in {named(session, g)}"]

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvlockstep.reference.kv.shape import blocks_for
-from kvlockstep.reference.kv_manager.groups.contract import Step
+from kvlockstep.reference.kv_manager.groups.contract import Step, needed
 from kvlockstep.reference.kv_manager.groups.pool import Pool
-from kvlockstep.reference.kv_manager.groups.request import Request, touched
+from kvlockstep.reference.kv_manager.groups.request import Request
 from kvlockstep.reference.kv_manager.groups.tables import GroupTables
 
 
@@ -27,13 +27,13 @@ class GroupedManager(GroupTables):
         cached = self._lookup(tokens, extra_key)
         request = self._hit(tokens, extra_key, cached)
         n = min(n, len(tokens) - cached)
-        need, every = self._need(request, n), range(len(self.groups))
+        need, hit = self._need(request, n), [request.held(g) for g in range(len(self.groups))]
         for name, pool in self._pools.items():
-            hit = [block for g in every if self.groups[g].pool == name for block in request.held(g)]
-            if need[name] > pool.room(hit):
+            of_pool = [block for g, blocks in enumerate(hit) if self.groups[g].pool == name for block in blocks]
+            if need[name] > pool.room(of_pool):
                 return None
-        for g in every:
-            for block in request.held(g):
+        for g, blocks in enumerate(hit):
+            for block in blocks:
                 self._pool(g).hold(block)
         self._live[rid] = request
         self._grow(request, n)
@@ -60,7 +60,10 @@ class GroupedManager(GroupTables):
 
     def slots(self, rid: str, group: int) -> list[int | None]:
         size, table = self.groups[group].block_size, self._live[rid].tables[group]
-        return [None if block is None else block * size + i for block in table for i in range(size)]
+        slots: list[int | None] = []
+        for block in table:
+            slots += size * [None] if block is None else range(block * size, (block + 1) * size)
+        return slots
 
     def held(self, rid: str, group: int) -> Iterable[int]:
         return self._live[rid].held(group)
@@ -97,10 +100,11 @@ class GroupedManager(GroupTables):
 
     def _slide(self, g: int, request: Request) -> None:
         """Drops the blocks in front of everything that the next forward reads."""
-        table = request.tables[g]
-        for i in range(min(touched(self.groups[g], request.computed, request.computed).start, len(table))):
-            block, table[i] = table[i], None
+        group, table = self.groups[g], request.tables[g]
+        first = needed(group, request.computed, request.computed).start // group.block_size
+        for place, block in enumerate(table[:first]):
             if block is not None:
+                table[place] = None
                 self._pool(g).drop(block)
 
     def finish(self, rid: str) -> None:

@@ -21,7 +21,7 @@ class Pool:
 
     def room(self, hit: Iterable[int] = ()) -> int:
         """Returns the number of blocks that can be taken when the blocks of `hit` are kept."""
-        return len(self.free) + len(self.idle.keys() - hit)
+        return len(self.free) + len(self.idle) - len(self.idle.keys() & hit)
 
     def take(self) -> int:
         """Takes a block; evicts one if none is free."""

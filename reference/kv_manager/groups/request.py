@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvlockstep.reference.kv.shape import blocks_for
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed
@@ -30,8 +31,9 @@ class Request:
 
     def held(self, group: int) -> list[int]:
         """Returns the blocks of a group that the request holds, each once."""
-        blocks = dict.fromkeys((*self.tables[group], self.states[group], *self.saves[group].values()))
-        return [block for block in blocks if block is not None]
+        blocks: dict[Any, None] = dict.fromkeys((*self.tables[group], self.states[group], *self.saves[group].values()))
+        blocks.pop(None, None)
+        return list(blocks)
 
 
 def touched(group: Group, start: int, stop: int) -> range:
@@ -44,4 +46,5 @@ def to_hit(group: Group, cached: int) -> range:
     if group.kind == "state":
         last = cached // group.block_size
         return range(last - 1, last) if cached else range(0)
-    return touched(group, cached, cached) if needed(group, cached, cached) else range(0)
+    reads = needed(group, cached, cached)
+    return range(reads.start // group.block_size, blocks_for(cached, group.block_size)) if reads else range(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kvlockstep.reference.kv.shape import blocks_for
 from kvlockstep.reference.kv_manager.groups.contract import Group
 from kvlockstep.reference.kv_manager.groups.pool import Key, Pool
 from kvlockstep.reference.kv_manager.groups.request import Request, to_hit, touched
@@ -38,7 +39,8 @@ class GroupTables:
     def _lookup(self, tokens: list[int], extra_key: int | None) -> int:
         """The longest length at which every group can serve, with at least one token left to compute."""
         longest = range(min([len(tokens) - 1, *self._full_heads(tokens, extra_key)]), 0, -1)
-        every = range(len(self.groups))
+        # The last ones first: full attention, which has the most places to look at, mostly stands in front.
+        every = range(len(self.groups))[::-1]
         return next((c for c in longest if all(self._serves(g, tokens, extra_key, c) for g in every)), 0)
 
     def _full_heads(self, tokens: list[int], extra_key: int | None) -> list[int]:
@@ -81,7 +83,7 @@ class GroupTables:
             if group.kind == "state":
                 need[group.pool] += len(request.stops(n)) - (self._own_state(g, request) is not None)
             else:
-                end = touched(group, request.computed, request.computed + n).stop
+                end = blocks_for(request.computed + n, group.block_size)
                 need[group.pool] += max(0, end - len(request.tables[g])) + (self._shared(g, request) is not None)
         return need
 
@@ -101,8 +103,8 @@ class GroupTables:
         if (source := self._shared(g, request)) is not None:
             target = table[request.computed // group.block_size] = pool.take()
             self._due.append((group.pool, source, target))
-        while len(table) < touched(group, request.computed, request.computed + n).stop:
-            table.append(pool.take())
+        missing = blocks_for(request.computed + n, group.block_size) - len(table)
+        table += [pool.take() for _ in range(missing)]
 
     def _own_state(self, g: int, request: Request) -> int | None:
         """The block of the state, if it may be written over: nobody else holds it, and nobody can hit it."""
