@@ -15,8 +15,8 @@ class Trait(NamedTuple):
     """One trait of a contract, as `traits_of` reads it off its field.
 
     The first sentence of `about` stands alone as a summary. A number is at least `least`. A truthy value announces the
-    optional `methods`. `common` takes the values of two targets and returns what both can do; None where each target
-    keeps its own. A `required` trait has no default.
+    optional `methods`, and brings `types` that no method names. `common` takes the values of two targets and returns
+    what both can do; None where each target keeps its own. A `required` trait has no default.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Trait(NamedTuple):
     about: str
     least: int
     methods: tuple[str, ...]
+    types: tuple[type, ...]
     common: Common | None
     required: bool
 
@@ -39,20 +40,23 @@ def trait(
     *,
     least: int = 0,
     method: str | tuple[str, ...] = (),
+    types: tuple[type, ...] = (),
     common: Common | None = None,
 ) -> Any:
     """A field of a dataclass of traits. The arguments are those of `Trait`; `method` is one name or several."""
     methods = (method,) if isinstance(method, str) else method
-    return dataclasses.field(default=default, metadata=_metadata(about, least, methods, common))
+    return dataclasses.field(default=default, metadata=_metadata(about, least, methods, types, common))
 
 
 def required(about: str, *, least: int = 0) -> Any:
     """A trait without a default: every target declares it."""
-    return dataclasses.field(metadata=_metadata(about, least, (), None))
+    return dataclasses.field(metadata=_metadata(about, least, (), (), None))
 
 
-def _metadata(about: str, least: int, methods: tuple[str, ...], common: Common | None) -> dict[str, Any]:
-    return {"about": about, "least": least, "methods": methods, "common": common}
+def _metadata(
+    about: str, least: int, methods: tuple[str, ...], types: tuple[type, ...], common: Common | None
+) -> dict[str, Any]:
+    return {"about": about, "least": least, "methods": methods, "types": types, "common": common}
 
 
 def traits_of(declared: type | None) -> dict[str, Trait]:

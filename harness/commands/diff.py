@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -87,6 +87,7 @@ def pair_model(names: tuple[str, str], other: Factory, without: Collection[str],
                 raise NotEnabled
             answer = _labelled(names[0], super().step, op)
             theirs = _labelled(names[1], self.beside.step, op)
+            self.goals_met["eviction"] += self.beside.goals_met["eviction"]
             if _comparable(answer, self.grain) != _comparable(theirs, self.grain):
                 details = (f"{names[0]}: {answer}", f"{names[1]}: {theirs}")
                 raise Divergence(DIFFERENCE.id, f"{names[0]} and {names[1]} differ in the result of {op.name}", details)
@@ -117,6 +118,18 @@ def diff(
     a: Target, b: Target, *, steps: int, seed: int, without: Collection[str] = (), roomy: bool = True
 ) -> Trace | None:
     """The shortest trace found on which the two differ, or None if they agree for `steps` steps."""
+    return compare(a, b, steps=steps, seed=seed, without=without, roomy=roomy).difference
+
+
+class Compared(NamedTuple):
+    """The shortest trace found on which two targets differ, if any, and whether one of them has `evicted`."""
+
+    difference: Trace | None
+    evicted: bool
+
+
+def compare(a: Target, b: Target, *, steps: int, seed: int, without: Collection[str], roomy: bool) -> Compared:
+    """Plays `steps` steps on both, or fewer up to a difference, in pools that are large if `roomy`."""
     budget = profile_of("quick")
     pair = pair_model((a.name, b.name), b.factory, without, roomy)
 
@@ -124,9 +137,11 @@ def diff(
         return RandomWalk().run(Run(model_type, a.factory, replace(budget, random_steps=steps), watchdog, seed))
 
     outcome = supervised("random", pair, work, budget.step_seconds)
+    evicted = outcome.reach["eviction"] > 0
     if outcome.failure is None:
-        return None
-    return shrink_model(pair, a.factory, outcome.failure, budget).but(target=f"{a.name} and {b.name}")
+        return Compared(None, evicted)
+    shortest = shrink_model(pair, a.factory, outcome.failure, budget)
+    return Compared(shortest.but(target=f"{a.name} and {b.name}"), evicted)
 
 
 @click.command(
@@ -156,12 +171,14 @@ def diff_command(
             raise UsageError(f"{target.name} has tiers: diff compares managers whose admissions wait for no load")
     with progress_bar() as bar:
         bar.add_task(f"{a.name} and {b.name}")
-        found = diff(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)
+        found, evicted = compare(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)
     if as_json:
         answer = {"law": found.law, "message": found.message, "details": found.details} if found else None
-        print_json({"targets": list(targets), "agree": found is None, "difference": answer})
+        print_json({"targets": list(targets), "agree": found is None, "evicted": evicted, "difference": answer})
     elif found is None:
-        stdout().print(f"AGREE: {a.name} and {b.name} in {steps:,} steps", markup=False)
+        hint = "" if pressure else "; --pressure compares eviction"
+        unseen = "" if evicted else f" (nothing was evicted{hint})"
+        stdout().print(f"AGREE: {a.name} and {b.name} in {steps:,} steps{unseen}", markup=False)
     else:
         stdout().print(failure_page(found), markup=False)
     sys.exit(1 if found else 0)

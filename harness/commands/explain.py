@@ -103,11 +103,15 @@ def _part_text(explanation: Mapping[str, Any]) -> Iterable[str]:
     for n, part in enumerate(explanation["contracts"]):
         if n:
             yield ""
-        yield f"{part['id'] if part['kind'] == 'rule' else part['kind'] + ' ' + part['id']} of {part['contract']}"
+        of = f" of {part['contract']}" if part["contract"] else ""
+        yield f"{part['id'] if part['kind'] == 'rule' else part['kind'] + ' ' + part['id']}{of}"
         if part["signature"]:
             yield f"  {part['signature']}"
         if part["statement"]:
             yield f"  {part['statement']}"
+        if part.get("import"):
+            yield f"  {part['import']}"
+        yield from (f"    {field}" for field in part.get("fields", ()))
         if part["needs"]:
             yield f"  only of targets with {', '.join(part['needs'])}"
         if part["stated"]:

@@ -17,11 +17,12 @@ import click
 
 from kvlockstep.commands.options import complete_contract, example
 from kvlockstep.core.errors import UsageError
+from kvlockstep.reference import contracts
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.contract import Contract, members
 from kvlockstep.show.console import stdout
 from kvlockstep.targets.registry import check_contract
-from kvlockstep.targets.signatures import documented, literal, signature_of
+from kvlockstep.targets.signatures import documented, home_of, literal, signature_of
 
 WIDTH = 120
 
@@ -129,7 +130,10 @@ def _kind(value: object) -> str:
 def _traits(contract: Contract) -> list[str]:
     optional = [trait for trait in contract.traits.values() if not trait.required]
     lines = [line for trait in optional for line in _trait(f"{trait.name} = {literal(trait.default)}", trait.summary)]
-    return ["", "# Traits: a run covers only what is declared here.", *lines] if lines else []
+    head = ["", "# Traits: a run covers only what is declared here."]
+    if any(trait.types for trait in optional):
+        head.append(f"# {contracts.__name__} has the types that they name.")
+    return [*head, *lines] if lines else []
 
 
 def _trait(assignment: str, summary: str) -> list[str]:
@@ -165,7 +169,7 @@ def _docstring_lines(text: str) -> list[str]:
 
 
 def _imports(contract: Contract, members: Sequence[Any]) -> list[str]:
-    """Imports for the names that the annotations use, from where the contract has them."""
+    """Imports for the names that the annotations use: from where adapters find them, or else the contract does."""
     parameters = {type(value).__name__: type(value) for value in contract.probe.values()}
     namespace = {**parameters, **vars(sys.modules[contract.protocol.__module__])}
     wanted: dict[str, set[str]] = {}
@@ -174,7 +178,8 @@ def _imports(contract: Contract, members: Sequence[Any]) -> list[str]:
             home = str(getattr(namespace[name], "__module__", ""))
             # An alias like Rows = Sequence[...] says that it is from collections.abc, and is not there.
             there = hasattr(sys.modules.get(home), name)
-            wanted.setdefault(home if there else contract.protocol.__module__, set()).add(name)
+            elsewhere = home if there else contract.protocol.__module__
+            wanted.setdefault(home_of(name, namespace[name], elsewhere), set()).add(name)
     groups = [[m for m in sorted(wanted) if m.startswith("kvlockstep.") == own] for own in (False, True)]
     lines = [[f"from {module} import {', '.join(sorted(wanted[module]))}" for module in group] for group in groups]
     return [*lines[0], *([""] if lines[0] and lines[1] else []), *lines[1]]

@@ -27,7 +27,7 @@ HEAD = f"""# Contracts
 
 Written from the code by `{COMMAND}`.
 `kvlockstep explain NAME` says more of each name on this page: why a law matters, the bugs and faults behind it, and
-where it is stated.
+where it is stated. Adapters import every type from one module, `kvlockstep.reference.contracts`.
 
 """
 

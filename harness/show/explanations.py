@@ -12,11 +12,12 @@ from kvlockstep.core.errors import UsageError, did_you_mean
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.law import Law
 from kvlockstep.properties.why import WHY
+from kvlockstep.reference import contracts
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.show.bug_reports import described
 from kvlockstep.show.places import place_of, place_of_text
 from kvlockstep.targets.registry import FAULT_PREFIX, faults, known_faults, known_targets
-from kvlockstep.targets.signatures import documented, literal, signature_of, types_of
+from kvlockstep.targets.signatures import OURS, documented, fields_of, home_of, literal, signature_of, types_of
 
 KINDS = "contract, law, fault, goal, trait, method, type or rule"
 RULE = re.compile(r"rule\s*(\d+)")
@@ -26,7 +27,7 @@ def names_to_explain() -> list[str]:
     """Contracts, laws, faults, goals, traits, methods, types and rules, in this order."""
     laws = [law.id for model in MODELS.values() for law in model.laws]
     parts = [part["id"] for kind in PARTS for contract in CONTRACTS for part in PARTS[kind](contract)]
-    return list(dict.fromkeys((*CONTRACTS, *laws, *faults(), *parts)))
+    return list(dict.fromkeys((*CONTRACTS, *laws, *faults(), *parts, *_exported())))
 
 
 def explain(name: str) -> dict[str, Any]:
@@ -46,6 +47,8 @@ def explain(name: str) -> dict[str, Any]:
     parts = [p for kind in PARTS for c in CONTRACTS if of in (None, c) for p in PARTS[kind](c) if p["id"] == id_]
     if parts:
         return {"kind": parts[0]["kind"], "id": id_, "contracts": [{**part, "stated": _stated(part)} for part in parts]}
+    if name in _exported():
+        return {"kind": "type", "id": name, "contracts": [_exported()[name]]}
     hint = did_you_mean(name, names_to_explain()) or "; `kvlockstep list` shows them"
     raise UsageError(f"no {KINDS} {name!r}{hint}")
 
@@ -173,16 +176,43 @@ def _rules(contract: str) -> Iterator[dict[str, Any]]:
 
 @cache
 def _types(contract: str) -> list[dict[str, Any]]:
+    brought = {of.__name__: trait.name for trait in CONTRACTS[contract].traits.values() for of in trait.types}
     return [
         _part(
             "type",
             contract,
             name,
-            " ".join((inspect.getdoc(of) or "").split()),
+            _about(of),
             f"{name}({', '.join(get_type_hints(of))})",
+            brought.get(name),
         )
+        | _imported(of)
         for name, of in types_of(CONTRACTS[contract]).items()
     ]
+
+
+@cache
+def _exported() -> dict[str, dict[str, Any]]:
+    """The classes for adapters that belong to no contract alone: errors, protocols and traits."""
+    known = {name for contract in CONTRACTS for name in types_of(CONTRACTS[contract])}
+    classes = {name: getattr(contracts, name) for name in contracts.__all__ if name not in known}
+    return {
+        name: _part("type", "", name, _about(of))
+        | _imported(of)
+        | {"stated": place_of_text(rf"^class {name}\b", [of.__module__])}
+        for name, of in classes.items()
+        if isinstance(of, type) and of.__module__.startswith(OURS)
+    }
+
+
+def _about(of: type) -> str:
+    return " ".join((inspect.getdoc(of) or "").split())
+
+
+def _imported(of: type) -> dict[str, Any]:
+    """The line that imports a class, and its fields."""
+    home = home_of(of.__name__, of, of.__module__)
+    return {"import": f"from {home} import {of.__name__}", "fields": list(fields_of(of))}
 
 
 PARTS: dict[str, Callable[[str], Iterable[dict[str, Any]]]] = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
+from kvlockstep.reference import contracts
 from kvlockstep.reference.contract import Contract
 from kvlockstep.targets.importing import load
 
@@ -29,7 +31,9 @@ def documented(contract: Contract, name: str) -> str:
 
 
 def types_of(contract: Contract) -> dict[str, type]:
-    """The classes of ours that the methods of a contract take or return, and those in their fields, by name."""
+    """The classes of ours that the methods of a contract take or return, those in their fields, and those that its
+    traits bring, by name.
+    """
     found: dict[str, type] = {}
 
     def look(hint: Any) -> None:
@@ -43,7 +47,27 @@ def types_of(contract: Contract) -> dict[str, type]:
     for member in contract.methods.values():
         for hint in get_type_hints(member.fget if isinstance(member, property) else member).values():
             look(hint)
+    for trait in contract.traits.values():
+        for brought in trait.types:
+            look(brought)
     return found
+
+
+def fields_of(of: type) -> Iterator[str]:
+    """The fields of a class as it declares them: `rids: Sequence[str] = ()`."""
+    parameters = inspect.signature(of).parameters if get_type_hints(of) else {}
+    for name in get_type_hints(of):
+        if name in parameters:
+            parameter = parameters[name]
+            # A NamedTuple keeps its annotations as forward references, a dataclass as text.
+            hint = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
+            yield _parameter(parameter.replace(annotation=hint))
+
+
+def home_of(name: str, value: object, elsewhere: str) -> str:
+    """The module to import a name from: the one for adapters if it has this very thing, or else `elsewhere`."""
+    ours = name in contracts.__all__ and getattr(contracts, name) == value
+    return contracts.__name__ if ours else elsewhere
 
 
 def literal(value: object) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kvlockstep.reference.kv_manager.groups.contract import Group
+from kvlockstep.reference.kv.transfers import Fetching, Loading
+from kvlockstep.reference.kv_manager.groups.contract import Admitted, Group, Step
 from kvlockstep.reference.traits import both, required, smaller, trait
 
 
@@ -83,6 +84,7 @@ class Traits:
         (),
         "Kinds of KV, each with block tables of its own: a `Group` for each. One full group is the same as none. With "
         "groups, pools are counted in blocks.",
+        types=(Group, Step),
     )
     pools: Mapping[str, int] | None = trait(
         None,
@@ -95,6 +97,7 @@ class Traits:
         False,
         "`admit` and `reserve` may take fewer tokens than asked. `admit` returns `Admitted(cached, n)` then, `reserve` "
         "a number.",
+        types=(Admitted,),
     )
     defers_twins: bool = trait(
         False, "`admit` may refuse a request while a request of the same step begins with the same token."
@@ -105,11 +108,13 @@ class Traits:
         "A unit holds one block, of any group.",
         least=1,
         method=("ready", "transfers", "waits", "complete", "poll", "tier"),
+        types=(Loading,),
     )
     fails: Literal["stores", "loads", "any"] | Mapping[str, Literal["stores", "loads", "any"]] | None = trait(
         None,
-        "Which transfers may fail, or {tier: which} where not every tier fails. A load that fails may have written its "
-        "first blocks. A move is a load from one tier and a store to the other: it may fail if either may.",
+        'Which transfers may fail: "stores", "loads", "any" or None; {tier: which} where not every tier fails. A load '
+        "that fails may have written its first blocks. A move is a load from one tier and a store to the other: it may "
+        "fail if either may.",
     )
     loses: bool | Collection[str] = trait(
         False,
@@ -119,15 +124,16 @@ class Traits:
     moves: bool = trait(
         False,
         "A transfer may be a move from one of several tiers to another one.",
+        types=(Fetching,),
     )
     patience: int | None = trait(
         None,
-        "With `moves`. How often in all a request has to wait for moves that are for it, before it is admitted: "
-        "admissions answered with `Fetching`. 0 if it never waits, None if it waits for the end.",
+        "How often in all a request may be told to wait for moves that are for it; None: no limit, it waits for their "
+        "end. Counted are the answers `Fetching` before it is admitted. 0 if it never waits. Only with `moves`.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     mixed_hits: bool = trait(
         False,
-        "With groups and tiers. A group may be loaded for positions at which the pool serves another one. If False, a "
-        "load begins where the hit of all groups in the pool ends.",
+        "A group may be loaded for positions at which the pool serves another one. If False, a load begins where the "
+        "hit of all groups in the pool ends. Only with groups and tiers.",
     )

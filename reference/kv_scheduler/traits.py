@@ -68,8 +68,9 @@ class SchedulerTraits:
     )
     fails: Literal["stores", "loads", "any"] | Mapping[str, Literal["stores", "loads", "any"]] | None = trait(
         None,
-        "Which transfers may fail, or {tier: which} where not every tier fails. A load that fails may have written its "
-        "first blocks. A move is a load from one tier and a store to the other: it may fail if either may.",
+        'Which transfers may fail: "stores", "loads", "any" or None; {tier: which} where not every tier fails. A load '
+        "that fails may have written its first blocks. A move is a load from one tier and a store to the other: it may "
+        "fail if either may.",
     )
     ordered: bool = trait(
         False, "The device runs loads behind the batches in flight. If False, a load may write at once."
@@ -116,8 +117,8 @@ class SchedulerTraits:
     )
     patience: int | None = trait(
         None,
-        "With `moves`. How often in all a request has to wait for moves that are for it, before it starts: batches "
-        "that stay empty. 0 if it never waits, None if it waits for the end.",
+        "How often in all a request may have to wait for moves that are for it; None: no limit, it waits for their "
+        "end. Counted are the batches that stay empty before it starts. 0 if it never waits. Only with `moves`.",
     )
     looks_up: bool = trait(
         False,
@@ -127,8 +128,8 @@ class SchedulerTraits:
     )
     buffered: bool = trait(
         False,
-        "With `looks_up` and `moves`. What is fetched for a request stays in units of its own until it starts. So a "
-        "move may also keep those waiting whom `looking_up` names: they need such units.",
+        "What is fetched for a request stays in units of its own until it starts. So a move may also keep those "
+        "waiting whom `looking_up` names: they need such units. Only with `looks_up` and `moves`.",
     )
     reset_in_flight: bool = trait(False, "`reset` may come with transfers in flight.")
     late_release: bool = trait(
@@ -152,6 +153,7 @@ class SchedulerTraits:
         "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
         "kv_scheduler has without this trait. With groups, pools are counted in blocks, and `max_length` says how long "
         "a request may be that fits alone.",
+        types=(Group,),
     )
     pools: Mapping[str, int] | None = trait(
         None,

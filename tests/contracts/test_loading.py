@@ -300,10 +300,10 @@ def test_laws_say_what_is_wrong() -> None:
 
 
 def test_the_methods_of_the_page_hold() -> None:
-    """docs/transfers.md has two methods over an engine with invented names."""
+    """docs/transfers.md has two methods of a manager over an engine with invented names."""
     _, source = re.findall(r"```python\n(.*?)```", (DOCS / "transfers.md").read_text(), re.DOTALL)
-    namespace: dict[str, Any] = {"Loading": Loading}
-    exec(f"class Page:\n{source}", namespace)
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
 
     class Engine(TieredManager):
         def admit(self, rid: str, tokens: list[int], n: int) -> Any:  # type: ignore[override]
@@ -318,7 +318,7 @@ def test_the_methods_of_the_page_hold() -> None:
             ready = {rid: self.ready(rid) for rid in self._live}
             return {rid: SimpleNamespace(loads=cached is None, computed=cached) for rid, cached in ready.items()}
 
-    class Adapter(namespace["Page"]):  # type: ignore[misc]
+    class Adapter(namespace["MyManager"]):  # type: ignore[misc]
         fails, late_release, chunk = "any", True, True
 
         def __init__(self, blocks: int, block_size: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvlockstep.commands.cli import cli
-from kvlockstep.commands.diff import common_traits, diff
+from kvlockstep.commands.diff import Compared, common_traits, diff
 from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.targets import resolve
 
@@ -19,6 +19,23 @@ def found(a, b, steps=3_000, **options):
 
 def test_engines_that_do_the_same_agree():
     assert found("blocks", "pool", steps=800) is None
+
+
+HINT = " (nothing was evicted; --pressure compares eviction)"
+
+
+@pytest.mark.parametrize(("pressure", "said"), [([], HINT), (["--pressure"], "")])
+def test_agreement_says_whether_anything_was_evicted(pressure, said):
+    arguments = ["diff", "--target", "reference", "--target", "reference", "--steps", "200", *pressure]
+    assert CliRunner().invoke(cli, arguments).stdout == f"AGREE: reference and reference in 200 steps{said}\n"
+    evicted = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)["evicted"]
+    assert evicted == bool(pressure)
+
+
+def test_pressure_is_not_advised_to_who_has_it(monkeypatch):
+    monkeypatch.setattr("kvlockstep.commands.diff.compare", lambda *_, **__: Compared(None, evicted=False))
+    arguments = ["diff", "--target", "reference", "--target", "reference", "--pressure"]
+    assert CliRunner().invoke(cli, arguments).stdout.endswith(" steps (nothing was evicted)\n")
 
 
 def test_a_policy_shows_in_a_few_steps():

@@ -20,6 +20,7 @@ from kvlockstep.drivers import CHECK_DRIVERS, SHARD_DRIVERS
 from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS
 from kvlockstep.properties.why import WHY
+from kvlockstep.reference import contracts
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.show.bug_reports import described, link, public
 from kvlockstep.show.explanations import KINDS
@@ -85,6 +86,37 @@ def test_a_contract_explains_its_methods_and_their_types(run_cli):
     _, out, _ = run_cli("explain", "Item")
     assert out.startswith("type Item of kv_scheduler\n  Item(rid, start, n,")
     assert re.search(r"stated in reference/kv_scheduler/batch\.py:\d+$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "trait"),
+    [
+        ("Loading", "cached: int", "tiers"),
+        ("Fetching", "", "moves"),
+        ("Admitted", "n: int", "cuts_chunks"),
+        ("Group", "reach: int = 0", "groups"),
+    ],
+)
+def test_what_a_trait_brings_is_explained(run_cli, name, field, trait):
+    code, out, _ = run_cli("explain", f"kv_manager.{name}")
+    assert code == 0
+    assert out.startswith(f"type {name} of kv_manager\n")
+    assert f"  from kvlockstep.reference.contracts import {name}\n" in out
+    assert f"    {field}\n" in out or not field
+    assert f"  only of targets with {trait}\n" in out
+
+
+def test_every_class_for_adapters_is_explained_with_its_import(run_cli):
+    classes = {name: of for name in contracts.__all__ if isinstance(of := getattr(contracts, name), type)}
+    ours = [name for name, of in classes.items() if of.__module__.startswith("kvlockstep.")]
+    assert {"OutOfSlots", "Group", "KVManagerTarget", "Batch"} <= set(ours)
+    for name in ours:
+        for part in explain(name)["contracts"]:
+            assert part["import"] == f"from kvlockstep.reference.contracts import {name}"
+            assert part["statement"], name
+            assert part["stated"], name
+    code, out, _ = run_cli("explain", "OutOfSlots")
+    assert (code, out.partition("\n")[0]) == (0, "type OutOfSlots")
 
 
 def test_a_name_of_several_words_needs_no_quotes(run_cli):

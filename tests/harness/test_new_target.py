@@ -57,6 +57,18 @@ def test_it_names_everything_that_the_contract_asks_for(contract):
 
 
 @pytest.mark.parametrize("contract", list(MODELS))
+def test_it_imports_what_is_ours_from_one_place(contract):
+    for line in re.findall(r"^from kvlockstep\S*", adapter_source("mine", contract), re.MULTILINE):
+        assert line == "from kvlockstep.reference.contracts"
+
+
+def test_each_trait_says_what_it_means_before_it_says_when():
+    for contract in CONTRACTS.values():
+        for trait in contract.traits.values():
+            assert not re.fullmatch(r"(Only )?[Ww]ith [^,]*", trait.summary), f"{contract.name}.{trait.name}"
+
+
+@pytest.mark.parametrize("contract", list(MODELS))
 def test_it_holds_when_it_is_filled_in(contract):
     namespace: dict[str, object] = {}
     exec(compile(filled_in(contract), "mine.py", "exec"), namespace)

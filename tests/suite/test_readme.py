@@ -92,6 +92,18 @@ def test_links_lead_somewhere():
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+def anchors(page):
+    """The anchors of the headings of a page, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_a_heading():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link, anchor in re.findall(r"\]\(([\w./]*)#([^)]+)\)", page.read_text()):
+            assert anchor in anchors(page.parent / link if link else page), f"{page.name}: {link}#{anchor}"
+
+
 def test_the_bugs_of_engines_are_counted():
     bugs = [known for known in known_divergences() if known.kind == "bug"]
     assert f"has found {len(bugs)} bugs" in README

@@ -1,6 +1,6 @@
 """A kv_manager with one window and no prefix cache: each request goes round in blocks of its own."""
 
-from kvlockstep.reference.kv_manager.groups.contract import Group, needed
+from kvlockstep.reference.contracts import Group, needed
 
 
 class RingManager:
