@@ -71,9 +71,13 @@ def sampling(samples: bool, stop: int, known: int, drafts: int = 0) -> str | Non
 
 
 @law(CONTRACT, answers=("TensorRT-LLM#13320", "sglang#31616"))
-def coverage(slots: int, stop: int, where: str = "") -> str | None:
-    """An item has exactly one slot for every position that it reads or writes."""
-    return None if slots == stop else f"has {counted(slots, 'slot')} for {counted(stop, 'position')}{where}"
+def coverage(slots: int, stop: int, where: str = "", when: str = "") -> str | None:
+    """An item has exactly one slot for every position that it reads or writes, and between steps a request has one for
+    every position that its next batch reads.
+    """
+    if slots == stop:
+        return None
+    return f"has {counted(slots, 'slot')}{when and ' ' + when} for {counted(stop, 'position')}{where}"
 
 
 @law(CONTRACT, answers=("vllm#46595", "LMCache#1361", "vllm-rbln#676"))

@@ -276,7 +276,7 @@ _COMPARED: dict[str, Compared] = {
         "refused",
         f"accepted: {o['needed']} blocks at most, {o['room']} held by no live request",
     ),
-    "coverage": lambda o: ("slots at launch", o["allocated"], f"at least {o['needed']}"),
+    "coverage": lambda o: (f"slots {o.get('when', 'at launch')}", o["allocated"], f"at least {o['needed']}"),
     "table_limit": lambda o: (f"blocks in the table of {o['rid']}", o["blocks"], f"at most {o['most']}"),
     "atomicity": lambda o: (f"{o['of']} around {o['what']} that was refused", o["after"], o["before"]),
     "purity": lambda o: (f"{o['what']}, asked again", o["second"], o["first"]),

@@ -60,7 +60,7 @@ def look(session: Session) -> None:
     # Behind accounting, which says whether it is avail that is wrong.
     checks.check(laws.free_count, free_now, avail, "", (), size)
     for request in session.live.values():
-        read(session, request, tables, request.computed)
+        read(session, request, tables, request.computed, settled=True)
     if session.listening is not None and session.ask != "late":
         session.listening.between(Room(occupancy.blocks_for(traits.total - free_now)))
     # Behind eviction_safety: of a held block that is free the poison would be blamed, as wrong content.

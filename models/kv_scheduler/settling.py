@@ -63,7 +63,8 @@ def settle(session: OneTable) -> None:
         request = live[name].request
         if live[name].lost:
             continue  # what it has computed is not known before its next batch
-        check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
+        covered = min(len(tables[name]), request.computed), request.computed
+        check(laws.coverage, *covered, ", which its next batch reads", "after this step", name=name)
         session.contents.read(request, tables, request.computed)
     # Behind the reads: where the content of a hit is wrong, that is the better finding.
     listen(session, *_rooms(session, free))

@@ -185,11 +185,13 @@ def admission_honesty(needed: int, room: int, what: str) -> str | None:
 
 
 @law("kv_manager", answers=("TensorRT-LLM#13320", "sglang#31616"))
-def coverage(allocated: int, needed: int, where: str = "") -> str | None:
-    """At launch an accepted request has a slot for every position that it is about to write."""
+def coverage(allocated: int, needed: int, where: str = "", when: str = "at launch") -> str | None:
+    """At launch a request has a slot for every position that its forward reads or writes, and between steps for every
+    one that its next forward reads.
+    """
     if allocated >= needed:
         return None
-    return f"{counted(allocated, 'slot')} at launch for {counted(needed, 'position')}{where}"
+    return f"{counted(allocated, 'slot')} {when} for {counted(needed, 'position')}{where}"
 
 
 @law("kv_manager", answers=("atlas#373", "Megatron-LM#6091", "vllm#11562", "xinfer#405"))

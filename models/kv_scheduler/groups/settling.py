@@ -16,7 +16,7 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupied_in,
 )
-from kvlockstep.models.requests.groups.reading import cover, read
+from kvlockstep.models.requests.groups.reading import Access, cover, read
 from kvlockstep.models.requests.groups.session import rooms
 from kvlockstep.models.requests.groups.settled import Occupied, Settled
 from kvlockstep.reference.kv_manager.groups.contract import needed
@@ -24,6 +24,8 @@ from kvlockstep.reference.kv_manager.groups.contract import needed
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
     from kvlockstep.models.requests.transfers.places import Block
+
+READ_NEXT = Access("after this step", "which its next batch reads")
 
 
 def settle(judge: GroupedSchedulerJudge) -> None:
@@ -63,7 +65,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
     for name, request in known.items():
         for g in questions.attention:
             positions = needed(questions.groups[g], request.computed, request.computed)
-            cover(judge, tables[name], g, positions, name)
+            cover(judge, name, tables[name], g, positions, READ_NEXT, prefix=name)
         read(judge, request, tables, request.computed, covered=True)
     judge.checks.subject = None
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail

@@ -1,0 +1,74 @@
+"""A message says what happened and no more: the moment, the access, the number, and the law that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from places import FAULT_TRACES
+from watched import watched
+
+from kvlockstep.core.profiles import profile_of
+from kvlockstep.core.trace import Trace, load_trace
+from kvlockstep.drivers.episode import run_ops
+from kvlockstep.models.core.op import Op
+from kvlockstep.models.kv_manager import KVManagerModel
+from kvlockstep.models.kv_manager.scope import KVScope
+from kvlockstep.properties import kv_scheduler
+from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.runs.play_trace import replay_trace
+from kvlockstep.targets import resolve
+
+FORWARD = Op("forward", accept=None, abort=[], reverse=None)
+
+
+def admit(name: str, *tokens: int) -> Op:
+    return Op("admit", request=name, tokens=list(tokens), extra_key=None, n=len(tokens))
+
+
+def failing(factory: Callable[..., Any], *ops: Op, blocks: int = 3, size: int = 1) -> Trace:
+    """The trace of what breaks a law in a forward behind these operations."""
+    trace = watched(run_ops, KVManagerModel, factory, KVScope(blocks, size, 4, 40), [*ops, FORWARD])
+    assert trace is not None
+    return trace
+
+
+def replayed(contract: str, fault: str) -> Trace:
+    trace = load_trace(FAULT_TRACES / contract / f"{fault}.jsonl")
+    again = replay_trace(resolve(contract, f"fault:{fault}"), trace, profile_of("quick"))
+    assert again is not None
+    return again
+
+
+class TestTheMomentOfAMissingSlot:
+    @pytest.mark.parametrize(
+        ("fault", "when", "access"),
+        [
+            ("kv-window-long-hit", "at launch", "which r1 reads: position 0 has none"),
+            ("kv-rolling-keeps-head", "at launch", "which r0 writes: position 3 has none"),
+            ("kv-chunk-early", "after this step", "which the next forward of r0 reads: position 0 has none"),
+        ],
+    )
+    def test_with_groups(self, fault: str, when: str, access: str) -> None:
+        trace = replayed("kv_manager", fault)
+        assert trace.law == "coverage"
+        assert f" {when} for " in trace.message
+        assert trace.message.endswith(access)
+
+    def test_of_a_scheduler(self) -> None:
+        said = replayed("kv_scheduler", "sched-window-slides-by-plan").message
+        assert said.endswith(", which its batch reads or writes: position 1 has none")
+        between = kv_scheduler.coverage(1, 2, ", which its next batch reads", "after this step")
+        assert between == "has 1 slot after this step for 2 positions, which its next batch reads"
+
+    def test_of_one_table(self) -> None:
+        assert replayed("kv_manager", "kv-never-refuses").message == "2 slots at launch for 3 positions of r0"
+
+        class FreesTheLast(KVManager):
+            def commit(self, rid: str, n: int) -> None:
+                super().commit(rid, n)
+                self._free.append(self._live[rid].table.pop())
+
+        trace = failing(FreesTheLast, admit("r0", 1, 2))
+        assert trace.message == "1 slot after this step for 2 positions of r0, which its next forward reads"
