@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.properties import kv_scheduler
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.kv_manager.groups.geometries import FullAndWindow
 from kvlockstep.runs.play_trace import replay_trace
 from kvlockstep.targets import resolve
 
@@ -72,3 +74,26 @@ class TestTheMomentOfAMissingSlot:
 
         trace = failing(FreesTheLast, admit("r0", 1, 2))
         assert trace.message == "1 slot after this step for 2 positions of r0, which its next forward reads"
+
+
+class TestASlotThatOneRequestHasTwice:
+    OPS = Op("admit", request="r0", tokens=[1, 2], extra_key=None, n=1), FORWARD, Op("chunk", request="r0", n=1)
+
+    def test_is_named_with_both_positions(self) -> None:
+        class Twice(KVManager):
+            def reserve(self, rid: str, n: int) -> bool:
+                done = super().reserve(rid, n)
+                self._live[rid].table[1] = self._live[rid].table[0]
+                return done
+
+        trace = failing(Twice, *self.OPS)
+        assert trace.message.startswith("r0 position 0 (slot 0 of block 0, also r0 position 1) holds the KV of [1, 2],")
+
+    def test_is_named_in_its_group(self) -> None:
+        class Twice(FullAndWindow):
+            def slots(self, rid: str, group: int) -> list[int | None]:
+                table = super().slots(rid, group)
+                return table[:1] * len(table)
+
+        trace = failing(Twice, *self.OPS, blocks=4)
+        assert re.match(r"r0 position 0 \(slot (\d) of block \1, also r0 position 1\) holds the KV of", trace.message)

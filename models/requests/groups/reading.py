@@ -9,6 +9,7 @@ from kvlockstep.models.requests.groups.answers import Copy, Table, Tables
 from kvlockstep.models.requests.groups.session import GroupSession, named, of_pool
 from kvlockstep.models.requests.request import Request, require_right
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.kv_manager.groups import state_soundness
 from kvlockstep.properties.law import counted
 from kvlockstep.properties.transfers import Source
@@ -82,7 +83,7 @@ def _read(
         checks.evaluated[law.id] += bool(positions)
     cell = session.kv.first_wrong(request, g, tables[request.name][g], positions)
     if cell is not None:
-        cell = cell._replace(also=_also(request, tables, g, cell.slot))
+        cell = cell._replace(also=_also(request.name, tables, g, cell))
         reading = [checks.of(law) for law in session.reading]
         require_right(request, cell, [*reading, *(checks.of(law) for law in CONTENT)])
 
@@ -190,12 +191,11 @@ def first_end(request: Request, stop: int) -> int:
     return min(max(request.computed + 1, len(request.tokens)), stop)
 
 
-def _also(request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:
-    """The positions of other requests that the slot serves in the group."""
+def _also(reader: str, tables: Tables, g: int, cell: Cell) -> tuple[str, ...]:
+    """The other positions, of any request, that the slot serves in the group."""
     return tuple(
-        f"{name} position {p}"
+        f"{name} position {position}"
         for name, groups in tables.items()
-        if name != request.name
-        for p, other in enumerate(groups[g])
-        if other == slot
+        for position, slot in enumerate(groups[g])
+        if slot == cell.slot and (name, position) != (reader, cell.position)
     )
