@@ -146,7 +146,10 @@ AGREEMENT = Law[[Any]](
     lambda _: None,
 )
 ERROR_CONTRACT = Law[[Any]](
-    "error_contract", "*", "A call raises only the errors that its contract names.", lambda _: None
+    "error_contract",
+    "*",
+    "A call raises only the errors that its contract names, and returns the kind of value that it names.",
+    lambda _: None,
 )
 TERMINATION = Law[[Any]]("termination", "*", "Every call returns within the time limit.", lambda _: None)
 EVERYWHERE = (AGREEMENT, ERROR_CONTRACT, TERMINATION)

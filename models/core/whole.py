@@ -8,7 +8,9 @@ from typing import Any, TypeGuard
 
 
 def whole(value: Any) -> int:
-    """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, a text or None."""
+    """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, None, text or bool."""
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is not a number")
     try:
         return int(index(value))
     except TypeError:

@@ -130,8 +130,11 @@ def _event(event: Any) -> Any:
     return event
 
 
-def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
-    """Converts a result to the form that the judge uses. An iterator is the target's: it may take long, or raise."""
+def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any] | str, wanted: str) -> R:
+    """Converts the result of a method to the form that the judge uses.
+
+    An iterator is the target's: it may take long, or raise.
+    """
 
     def attempt() -> R | None:
         try:
@@ -146,7 +149,7 @@ def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any],
     return found
 
 
-def method_name(method: Callable[..., Any]) -> str:
+def method_name(method: Callable[..., Any] | str) -> str:
     """Returns what messages call a method of the target."""
     return str(getattr(method, "__name__", method))
 
