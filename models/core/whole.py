@@ -20,6 +20,14 @@ def whole(value: Any) -> int:
         return found
 
 
+def place(value: Any) -> int:
+    """Returns the number of a slot or a block as an int. Raises as `whole`, and ValueError for one below 0."""
+    found = whole(value)
+    if found < 0:
+        raise ValueError(f"{found} is below 0")
+    return found
+
+
 def wholes(values: Iterable[Any]) -> list[int]:
     """Returns numbers as a new list of ints. Raises like `whole`."""
     return values.copy() if are_ints(values) else [whole(value) for value in values]

@@ -48,6 +48,7 @@ def look(session: Session) -> None:
     if free is not None and (free is not session.settled_free or occupancy.held is not held_before):
         # A block that is in the free list twice is often handed out next, and held and free as well then.
         checks.check(laws.no_double_free, free, size)
+        occupancy.check_numbers(free)
         checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     # The special case first: whatever breaks it breaks accounting, too.
     limbo, reserved = _look_at_transfers(session, free)

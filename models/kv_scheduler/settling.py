@@ -51,6 +51,7 @@ def settle(session: OneTable) -> None:
     started = [name for name, job in live.items() if not job.fresh]
     if not same_blocks or free != session.settled_free:
         check(laws.no_double_free, free, size)
+        occupancy.check_numbers(free)
         check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     try:
         check(laws.leak_freedom, avail, held, total, started, limbo)

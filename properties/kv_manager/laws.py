@@ -125,8 +125,11 @@ def leak_freedom(
 
 
 @law("kv_manager", answers=("sglang#27789", "dynamo#6536"))
-def conservation(blocks: Collection[int], total: int, block_size: int) -> str | None:
-    """The manager never names more blocks than the pool has."""
+def conservation(blocks: Collection[int], total: int, block_size: int, lowest: int = 0) -> str | None:
+    """The manager never names more blocks than the pool has, and none below 0."""
+    # `lowest`: the lowest block that was named.
+    if lowest < 0:
+        return f"block {lowest} has been named, and the slots of a pool are numbered from 0 on"
     if len(blocks) * block_size <= total:
         return None
     named = f"{counted(len(blocks), 'block')} of {counted(block_size, 'slot')}"

@@ -41,7 +41,7 @@ class KVManagerTarget(Protocol):
         """Allocates for the whole batch, if the engine does that."""
 
     def slots(self, rid: str) -> list[int]:
-        """Returns the slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset.
+        """Returns the slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset, 0 or more.
         Changes nothing.
         """
 
