@@ -21,6 +21,7 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.runs.config import Config
 from kvlockstep.runs.drive import drive_apart
 from kvlockstep.runs.hangs import retry_of_hang
+from kvlockstep.runs.large_tiers import large_tiers
 from kvlockstep.runs.progress import Emit, Progress, silent
 from kvlockstep.runs.replay_saved import replay_saved
 from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult, result_of
@@ -157,6 +158,8 @@ def check_target(
         result.facts = result.facts or outcome.facts
         result.not_checked = outcome.not_checked or result.not_checked
         emit(Progress("end", target.contract, target.name, name, done.steps, done))
+    if text := large_tiers(target, result.facts.get("traits")):
+        note("check", text)
     if not result.failures:
         model_type = model_of(target.contract)
         result.missed = missed_goals(model_type, reach, unreachable)
