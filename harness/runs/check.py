@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import save_found
 from kvlockstep.core.processes import in_order, in_processes
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.system import unprotected
-from kvlockstep.core.trace import save_trace
 from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated
 from kvlockstep.models.core.model import Factory
@@ -150,7 +150,7 @@ def check_target(
         if outcome.failure is not None:
             emit(Progress("shrink", target.contract, target.name, name, len(outcome.failure.ops)))
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile)
-            path = save_trace(outcome.failure, directory)
+            path = save_found(outcome.failure, directory)
         done = result_of(target.contract, target.name, outcome, path)
         result.runs.append(done)
         reach += outcome.reach
