@@ -13,7 +13,7 @@ from kvlockstep.properties.kv_manager import groups, loading
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.listener import Fact, Listener
-from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, agree, counted, law, laws_of
 
 # The longest table that a message shows from its beginning.
 WHOLE_TABLE = 12
@@ -80,7 +80,7 @@ def eviction_safety(
     named = [_slot_text(slot, block_size, serving(slot, tables, entry_size)) for slot in both[:MOST_NAMED]]
     named += [f"{len(both) - MOST_NAMED} more"] if len(both) > MOST_NAMED else []
     blocks = "blocks" if len({slot // block_size for slot in both}) > 1 else "block"
-    return f"{' and '.join(named)} {'is' if len(both) == 1 else 'are'} free, and a live request holds the {blocks}"
+    return f"{' and '.join(named)} {agree(len(both), 'are')} free, and a live request holds the {blocks}"
 
 
 @law("kv_manager", needs=("free_slots",), answers=("sglang#13501", "sglang#26009", "dynamo#13398"))
@@ -119,7 +119,7 @@ def leak_freedom(
         return None
     who = "no request is live"
     if live:
-        who = f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live and lost every {unit}"
+        who = f"{' and '.join(live)} {agree(len(live), 'are')} live and lost every {unit}"
     lost = f"{counted(total - avail, unit)} leaked" if avail < total else f"{counted(avail - total, unit)} too many"
     return f"{who}, but avail={avail} of total={total}: {lost}"
 
@@ -133,7 +133,7 @@ def conservation(blocks: Collection[int], total: int, block_size: int, lowest: i
     if len(blocks) * block_size <= total:
         return None
     named = f"{counted(len(blocks), 'block')} of {counted(block_size, 'slot')}"
-    return f"{named} have been named, the pool has total={total} slots"
+    return f"{named} {agree(len(blocks), 'have')} been named, the pool has {counted(total, 'slot')}"
 
 
 @law("kv_manager", needs=("max_length",), answers=("vllm#10730",))
@@ -156,7 +156,7 @@ def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_
     blocks = f"block{'' if len(hit) == 1 else 's'} {', '.join(map(str, sorted(hit)))}"
     return (
         f"free_now={free_now} of avail={avail}, but then {rid} hit {blocks}, which nobody held: "
-        f"{counted(cached, 'slot')} were cached and counted as free"
+        f"{counted(cached, 'slot')} {agree(cached, 'were')} cached and counted as free"
     )
 
 
@@ -183,8 +183,8 @@ def admission_honesty(needed: int, room: int, what: str) -> str | None:
     """Rule 5: the manager refuses a request only if it does not fit."""
     if needed > room:
         return None
-    are = "is" if room == 1 else "are"
-    return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {room} {are} held by no live request"
+    held = f"{room} {agree(room, 'are')} held by no live request"
+    return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {held}"
 
 
 @law("kv_manager", answers=("TensorRT-LLM#13320", "sglang#31616"))

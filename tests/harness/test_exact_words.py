@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from places import FAULT_TRACES
+from places import FAULT_TRACES, ROOT
 from watched import watched
 
 from kvlockstep.core.profiles import profile_of
@@ -16,7 +16,9 @@ from kvlockstep.drivers.episode import run_ops
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
-from kvlockstep.properties import kv_scheduler
+from kvlockstep.properties import kv_scheduler, transfers
+from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.law import agree, counted
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.groups.geometries import FullAndWindow
 from kvlockstep.runs.play_trace import replay_trace
@@ -97,3 +99,44 @@ class TestASlotThatOneRequestHasTwice:
 
         trace = failing(Twice, *self.OPS, blocks=4)
         assert re.match(r"r0 position 0 \(slot (\d) of block \1, also r0 position 1\) holds the KV of", trace.message)
+
+
+class TestNumbersAgree:
+    def test_with_their_verbs(self) -> None:
+        assert [f"{counted(n, 'slot')} {agree(n, verb)}" for n, verb in ((1, "were"), (2, "were"), (1, "have"))] == [
+            "1 slot was",
+            "2 slots were",
+            "1 slot has",
+        ]
+
+    def test_in_messages(self) -> None:
+        assert laws.free_count(1, 1, "r0", {0}, 1) == (
+            "free_now=1 of avail=1, but then r0 hit block 0, which nobody held: 1 slot was cached and counted as free"
+        )
+        assert str(laws.conservation({0, 1}, 1, 1)).startswith("2 blocks of 1 slot have been named")
+        assert transfers.quiescence([], 1) == "nothing is live or in flight, and 1 slot is in limbo"
+        said = kv_scheduler.continuity(0, 1, 1, 2, False)
+        assert said == "continues at position 0, but 1 is computed, and no batch has preempted it since"
+
+    def test_none_is_left_as_a_bare_plural(self) -> None:
+        """`1 blocks were`: a number that may be one stands in `counted`, and its verb in `agree`."""
+        bare = re.compile(r"\{(?!counted|agree)[^{}]*\} (slot|block|token|unit|page|byte|hit|time)s\b")
+        found = [
+            f"{path.relative_to(ROOT)}:{number}"
+            for path in sorted((ROOT / "properties").rglob("*.py"))
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if bare.search(line) or re.search(r"counted\([^()]*(\([^()]*\))?[^()]*\)\} (are|were|have)\b", line)
+        ]
+        assert found == []
+
+
+def test_blocks_that_nobody_holds_are_released_and_may_still_leak() -> None:
+    class AbortKeepsOne(KVManager):
+        def abort(self, rid: str) -> None:
+            self._live[rid].table.pop()
+            super().abort(rid)
+
+    abort = Op("forward", accept=None, abort=["r0"], reverse=None)
+    trace = watched(run_ops, KVManagerModel, AbortKeepsOne, KVScope(3, 1, 4, 40), [admit("r0", 1, 2, 3), abort])
+    assert trace.answers[-1] == "released blocks 0, 1, 2"
+    assert trace.message.endswith("1 slot leaked, in block 2")
