@@ -251,7 +251,8 @@ def accounting(step: Step[View, Held]) -> str | None:
     if step.op.name == "blocks_within" and not isinstance(step.outcome, Refused):
         budget = step.op.args["budget"]
         if not step.outcome * block_bytes <= budget < (step.outcome + 1) * block_bytes:
-            return f"blocks_within returned {counted(step.outcome, 'block')} of {counted(block_bytes, 'byte')} for {budget:,}"
+            blocks = f"{counted(step.outcome, 'block')} of {counted(block_bytes, 'byte')}"
+            return f"blocks_within returned {blocks} for {budget:,}"
     return None
 
 

@@ -128,7 +128,9 @@ def conservation(held: Counter[int], pool: Pool, pages: Sequence[int]) -> str | 
 def accounting(pool: Pool, page_size: int) -> str | None:
     """available is page_size for each free page."""
     if pool.available != len(pool.free) * page_size:
-        return f"available is {pool.available} with {counted(len(pool.free), 'page')} of {counted(page_size, 'slot')} free"
+        return (
+            f"available is {pool.available} with {counted(len(pool.free), 'page')} of {counted(page_size, 'slot')} free"
+        )
     return None
 
 

@@ -33,10 +33,13 @@ FAILURES = Path(Config.dir)
 
 
 class CheckFailed(AssertionError):
-    """A check that does not hold. `report` is its CheckResult; the message is the failure page."""
+    """A check that does not hold. `report` is its CheckResult; the message is a headline and the failure page."""
+
+    # Where users find it. The summaries of test runners cut off the line in which a longer name stands.
+    __module__ = "kvlockstep"
 
     def __init__(self, report: CheckResult) -> None:
-        super().__init__(report.text())
+        super().__init__(f"{report.headline()}\n\n{report.text()}")
         self.report = report
 
 
