@@ -23,8 +23,9 @@ from hypothesis.stateful import (
 )
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import save_found
 from kvlockstep.core.profiles import Profile, profile_of
-from kvlockstep.core.trace import Trace, save_trace
+from kvlockstep.core.trace import Trace
 from kvlockstep.drivers.episode import Outcome, run_ops
 from kvlockstep.drivers.hypothesis_machine import LockstepMachine, machine_for, machine_name
 from kvlockstep.drivers.shrink import same_kind
@@ -129,7 +130,7 @@ def run_and_shrink(machine_type: type[LockstepMachine], settings: Settings) -> N
         return
     short = shrink_failure(target, failure.but(target=target.name), profile)
     outcome = Outcome("hypothesis", machine_type.outcome.steps, machine_type.outcome.states, failure=short)
-    run = result_of(target.contract, target.name, outcome, save_trace(short, FAILURES))
+    run = result_of(target.contract, target.name, outcome, save_found(short, FAILURES))
     raise CheckFailed(CheckResult([TargetResult(target.contract, target.name, [run])]))
 
 

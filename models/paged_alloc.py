@@ -83,7 +83,7 @@ class PagedAllocModel(Model[PagedAllocScope]):
         self._returned: set[int] = set()
         self.pool = self._look()
         # A new pool is what is free in it: engines number their pages from 0 or from 1.
-        self.pages = sorted(self.pool.free)
+        self.pages = sorted(page for page in self.pool.free if page >= 0)
         self._settle()
         if len(self.pages) != scope.pages:
             self.checks.check(laws.conservation, Counter[int](), self.pool, range(scope.pages))

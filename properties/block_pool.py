@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, agree, counted, law, laws_of
 from kvlockstep.reference.block_pool.contract import ExtraKey, Prefix
 
 
@@ -119,7 +119,7 @@ def no_aliasing(step: Step[View, Held]) -> str | None:
         return None
     taken, n = step.outcome, step.op.args["n"]
     if len(taken) != n or len(set(taken)) != n:
-        return f"{n} blocks were asked for, but allocate handed out {taken}"
+        return f"{counted(n, 'block')} {agree(n, 'were')} asked for, but allocate handed out {taken}"
     held = [block for block in taken if step.held_before.holders.get(block)]
     return f"allocate handed out block {held[0]}, which is held" if held else None
 
@@ -165,7 +165,8 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
         if block not in step.before.entries.get(wanted, ()):
             return f"hit {i} is block {block}, which caches {show(step.held.cached.get(block))}, not {show(wanted)}"
     most = _most(step)
-    return f"{len(step.outcome)} hits, but at most {most} were asked for" if len(step.outcome) > most else None
+    hits = len(step.outcome)
+    return f"{counted(hits, 'hit')}, but at most {most} {agree(most, 'were')} asked for" if hits > most else None
 
 
 @law("block_pool", answers=("vllm#11186", "sglang#12092", "vllm#47235"))
@@ -175,7 +176,7 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
         return None
     found = len(step.outcome)
     if found < _most(step) and prefix_in(step, found + 1) in step.before.entries:
-        return f"{found} hits, but {show(prefix_in(step, found + 1))} is cached"
+        return f"{counted(found, 'hit')}, but {show(prefix_in(step, found + 1))} is cached"
     return None
 
 
@@ -183,7 +184,8 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
 def admission_honesty(step: Step[View, Held]) -> str | None:
     """allocate is refused only if fewer blocks are free than asked for, reset only if a block is held."""
     if step.outcome == Refused("OutOfSlots") and 0 <= (n := step.op.args["n"]) <= len(step.before.queue):
-        return f"{n} blocks were refused, but {len(step.before.queue)} are free"
+        free = len(step.before.queue)
+        return f"{counted(n, 'block')} {agree(n, 'were')} refused, but {free} {agree(free, 'are')} free"
     if step.outcome == Refused("InUse") and not any(step.held_before.holders.values()):
         return "reset was refused, though no block is held"
     return None
@@ -195,13 +197,13 @@ def accounting(step: Step[View, Held]) -> str | None:
     view, blocks = step.after, step.held.blocks
     evictable = sum(block in step.held.cached for block in view.queue)
     usage = 1 - len(view.queue) / blocks if blocks else 0.0
-    for name, shown, counted in (
+    for name, shown, recount in (
         ("num_free", view.num_free, len(view.queue)),
         ("num_evictable", view.num_evictable, evictable),
         ("usage", view.usage, usage),
     ):
-        if shown != counted:
-            return f"{name} is {shown}, but a recount gives {counted}"
+        if shown != recount:
+            return f"{name} is {shown}, but a recount gives {recount}"
     return None
 
 

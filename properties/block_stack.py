@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, agree, counted, law, laws_of
 
 
 class View(NamedTuple):
@@ -59,18 +59,21 @@ def accounting(step: Step[View, Held]) -> str | None:
     """num_free is the number of free blocks; acquire(n) lowers it by n, release raises it by the blocks given."""
     view, before = step.after, step.before
     if view.num_free != len(view.free):
-        return f"num_free={view.num_free}, but {len(view.free)} blocks are on the stack"
+        free = len(view.free)
+        return f"num_free={view.num_free}, but {counted(free, 'block')} {agree(free, 'are')} on the stack"
     if isinstance(step.outcome, Refused):
         return None
     match step.op.name:
         case "acquire":
             n = step.op.args["n"]
             if len(step.outcome) != n or view.num_free != before.num_free - n:
-                return f"acquire({n}) handed out {len(step.outcome)} blocks, num_free went to {view.num_free}"
+                return (
+                    f"acquire({n}) handed out {counted(len(step.outcome), 'block')}, num_free went to {view.num_free}"
+                )
         case "release":
             n = len(step.op.args["blocks"])
             if view.num_free != before.num_free + n:
-                return f"release of {n} blocks took num_free from {before.num_free} to {view.num_free}"
+                return f"release of {counted(n, 'block')} took num_free from {before.num_free} to {view.num_free}"
     return None
 
 
@@ -110,7 +113,7 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
     if step.op.name == "acquire" and step.outcome == Refused("OutOfSlots"):
         n = step.op.args["n"]
         if n <= len(step.before.free):
-            return f"acquire({n}) was refused with {len(step.before.free)} blocks free"
+            return f"acquire({n}) was refused with {counted(len(step.before.free), 'block')} free"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, agree, counted, law, laws_of
 from kvlockstep.reference.decode_graphs.contract import DONE, FULL, NO_BLOCK, REFUSED
 
 
@@ -112,7 +112,7 @@ def padding_isolation(step: Step[View, Held]) -> str | None:
             return f"replay changed slot {slot} from {old} to {now}, which is not a new token of rows {rows}"
     for row, (was, length) in enumerate(zip(step.before.lengths, step.after.lengths, strict=True)):
         if was != length and row not in rows:
-            return f"replay took row {row}, which it was not given, from {was} tokens to {length}"
+            return f"replay took row {row}, which it was not given, from {counted(was, 'token')} to {length}"
     return None
 
 
@@ -157,7 +157,8 @@ def content_equality(step: Step[View, Held]) -> str | None:
 def accounting(step: Step[View, Held]) -> str | None:
     """The host's num_free is the number of blocks on the device's stack, even after a replay took some."""
     if step.after.num_free != len(step.after.free):
-        return f"num_free={step.after.num_free}, but {len(step.after.free)} blocks are on the stack"
+        free = len(step.after.free)
+        return f"num_free={step.after.num_free}, but {counted(free, 'block')} {agree(free, 'are')} on the stack"
     return None
 
 
@@ -167,7 +168,8 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
     if step.op.name == "admit" and step.outcome == Refused("OutOfSlots"):
         needed = -(-len(step.op.args["stamps"]) // step.held.block_size)
         if needed <= len(step.before.free):
-            return f"{needed} blocks were refused with {len(step.before.free)} free"
+            refused = f"{counted(needed, 'block')} {agree(needed, 'were')} refused"
+            return f"{refused} with {len(step.before.free)} free"
     return None
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from kvlockstep.properties import transfers
 from kvlockstep.properties.kv_manager import groups
 from kvlockstep.properties.kv_manager import laws as kv_manager
-from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, agree, counted, law, laws_of
 
 CONTRACT = "kv_scheduler"
 
@@ -52,7 +52,7 @@ def continuity(start: int, stop: int, computed: int, known: int, fresh: bool) ->
     if fresh or start == computed:
         return None
     since = ", and no batch has preempted it since" if start < computed else ""
-    return f"continues at position {start}, but {computed} are computed{since}"
+    return f"continues at position {start}, but {computed} {agree(computed, 'are')} computed{since}"
 
 
 @law(CONTRACT)
@@ -71,9 +71,13 @@ def sampling(samples: bool, stop: int, known: int, drafts: int = 0) -> str | Non
 
 
 @law(CONTRACT, answers=("TensorRT-LLM#13320", "sglang#31616"))
-def coverage(slots: int, stop: int, where: str = "") -> str | None:
-    """An item has exactly one slot for every position that it reads or writes."""
-    return None if slots == stop else f"has {counted(slots, 'slot')} for {counted(stop, 'position')}{where}"
+def coverage(slots: int, stop: int, where: str = "", when: str = "") -> str | None:
+    """An item has exactly one slot for every position that it reads or writes, and between steps a request has one for
+    every position that its next batch reads.
+    """
+    if slots == stop:
+        return None
+    return f"has {counted(slots, 'slot')}{when and ' ' + when} for {counted(stop, 'position')}{where}"
 
 
 @law(CONTRACT, answers=("vllm#46595", "LMCache#1361", "vllm-rbln#676"))
@@ -99,7 +103,7 @@ def batch_limits(tokens: int, requests: int, budget: int, running: int) -> str |
     if tokens <= budget and requests <= running:
         return None
     batch = f"{counted(tokens, 'token')} of {counted(requests, 'request')} in one batch"
-    return f"{batch}, but at most {budget} of {running} are allowed"
+    return f"{batch}, but at most {budget} of {running} {agree(budget, 'are')} allowed"
 
 
 @law(CONTRACT, answers=("sglang#21632", "sglang-jax#1400", "xinfer#405"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvlockstep.properties.kv_write import rows as numbers
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, agree, counted, law, laws_of
 from kvlockstep.reference.kv.shape import KVShape
 from kvlockstep.reference.kv_store.contract import PAD_SLOT
 from kvlockstep.reference.kv_store.quantising import quantised
@@ -197,7 +197,7 @@ def content_equality(step: Step[View, Held]) -> str | None:
 def write_isolation(step: Step[View, Held]) -> str | None:
     """Only the targets change: no other slot, layer or plane, nothing behind a prefix, nothing for padding."""
     if step.after.strays:
-        return f"{step.op.name} left {step.after.strays} bytes changed that belong to no block"
+        return f"{step.op.name} changed {counted(step.after.strays, 'byte')} outside of every block"
     if isinstance(step.outcome, Refused) or step.before == step.after:
         return None
     targets = written(step)
@@ -246,11 +246,13 @@ def accounting(step: Step[View, Held]) -> str | None:
     held = step.held
     block_bytes = held.block_size * held.shape.token_bytes
     if step.after.memory_bytes != held.blocks * block_bytes:
-        return f"memory_bytes={step.after.memory_bytes}, but {held.blocks} blocks have {held.blocks * block_bytes}"
+        blocks = f"{counted(held.blocks, 'block')} {agree(held.blocks, 'have')} {held.blocks * block_bytes}"
+        return f"memory_bytes={step.after.memory_bytes}, but {blocks}"
     if step.op.name == "blocks_within" and not isinstance(step.outcome, Refused):
         budget = step.op.args["budget"]
         if not step.outcome * block_bytes <= budget < (step.outcome + 1) * block_bytes:
-            return f"blocks_within returned {step.outcome} blocks of {block_bytes} bytes for {budget} bytes"
+            blocks = f"{counted(step.outcome, 'block')} of {counted(block_bytes, 'byte')}"
+            return f"blocks_within returned {blocks} for {budget:,}"
     return None
 
 

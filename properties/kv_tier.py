@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, agree, counted, law, laws_of
 from kvlockstep.reference.kv_tier.contract import HIT, MISS, PENDING, Key
 
 
@@ -255,7 +255,8 @@ def tier_accounting(pool: Pool) -> str | None:
         return f"unit {early[0]} is free, but it is the unit of a stored chunk"
     owed = pool.total - len(pool.held)
     if pool.avail != owed:
-        return f"avail={pool.avail}, but {len(pool.held)} of {pool.total} units are held, so it must be {owed}"
+        held, units = len(pool.held), counted(pool.total, "unit")
+        return f"avail={pool.avail}, but {held} of {units} {agree(held, 'are')} held, so it must be {owed}"
     return None
 
 
@@ -263,7 +264,8 @@ def tier_accounting(pool: Pool) -> str | None:
 def quiescence(pool: Pool) -> str | None:
     """With no plan in flight and no pin, every unit is available."""
     if not pool.held and pool.avail < pool.total:
-        return f"nothing is in flight or pinned, but only {pool.avail} of {pool.total} units are available"
+        units = counted(pool.total, "unit")
+        return f"nothing is in flight or pinned, but only {pool.avail} of {units} {agree(pool.avail, 'are')} available"
     return None
 
 

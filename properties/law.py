@@ -90,6 +90,15 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{ending}"
 
 
+# The forms of verbs that agree with one thing.
+OF_ONE = {"are": "is", "were": "was", "have": "has"}
+
+
+def agree(n: int, verb: str) -> str:
+    """A verb in agreement with a number: 1 slot was, 2 slots were."""
+    return OF_ONE[verb] if n == 1 else verb
+
+
 @dataclass(frozen=True)
 class Law(Generic[P]):
     """A law of one contract. Called with what it observes, it returns None, or one
@@ -146,7 +155,10 @@ AGREEMENT = Law[[Any]](
     lambda _: None,
 )
 ERROR_CONTRACT = Law[[Any]](
-    "error_contract", "*", "A call raises only the errors that its contract names.", lambda _: None
+    "error_contract",
+    "*",
+    "A call raises only the errors that its contract names, and returns the kind of value that it names.",
+    lambda _: None,
 )
 TERMINATION = Law[[Any]]("termination", "*", "Every call returns within the time limit.", lambda _: None)
 EVERYWHERE = (AGREEMENT, ERROR_CONTRACT, TERMINATION)

@@ -91,7 +91,7 @@ def no_aliasing(batch: Batch) -> str | None:
         if page not in batch.before.free:
             return f"page {page} was handed out, which was not free"
         if times > 1:
-            return f"page {page} was handed out {times} times in one batch"
+            return f"page {page} was handed out {counted(times, 'time')} in one batch"
     return None
 
 
@@ -128,7 +128,9 @@ def conservation(held: Counter[int], pool: Pool, pages: Sequence[int]) -> str | 
 def accounting(pool: Pool, page_size: int) -> str | None:
     """available is page_size for each free page."""
     if pool.available != len(pool.free) * page_size:
-        return f"available is {pool.available} with {counted(len(pool.free), 'page')} of {page_size} slots free"
+        return (
+            f"available is {pool.available} with {counted(len(pool.free), 'page')} of {counted(page_size, 'slot')} free"
+        )
     return None
 
 

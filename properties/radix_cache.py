@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, agree, counted, law, laws_of
 from kvlockstep.properties.stamps import stamps
 
 Prefix = tuple[int, ...]
@@ -108,7 +108,8 @@ def reset_complete(step: Step[View, Held]) -> str | None:
     left: Sequence[Prefix] = list(step.after.entries)
     if left:
         return f"{list(left[0])} is cached after the reset"
-    return None if len(step.after.free) == step.held.total else f"{len(step.after.free)} slots are free after the reset"
+    free = len(step.after.free)
+    return None if free == step.held.total else f"{counted(free, 'slot')} {agree(free, 'are')} free after the reset"
 
 
 @law("radix_cache", answers=("sglang#28692", "sglang#10637", "Megatron-LM#5822"))
@@ -149,7 +150,8 @@ def conservation(step: Step[View, Held]) -> str | None:
         asked = -(-step.op.args["n"] // size)
         gone = asked if step.op.name == "evict" else max(0, asked - len(step.before.free) // size)
         if len(step.outcome) != asked * size or len(evicted(step)) != gone:
-            return f"{step.op} returned {len(step.outcome)} slots and evicted {len(evicted(step))} pages, not {gone}"
+            returned, pages = counted(len(step.outcome), "slot"), counted(len(evicted(step)), "page")
+            return f"{step.op} returned {returned} and evicted {pages}, not {gone}"
     return None
 
 
@@ -223,7 +225,7 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
     asked, size = _asked(step), step.held.page_size
     entries = step.after.entries if step.op.name == "cache_unfinished" else step.before.entries
     if not 0 <= length <= len(asked) or length % size:
-        return f"a match of {length} tokens of {len(asked)}"
+        return f"a match of {counted(length, 'token')} of {len(asked)}"
     found = [entries.get(prefix) for prefix in path(asked[:length], size)]
     if None in found:
         return f"matched {list(asked[:length])}, which is not cached"
@@ -248,7 +250,7 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
         if len(prefix) <= answered:
             break
         if prefix in entries:
-            return f"returned {answered} tokens, but {list(prefix)} is cached"
+            return f"returned {counted(answered, 'token')}, but {list(prefix)} is cached"
     return None
 
 

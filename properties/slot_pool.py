@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, agree, counted, law, laws_of
 
 
 class View(NamedTuple):
@@ -59,7 +59,9 @@ def conservation(step: Step[View, Held]) -> str | None:
 def accounting(step: Step[View, Held]) -> str | None:
     """free_count is the number of free slots."""
     count = sum(step.after.free)
-    return None if step.after.free_count == count else f"free_count={step.after.free_count}, but {count} slots are free"
+    if step.after.free_count == count:
+        return None
+    return f"free_count={step.after.free_count}, but {counted(count, 'slot')} {agree(count, 'are')} free"
 
 
 @law("slot_pool", answers=("seed 000: staleness is detected by version",))
@@ -78,7 +80,7 @@ def version_monotone(step: Step[View, Held]) -> str | None:
 def admission_honesty(step: Step[View, Held]) -> str | None:
     """alloc is refused only if no slot is free."""
     if step.op.name == "alloc" and isinstance(step.outcome, Refused) and any(step.before.free):
-        return f"alloc was refused with {sum(step.before.free)} slots free"
+        return f"alloc was refused with {counted(sum(step.before.free), 'slot')} free"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, counted, law, laws_of
 from kvlockstep.properties.stamps import stamps
 
 Prefix = tuple[int, ...]
@@ -160,7 +160,7 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
     if length == 0:
         return None if (slot, version) == (-1, 0) else f"a miss names slot {slot}, version {version}"
     if not 0 < length <= len(asked):
-        return f"find returned {length} tokens of {len(asked)}"
+        return f"find returned {counted(length, 'token')} of {len(asked)}"
     entry = step.before.entries.get(tuple(asked[:length]))
     if entry == (slot, version):
         return None
@@ -175,7 +175,7 @@ def prefix_completeness(step: Step[View, Held]) -> str | None:
     asked = tuple(step.op.args["tokens"])
     for length in range(len(asked), step.outcome[0], -1):
         if asked[:length] in step.before.entries:
-            return f"find returned {step.outcome[0]} tokens, but {list(asked[:length])} is cached"
+            return f"find returned {counted(step.outcome[0], 'token')}, but {list(asked[:length])} is cached"
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvlockstep.properties.kv_manager.cell import Cell
-from kvlockstep.properties.law import counted, law
+from kvlockstep.properties.law import agree, counted, law
 
 CONTRACT = "kv_scheduler"
 
@@ -87,7 +87,7 @@ def stream_order(transfer: str, block: int, batch: Sequence[str]) -> str | None:
 @law(CONTRACT, needs=("tiers",), answers=("vllm#49902", "dynamo#3730"))
 def transfer_progress(rid: str, loads: int, most: int) -> str | None:
     """A request whose loads have ended runs: it is not loaded for again and again while nothing else happens."""
-    return f"{rid} is loaded for {loads} times, and nothing is computed in between" if loads > most else None
+    return f"{rid} is loaded for {counted(loads, 'time')}, and nothing is computed in between" if loads > most else None
 
 
 @law(CONTRACT, needs=("tiers", "moves"))
@@ -105,7 +105,9 @@ def quiescence(pinned: Sequence[str], limbo: int) -> str | None:
     """With no request, no batch and no transfer left nothing is pinned, and no slot is in limbo."""
     if pinned:
         return f"nothing is live or in flight, and {pinned[0]} is pinned"
-    return f"nothing is live or in flight, and {counted(limbo, 'slot')} are in limbo" if limbo else None
+    return (
+        f"nothing is live or in flight, and {counted(limbo, 'slot')} {agree(limbo, 'are')} in limbo" if limbo else None
+    )
 
 
 @law(CONTRACT, needs=("tiers", "durable"), answers=("vllm#50297",))

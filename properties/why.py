@@ -41,8 +41,8 @@ WHY = {
         "other law names it."
     ),
     "error_contract": (
-        "An engine can handle the errors that it expects. Anything else ends the scheduler's loop, and with it "
-        "every request in flight."
+        "An engine can handle the errors and the answers that it expects. Anything else ends the scheduler's loop, and "
+        "with it every request in flight."
     ),
     "termination": (
         "An eviction loop may find nothing to evict, or a retry may change nothing. Then the engine hangs without "

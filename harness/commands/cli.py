@@ -130,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise UsageError("standard output is closed; redirect it, for example to /dev/null")
         cli.main(args=None if arguments is None else list(arguments), prog_name="kvlockstep", standalone_mode=False)
     except UsageError as error:
-        stderr().print(f"kvlockstep: {error}", markup=False)
+        if error.found:
+            stderr().print(f"{error.found}\n", markup=False)
+        stderr().print(f"kvlockstep: {error.message}", markup=False)
         sys.exit(2)
     except ChildLost as lost:
         # Verbs that make traces of it do so; for the others it is a call that raised what no contract names.

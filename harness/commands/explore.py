@@ -21,9 +21,8 @@ from kvlockstep.commands.options import (
     show_output_option,
     target_option,
 )
-from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.failure_page import failure_page, save_found
 from kvlockstep.core.profiles import profile_of
-from kvlockstep.core.trace import save_trace
 from kvlockstep.models.registry import model_of
 from kvlockstep.runs.config import Config
 from kvlockstep.runs.drive import explore_scope
@@ -77,7 +76,7 @@ def explore_command(
         path = None
         if outcome.failure is not None:
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), budget)
-            path = save_trace(outcome.failure, where)
+            path = save_found(outcome.failure, where)
         report.append(result_of(contract, target.name, outcome, path))
         if not as_json:
             sizes = ", ".join(f"{k}={v}" for k, v in scope.shown().items())

@@ -83,14 +83,16 @@ def _made(source: Path, output: Path, target: TargetOf, spec: str | None) -> tup
     if output.suffix in (".py", ".svg"):
         raise UsageError(f"{source} is no trace; an output that ends in .py or .svg is for traces")
     if source.is_dir():
-        return campaign_page(read_campaign(source), partial(_timeline, target)), "a campaign"
+        page = read_campaign(source)
+        return campaign_page(page, partial(_timeline, target)), page.what
     assert document is not None
     if "faults" in document:
         if spec is not None:
             raise UsageError(f"{source} is a score; --target is for traces")
         return score_page(checked_score(source, document)), "a score"
     if "runs" in document:
-        return campaign_page(campaign_of(source, document), partial(_timeline, target)), "a campaign"
+        page = campaign_of(source, document)
+        return campaign_page(page, partial(_timeline, target)), page.what
     raise UsageError(f"{source}: neither a score nor the results of a run: it has no 'faults' and no 'runs'")
 
 

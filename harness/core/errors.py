@@ -13,10 +13,23 @@ MOST_ALIKE = 3
 
 
 class UsageError(Exception):
-    """Bad input: the message names the argument and the way out. The command line exits with 2."""
+    """Bad input: the message names the argument and the way out. The command line exits with 2.
+
+    `found` is the page of a finding that could not be saved, which nobody has seen yet.
+    """
+
+    found = ""
 
     def __init__(self, message: str) -> None:
         super().__init__(safe_text(message))
+
+    def __str__(self) -> str:
+        return f"{self.found}\n\n{self.message}" if self.found else self.message
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without a finding."""
+        return super().__str__()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

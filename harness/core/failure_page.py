@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kvlockstep.core.trace import Trace, replay_line
+from kvlockstep.core.errors import UsageError
+from kvlockstep.core.trace import Trace, replay_line, save_trace
 from kvlockstep.models.registry import model_of
 
 # How far to the right what is available stands, but for steps that are longer.
@@ -45,6 +46,15 @@ def failure_page(trace: Trace, path: Path | str | None = None) -> str:
     if path is not None:
         lines.append(f"replay: {replay_line(trace.target, path)}")
     return "\n".join(lines)
+
+
+def save_found(trace: Trace, directory: Path) -> Path:
+    """Saves the trace of a finding, as `save_trace` does. Its UsageError has the page of the finding."""
+    try:
+        return save_trace(trace, directory)
+    except UsageError as error:
+        error.found = failure_page(trace)
+        raise
 
 
 def _with_avail(steps: Sequence[str], avails: Sequence[int | None]) -> list[str]:

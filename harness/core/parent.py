@@ -20,11 +20,10 @@ from pathlib import Path
 from types import FrameType
 
 from kvlockstep.core.errors import UsageError
-from kvlockstep.core.failure_page import failure_page
+from kvlockstep.core.failure_page import failure_page, save_found
 from kvlockstep.core.isolation import ChildLost, die_with, how_it_died
 from kvlockstep.core.notes import EpisodeNotes, lost_trace
 from kvlockstep.core.system import signals_held
-from kvlockstep.core.trace import save_trace
 from kvlockstep.models.registry import model_of
 
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
@@ -106,9 +105,9 @@ def _save_lost_trace(shared: _Shared, how: str) -> None:
     # Each attempt to shrink it would end a process that has the device.
     trace = trace.but(target=run.target, driver=run.driver, seed=run.seed, unfinished=True)
     try:
-        print(failure_page(trace, save_trace(trace, Path(run.directory))), file=sys.stderr)
+        print(failure_page(trace, save_found(trace, Path(run.directory))), file=sys.stderr)
     except UsageError as error:
-        print(f"{failure_page(trace)}\nkvlockstep: {error}", file=sys.stderr)
+        print(f"{error.found}\nkvlockstep: {error.message}", file=sys.stderr)
 
 
 @contextlib.contextmanager

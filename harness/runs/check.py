@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from kvlockstep.core.errors import UsageError
+from kvlockstep.core.failure_page import save_found
 from kvlockstep.core.processes import in_order, in_processes
 from kvlockstep.core.profiles import Profile, profile_of
 from kvlockstep.core.system import unprotected
-from kvlockstep.core.trace import save_trace
 from kvlockstep.drivers import CHECK_DRIVERS
 from kvlockstep.drivers.episode import Outcome, common, missed_goals, not_evaluated
 from kvlockstep.models.core.model import Factory
@@ -21,6 +21,7 @@ from kvlockstep.models.registry import model_of
 from kvlockstep.runs.config import Config
 from kvlockstep.runs.drive import drive_apart
 from kvlockstep.runs.hangs import retry_of_hang
+from kvlockstep.runs.large_tiers import large_tiers
 from kvlockstep.runs.progress import Emit, Progress, silent
 from kvlockstep.runs.replay_saved import replay_saved
 from kvlockstep.runs.results import INCONCLUSIVE, CheckResult, TargetResult, result_of
@@ -32,10 +33,13 @@ FAILURES = Path(Config.dir)
 
 
 class CheckFailed(AssertionError):
-    """A check that does not hold. `report` is its CheckResult; the message is the failure page."""
+    """A check that does not hold. `report` is its CheckResult; the message is a headline and the failure page."""
+
+    # Where users find it. The summaries of test runners cut off the line in which a longer name stands.
+    __module__ = "kvlockstep"
 
     def __init__(self, report: CheckResult) -> None:
-        super().__init__(report.text())
+        super().__init__(f"{report.headline()}\n\n{report.text()}")
         self.report = report
 
 
@@ -149,7 +153,7 @@ def check_target(
         if outcome.failure is not None:
             emit(Progress("shrink", target.contract, target.name, name, len(outcome.failure.ops)))
             outcome.failure = shrink_failure(target, outcome.failure.but(target=target.name), profile)
-            path = save_trace(outcome.failure, directory)
+            path = save_found(outcome.failure, directory)
         done = result_of(target.contract, target.name, outcome, path)
         result.runs.append(done)
         reach += outcome.reach
@@ -157,6 +161,8 @@ def check_target(
         result.facts = result.facts or outcome.facts
         result.not_checked = outcome.not_checked or result.not_checked
         emit(Progress("end", target.contract, target.name, name, done.steps, done))
+    if text := large_tiers(target, result.facts.get("traits")):
+        note("check", text)
     if not result.failures:
         model_type = model_of(target.contract)
         result.missed = missed_goals(model_type, reach, unreachable)

@@ -152,6 +152,14 @@ class CheckResult:
         """The attribute of this name of each target that has something there."""
         return {f"{t.contract} {t.target}": value for t in self.targets if (value := getattr(t, name))}
 
+    def headline(self) -> str:
+        """What is wrong first, in a line that begins with the law, since lists cut it off; or the verdict."""
+        for run in self.runs:
+            if run.failure is not None:
+                return f"{run.failure.law}: {run.failure.message}".partition("\n")[0]
+        reasons = [gap for target in self.targets for gap in target.gaps]
+        return ": ".join([self.verdict.upper(), *reasons[:1]])
+
     def text(self) -> str:
         """The failure pages, or why the check is inconclusive, or one line that it holds."""
         pages = [failure_page(run.failure, run.trace) for run in self.runs if run.failure is not None]

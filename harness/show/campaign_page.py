@@ -29,7 +29,10 @@ SMOOTH = 0.05
 
 @dataclass
 class CampaignPage:
-    """A campaign as its page shows it. `history` has (seconds, steps, unique states or None) as recorded."""
+    """A campaign as its page shows it. `history` has (seconds, steps, unique states or None) as recorded.
+
+    `what` the page is of, in words: a campaign, findings, or the results of a run.
+    """
 
     title: str
     contract: str = ""
@@ -46,6 +49,7 @@ class CampaignPage:
     findings: list[tuple[Trace, Path]] = field(default_factory=list)
     history: list[tuple[float, int, int | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    what: str = "results of a run"
 
 
 def campaign_with(source: Path) -> Path:
@@ -63,7 +67,7 @@ def read_campaign(directory: Path) -> CampaignPage:
     [seconds, steps, unique states or null] as time went by.
     """
     findings, notes = _traces_below(directory)
-    page = CampaignPage(f"Campaign in {directory}")
+    page = CampaignPage(f"Findings in {directory}")
     status = directory / STATUS
     if status.is_file():
         document = json_document(status)
@@ -76,6 +80,7 @@ def read_campaign(directory: Path) -> CampaignPage:
         what = f"no finding among its {counted(held, 'trace')}" if held > 0 else "no trace"
         raise UsageError(f"{directory}: {what} and no {STATUS} in it; give the directory of --dir")
     page.findings, page.notes = findings, page.notes + notes
+    page.what = "a campaign" if status.is_file() else counted(len(findings), "finding")
     page.verdict = VIOLATED if findings else page.verdict or INCONCLUSIVE
     return page
 

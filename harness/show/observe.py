@@ -263,7 +263,11 @@ _COMPARED: dict[str, Compared] = {
     "no_double_free": lambda o: ("free slots", sorted(o["free"]), sorted(set(o["free"]))),
     "accounting": lambda o: ("avail + held", f"{o['avail']} + {o['held']} = {o['avail'] + o['held']}", o["total"]),
     "leak_freedom": lambda o: ("avail with no slot held", o["avail"], o["total"]),
-    "conservation": lambda o: ("blocks named so far", len(o["blocks"]), f"at most {o['total'] // o['block_size']}"),
+    "conservation": lambda o: (
+        ("lowest block named", o["lowest"], "0 or more")
+        if o.get("lowest", 0) < 0
+        else ("blocks named so far", len(o["blocks"]), f"at most {o['total'] // o['block_size']}")
+    ),
     "free_count": lambda o: ("free_now", o["free_now"], f"0 to {o['avail'] - len(o['hit']) * o['block_size']}"),
     "eviction_complete": lambda o: ("free_now after evict_all", o["free_now"], o["total"] - o["held"]),
     "reset_complete": lambda o: (
@@ -276,7 +280,7 @@ _COMPARED: dict[str, Compared] = {
         "refused",
         f"accepted: {o['needed']} blocks at most, {o['room']} held by no live request",
     ),
-    "coverage": lambda o: ("slots at launch", o["allocated"], f"at least {o['needed']}"),
+    "coverage": lambda o: (f"slots {o.get('when', 'at launch')}", o["allocated"], f"at least {o['needed']}"),
     "table_limit": lambda o: (f"blocks in the table of {o['rid']}", o["blocks"], f"at most {o['most']}"),
     "atomicity": lambda o: (f"{o['of']} around {o['what']} that was refused", o["after"], o["before"]),
     "purity": lambda o: (f"{o['what']}, asked again", o["second"], o["first"]),

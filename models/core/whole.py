@@ -8,7 +8,9 @@ from typing import Any, TypeGuard
 
 
 def whole(value: Any) -> int:
-    """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, a text or None."""
+    """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, None, text or bool."""
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is not a number")
     try:
         return int(index(value))
     except TypeError:
@@ -16,6 +18,14 @@ def whole(value: Any) -> int:
         if found != value:
             raise TypeError(f"{value!r} is not a whole number") from None
         return found
+
+
+def place(value: Any) -> int:
+    """Returns the number of a slot or a block as an int. Raises as `whole`, and ValueError for one below 0."""
+    found = whole(value)
+    if found < 0:
+        raise ValueError(f"{found} is below 0")
+    return found
 
 
 def wholes(values: Iterable[Any]) -> list[int]:

@@ -39,17 +39,26 @@ def write_and_read(session: Session) -> None:
     _check_hit_was_not_free(session, tables)
 
 
-def read(session: Session, request: Request, tables: dict[str, list[int]], stop: int) -> None:
-    """Reads positions [0, stop) of a request. Raises Divergence if it lacks a slot, or if one holds the wrong KV."""
+def read(session: Session, request: Request, tables: dict[str, list[int]], stop: int, *, settled: bool = False) -> None:
+    """Reads positions [0, stop) of a request. Raises Divergence if it lacks a slot, or if one holds the wrong KV.
+
+    `settled`: it is looked at between steps, and the next forward will read it.
+    """
     session.checks.subject = request.name
     # Otherwise the memory would be read beyond the end of the table.
-    _check_coverage(session, request, tables, stop)
+    _check_coverage(session, request, tables, stop, settled)
     session.contents.read(request, tables, stop)
 
 
-def _check_coverage(session: Session, request: Request, tables: dict[str, list[int]], stop: int) -> None:
+def _check_coverage(
+    session: Session, request: Request, tables: dict[str, list[int]], stop: int, settled: bool = False
+) -> None:
     slots = len(tables[request.name]) * session.tables.entry_size
-    session.checks.check(laws.coverage, slots, stop, f" of {request.name}")
+    if settled:
+        where, when = f" of {request.name}, which its next forward reads", "after this step"
+    else:
+        where, when = f" of {request.name}", "at launch"
+    session.checks.check(laws.coverage, slots, stop, where, when)
 
 
 def _write(session: Session, request: Request, tables: dict[str, list[int]]) -> None:

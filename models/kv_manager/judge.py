@@ -251,9 +251,9 @@ class ManagerJudge(LoadingOperations):
         if self.transfers is not None and isinstance(cached, Loading):
             return self.wait_for_loads(request, cached)
         cached, n = self.admitted(cached, n)
+        cached = self.hit_of(cached, "admit")
         self._answer = Answer(cached=cached)
-        # Before anything counts with the number, which may be of any type.
-        cached = self.hit_of(request, cached, "admit")
+        self.check_hit(request, cached, "admit")
         if self.listening is not None:
             late = request.name if self.transfers is not None else None
             self.listening.compare(Hit(request.tokens, request.extra_key, cached), late)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from operator import index
 from typing import Any
 
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_manager.goals import notice_hit
 from kvlockstep.models.kv_manager.one_table import OneTable
-from kvlockstep.models.requests.adapter import answered
+from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.request import Request
+from kvlockstep.models.requests.traits import as_number
 from kvlockstep.models.requests.transfers.ends import EndsTransfers
 from kvlockstep.models.requests.transfers.moving import Moving
 from kvlockstep.properties.kv_manager import laws, loading
 from kvlockstep.properties.kv_manager.listener import Hit
 from kvlockstep.reference.kv.transfers import Loading
+
+# What a method that says how many tokens are cached returns.
+HITS = {
+    "admit": "a number: None refuses, 0 means that nothing is cached",
+    "ready": "a number: None means that it still loads",
+}
 
 
 class LoadingOperations(OneTable, EndsTransfers):
@@ -47,7 +52,8 @@ class LoadingOperations(OneTable, EndsTransfers):
         if answer is None:
             self.settle()
             return Answer(text="still loading")
-        cached = self.hit_of(request, answer, "ready")
+        cached = self.hit_of(answer, "ready")
+        self.check_hit(request, cached, "ready")
         self.checks.check(loading.promise_kept, name, cached, request.hit, name in self.doubtful)
         self.goals_met["ready_less"] += cached < request.hit
         self.live[name] = self.loading.pop(name)
@@ -60,8 +66,9 @@ class LoadingOperations(OneTable, EndsTransfers):
 
     def wait_for_loads(self, request: Request, said: Loading) -> Answer:
         """An admission is granted whose request waits for what is loaded."""
-        self._answer = Answer(text=f"loading {said.cached}")
-        request.hit = self.hit_of(request, said.cached, "admit")
+        request.hit = self.hit_of(said.cached, "admit")
+        self._answer = Answer(text=f"loading {request.hit}")
+        self.check_hit(request, request.hit, "admit")
         if self.listening is not None:
             self.listening.compare(self.listening.loaded(Hit(request.tokens, request.extra_key, request.hit)))
         self.loading[request.name] = request
@@ -168,11 +175,10 @@ class LoadingOperations(OneTable, EndsTransfers):
         needed = moving.transfer.kind == "load" and any(rid in self.live for rid in moving.transfer.rids)
         return super().may_fail(moving) and not needed
 
-    def hit_of(self, request: Request, answer: Any, said: str) -> Any:
-        """Takes the number of cached tokens that a method returned. Raises Divergence if it cannot be."""
-        cached = answer
-        if not isinstance(answer, bool):
-            with suppress(TypeError):
-                cached = index(answer)
+    def hit_of(self, answer: Any, said: str) -> int:
+        """Takes the number of cached tokens that a method returned. Raises Divergence if it is no number."""
+        return answer if type(answer) is int else taken(lambda: as_number(answer), answer, said, HITS[said])
+
+    def check_hit(self, request: Request, cached: int, said: str) -> None:
+        """Raises Divergence if a request cannot have so many cached tokens."""
         self.checks.check(laws.hit_bounds, cached, len(request.tokens), said)
-        return cached

@@ -48,6 +48,7 @@ def look(session: Session) -> None:
     if free is not None and (free is not session.settled_free or occupancy.held is not held_before):
         # A block that is in the free list twice is often handed out next, and held and free as well then.
         checks.check(laws.no_double_free, free, size)
+        occupancy.check_numbers(free)
         checks.check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     # The special case first: whatever breaks it breaks accounting, too.
     limbo, reserved = _look_at_transfers(session, free)
@@ -60,7 +61,7 @@ def look(session: Session) -> None:
     # Behind accounting, which says whether it is avail that is wrong.
     checks.check(laws.free_count, free_now, avail, "", (), size)
     for request in session.live.values():
-        read(session, request, tables, request.computed)
+        read(session, request, tables, request.computed, settled=True)
     if session.listening is not None and session.ask != "late":
         session.listening.between(Room(occupancy.blocks_for(traits.total - free_now)))
     # Behind eviction_safety: of a held block that is free the poison would be blamed, as wrong content.

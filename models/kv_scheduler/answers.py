@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard, TypeVar
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.whole import whole, wholes
+from kvlockstep.models.core.whole import place, whole, wholes
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
@@ -26,7 +26,7 @@ def batch_of(answer: Any, schedule: Callable[..., Any], grouped: bool) -> Batch:
         items, preempted, copies = Batch(*answer)
         due: list[Any] = list(copies)
         if not grouped:
-            due = [(whole(source), whole(target)) for source, target in due]
+            due = [(place(source), place(target)) for source, target in due]
         return Batch([_item(item, grouped) for item in items], _texts(preempted), due)
 
     return taken(take, answer, schedule, "a Batch")

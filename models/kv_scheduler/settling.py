@@ -51,6 +51,7 @@ def settle(session: OneTable) -> None:
     started = [name for name, job in live.items() if not job.fresh]
     if not same_blocks or free != session.settled_free:
         check(laws.no_double_free, free, size)
+        occupancy.check_numbers(free)
         check(laws.eviction_safety, free, occupancy.held, size, tables, session.tables.entry_size)
     try:
         check(laws.leak_freedom, avail, held, total, started, limbo)
@@ -63,7 +64,8 @@ def settle(session: OneTable) -> None:
         request = live[name].request
         if live[name].lost:
             continue  # what it has computed is not known before its next batch
-        check(laws.coverage, min(len(tables[name]), request.computed), request.computed, name=name)
+        covered = min(len(tables[name]), request.computed), request.computed
+        check(laws.coverage, *covered, ", which its next batch reads", "after this step", name=name)
         session.contents.read(request, tables, request.computed)
     # Behind the reads: where the content of a hit is wrong, that is the better finding.
     listen(session, *_rooms(session, free))

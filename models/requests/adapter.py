@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kvlockstep.models.core.calls import call_target, for_each
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
-from kvlockstep.models.core.whole import whole
+from kvlockstep.models.core.whole import place, whole
 from kvlockstep.models.requests.traits import as_number, taken_traits
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -19,6 +19,9 @@ from kvlockstep.reference.kv_manager.groups.contract import Group, one_full
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+# What a list of copies is.
+PAIRS = "(source, target) pairs of numbers from 0 on"
 
 T = TypeVar("T", bound="DataclassInstance")
 R = TypeVar("R")
@@ -117,7 +120,7 @@ def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | Non
     answer = answered(method, *args)
     if answer is None:
         return None
-    return taken(lambda: [(whole(s), whole(t)) for s, t in answer], answer, method, "(source, target) pairs")
+    return taken(lambda: [(place(s), place(t)) for s, t in answer], answer, method, PAIRS)
 
 
 def events(method: Callable[..., Any]) -> list[Any]:
@@ -138,7 +141,7 @@ def _event(event: Any) -> Any:
     return event
 
 
-def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any], wanted: str) -> R:
+def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any] | str, wanted: str) -> R:
     """Converts a result to the form that the judge uses. Reading an iterator runs the target: it may hang or raise."""
 
     def attempt() -> R | None:
@@ -154,7 +157,7 @@ def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any],
     return found
 
 
-def method_name(method: Callable[..., Any]) -> str:
+def method_name(method: Callable[..., Any] | str) -> str:
     """Returns the name of a method of the target, as messages write it."""
     return str(getattr(method, "__name__", method))
 

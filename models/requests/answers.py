@@ -70,9 +70,9 @@ def units_of(found: Iterable[int | None], n: int) -> list[int | None]:
 
 
 def freed_text(blocks: Iterable[int]) -> str:
-    """The blocks that became free, as text: "freed blocks 1, 2"; empty if there are none."""
+    """The blocks that nobody holds any more, as text: "released blocks 1, 2"; empty if there are none."""
     numbers = [str(block) for block in sorted(blocks)]
-    return f"freed block{'' if len(numbers) == 1 else 's'} {_few(numbers)}" if numbers else ""
+    return f"released block{'' if len(numbers) == 1 else 's'} {_few(numbers)}" if numbers else ""
 
 
 def _few(texts: Sequence[str]) -> str:

@@ -89,6 +89,7 @@ class Contents:
         cell = self._memory.first_wrong(request, tables[request.name], stop)
         if cell is None:
             return
-        others = {name: table for name, table in tables.items() if name != request.name}
-        cell = cell._replace(also=tuple(serving(cell.slot, others, self._entry_size)))
+        itself = f"{request.name} position {cell.position}"
+        served = serving(cell.slot, tables, self._entry_size)
+        cell = cell._replace(also=tuple(other for other in served if other != itself))
         require_right(request, cell, self._content_laws)

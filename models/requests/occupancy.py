@@ -34,6 +34,7 @@ class Occupancy:
     ) -> None:
         self.held: set[int] = set()
         self.seen: set[int] = set()
+        self._lowest = 0
         self.idle: dict[int, None] = {}
         self.written: set[int] = set()
         self.freed: set[int] = set()
@@ -82,6 +83,7 @@ class Occupancy:
             self.idle.pop(block, None)
         for block in self.held - held:
             self.idle[block] = None
+        self._lowest = min(held - self.seen, default=0)
         self.seen |= held
         self.held = held
 
@@ -98,8 +100,14 @@ class Occupancy:
         return max(0, gained - len(self.given_back(before))) if gained > 0 else 0
 
     def check_conservation(self) -> None:
-        """Raises Divergence if more blocks have been seen than the pool has."""
-        self._checks.check(self._laws.conservation, self.seen, self._total, self.block_size)
+        """Raises Divergence if more blocks have been seen than the pool has, or one below 0."""
+        self._checks.check(self._laws.conservation, self.seen, self._total, self.block_size, self._lowest)
+
+    def check_numbers(self, free: Sequence[int]) -> None:
+        """Raises Divergence if one of the free slots, which are sorted, is below 0."""
+        if free and free[0] < 0:
+            lowest = free[0] // self.block_size
+            self._checks.check(self._laws.conservation, self.seen, self._total, self.block_size, lowest)
 
     def check_lengths(self, tables: Mapping[str, Sequence[int]]) -> None:
         """Raises Divergence if a table is longer than the worker's row."""

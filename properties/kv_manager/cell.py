@@ -9,8 +9,8 @@ class Cell(NamedTuple):
     """Position `position` of a request, read from `slot` of `block`: `got` is its content, `want` the right one.
 
     `hit`: the position was a prefix hit. `writer`: who wrote the slot in this forward. `own`: the reader wrote it.
-    `origin`: where the content came from, if a copy or a reset left it there. `also`: the positions of other requests
-    that the slot serves.
+    `origin`: where the content came from, if a copy or a reset left it there. `also`: the other positions, of this
+    request or of another, that the slot serves.
     """
 
     position: int

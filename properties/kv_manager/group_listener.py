@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from kvlockstep.properties.kv_manager.listener import Fact, Fetched, Hit, Room, hit_text
 from kvlockstep.properties.kv_manager.prefixes import Prefixes, Stored
-from kvlockstep.properties.law import counted
+from kvlockstep.properties.law import agree, counted
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvlockstep.reference.kv_manager.groups.contract import Group, needed, owed
 
@@ -153,7 +153,7 @@ class GroupListener:
         if fact.medium is not None:
             return f"{left} stored in {fact.medium}, but by {fact.said} only {fact.blocks} can be hit there"
         of_pool = f" of pool {fact.pool!r}" if fact.pool is not None else ""
-        return f"{left}{of_pool} stored, but by {fact.said} only {fact.blocks} are not free"
+        return f"{left}{of_pool} stored, but by {fact.said} only {fact.blocks} {agree(fact.blocks, 'are')} not free"
 
     def _lacks(self, chain: Sequence[int], n: int, full: bool = True, anywhere: bool = False) -> str | None:
         """Says what the pool has not of what the first forward behind `n` tokens reads in a group; None if nothing.

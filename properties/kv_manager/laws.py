@@ -13,7 +13,7 @@ from kvlockstep.properties.kv_manager import groups, loading
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.kv_manager.group_listener import GroupListener
 from kvlockstep.properties.kv_manager.listener import Fact, Listener
-from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, counted, law, laws_of
+from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, agree, counted, law, laws_of
 
 # The longest table that a message shows from its beginning.
 WHOLE_TABLE = 12
@@ -62,11 +62,11 @@ def no_aliasing(writers: Sequence[str], slot: int, block_size: int) -> str | Non
 
 
 @law("kv_manager", answers=("vllm#11186", "TensorRT-LLM#16280", "sglang#24745"))
-def hit_bounds(cached: object, known: int, said: str = "admit") -> str | None:
+def hit_bounds(cached: int, known: int, said: str = "admit") -> str | None:
     """A hit has from 0 tokens to one less than the request has, so at least one token is computed."""
-    if isinstance(cached, int) and not isinstance(cached, bool) and 0 <= cached < known:
+    if 0 <= cached < known:
         return None
-    return f"{said} returned {cached!r} for a request of {counted(known, 'token')}"
+    return f"{said} returned {cached} for a request of {counted(known, 'token')}"
 
 
 @law("kv_manager", answers=("mini-sglang#52", "vllm#10507", "LMCache#3130", "atlas#373"))
@@ -80,7 +80,7 @@ def eviction_safety(
     named = [_slot_text(slot, block_size, serving(slot, tables, entry_size)) for slot in both[:MOST_NAMED]]
     named += [f"{len(both) - MOST_NAMED} more"] if len(both) > MOST_NAMED else []
     blocks = "blocks" if len({slot // block_size for slot in both}) > 1 else "block"
-    return f"{' and '.join(named)} {'is' if len(both) == 1 else 'are'} free, and a live request holds the {blocks}"
+    return f"{' and '.join(named)} {agree(len(both), 'are')} free, and a live request holds the {blocks}"
 
 
 @law("kv_manager", needs=("free_slots",), answers=("sglang#13501", "sglang#26009", "dynamo#13398"))
@@ -119,18 +119,21 @@ def leak_freedom(
         return None
     who = "no request is live"
     if live:
-        who = f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live and lost every {unit}"
+        who = f"{' and '.join(live)} {agree(len(live), 'are')} live and lost every {unit}"
     lost = f"{counted(total - avail, unit)} leaked" if avail < total else f"{counted(avail - total, unit)} too many"
     return f"{who}, but avail={avail} of total={total}: {lost}"
 
 
 @law("kv_manager", answers=("sglang#27789", "dynamo#6536"))
-def conservation(blocks: Collection[int], total: int, block_size: int) -> str | None:
-    """The manager never names more blocks than the pool has."""
+def conservation(blocks: Collection[int], total: int, block_size: int, lowest: int = 0) -> str | None:
+    """The manager never names more blocks than the pool has, and none below 0."""
+    # `lowest`: the lowest block that was named.
+    if lowest < 0:
+        return f"block {lowest} has been named, and the slots of a pool are numbered from 0 on"
     if len(blocks) * block_size <= total:
         return None
     named = f"{counted(len(blocks), 'block')} of {counted(block_size, 'slot')}"
-    return f"{named} have been named, the pool has total={total} slots"
+    return f"{named} {agree(len(blocks), 'have')} been named, the pool has {counted(total, 'slot')}"
 
 
 @law("kv_manager", needs=("max_length",), answers=("vllm#10730",))
@@ -153,7 +156,7 @@ def free_count(free_now: int, avail: int, rid: str, hit: Collection[int], block_
     blocks = f"block{'' if len(hit) == 1 else 's'} {', '.join(map(str, sorted(hit)))}"
     return (
         f"free_now={free_now} of avail={avail}, but then {rid} hit {blocks}, which nobody held: "
-        f"{counted(cached, 'slot')} were cached and counted as free"
+        f"{counted(cached, 'slot')} {agree(cached, 'were')} cached and counted as free"
     )
 
 
@@ -180,16 +183,18 @@ def admission_honesty(needed: int, room: int, what: str) -> str | None:
     """Rule 5: the manager refuses a request only if it does not fit."""
     if needed > room:
         return None
-    are = "is" if room == 1 else "are"
-    return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {room} {are} held by no live request"
+    held = f"{room} {agree(room, 'are')} held by no live request"
+    return f"{what} was refused: it needs {counted(needed, 'block')} at most, and {held}"
 
 
 @law("kv_manager", answers=("TensorRT-LLM#13320", "sglang#31616"))
-def coverage(allocated: int, needed: int, where: str = "") -> str | None:
-    """At launch an accepted request has a slot for every position that it is about to write."""
+def coverage(allocated: int, needed: int, where: str = "", when: str = "at launch") -> str | None:
+    """At launch a request has a slot for every position that its forward reads or writes, and between steps for every
+    one that its next forward reads.
+    """
     if allocated >= needed:
         return None
-    return f"{counted(allocated, 'slot')} at launch for {counted(needed, 'position')}{where}"
+    return f"{counted(allocated, 'slot')} {when} for {counted(needed, 'position')}{where}"
 
 
 @law("kv_manager", answers=("atlas#373", "Megatron-LM#6091", "vllm#11562", "xinfer#405"))

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from kvlockstep.properties.kv_manager.prefixes import ROOT, Prefixes, Stored
-from kvlockstep.properties.law import counted
+from kvlockstep.properties.law import agree, counted
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 
@@ -172,7 +172,7 @@ class Listener:
         left = f"the events leave {counted(stored, 'block')} stored"
         if fact.medium is not None:
             return f"{left} in {fact.medium}, but by {fact.said} only {fact.blocks} can be hit there"
-        return f"{left}, but by {fact.said} only {fact.blocks} are not free"
+        return f"{left}, but by {fact.said} only {fact.blocks} {agree(fact.blocks, 'are')} not free"
 
     def _wrong_store(self, event: BlockStored) -> str | None:
         if event.block_size != self._size or len(event.tokens) != len(event.keys) * self._size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlockstep.properties.law import EVERYWHERE, Refused, Step, law, laws_of
+from kvlockstep.properties.law import EVERYWHERE, Refused, Step, counted, law, laws_of
 from kvlockstep.properties.paged_cache.state import (
     Counts,
     Held,
@@ -93,9 +93,10 @@ def structure(step: Step[View, Held]) -> str | None:
     for sequence, table in step.after.tables.items():
         tokens, length = held.tokens.get(sequence), step.after.lengths[sequence]
         if tokens is None or length != len(tokens):
-            return f"sequence {sequence} has {length} tokens, but was given {'none' if tokens is None else len(tokens)}"
+            given = "none" if tokens is None else len(tokens)
+            return f"sequence {sequence} has {counted(length, 'token')}, but was given {given}"
         if len(table) != held.blocks_for(length):
-            return f"sequence {sequence} has {len(table)} blocks for {length} tokens"
+            return f"sequence {sequence} has {counted(len(table), 'block')} for {counted(length, 'token')}"
         if len(set(table)) < len(table):
             return f"sequence {sequence} has a block twice: {table}"
         for i, block in enumerate(table):
@@ -193,7 +194,7 @@ def prefix_soundness(step: Step[View, Held]) -> str | None:
     if hit != run[: len(hit)]:
         return f"{step.op.name} returned {hit}, but registered for these keys are {run}"
     if step.op.name == "allocate" and step.outcome.cached != len(hit) * step.held.block_size:
-        return f"allocate returned {step.outcome.cached} cached tokens in blocks of {step.held.block_size}"
+        return f"allocate returned {counted(step.outcome.cached, 'cached token')} in blocks of {step.held.block_size}"
     return None
 
 
@@ -263,11 +264,14 @@ def admission_honesty(step: Step[View, Held]) -> str | None:
             needed += copied_block(step) is not None
         case "evict":
             available = len(before.idle)
-            return f"evict was refused with {available} blocks idle" if op.args["blocks"] <= available else None
+            idle = counted(available, "block")
+            return f"evict was refused with {idle} idle" if op.args["blocks"] <= available else None
         case _:
             return f"{op.name} takes no block, but was refused for lack of one"
     available = len(before.free) + sum(block not in hit for block in before.idle)
-    return f"{op.name} was refused {needed} blocks with {available} available" if needed <= available else None
+    if needed > available:
+        return None
+    return f"{op.name} was refused {counted(needed, 'block')} with {available} available"
 
 
 @law(

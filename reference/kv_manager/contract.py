@@ -41,8 +41,8 @@ class KVManagerTarget(Protocol):
         """Allocates for the whole batch, if the engine does that."""
 
     def slots(self, rid: str) -> list[int]:
-        """Returns the slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset.
-        Changes nothing.
+        """Returns the slots of positions 0, 1, ... that are allocated now. Slot = block * block_size + offset, and
+        blocks are numbered from 0 on. Changes nothing.
         """
 
     def commit(self, rid: str, n: int) -> None:

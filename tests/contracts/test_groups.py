@@ -131,8 +131,9 @@ def test_a_target_with_groups_that_lacks_their_methods_is_named() -> None:
 
 def test_a_message_names_the_group_and_the_pool() -> None:
     trace = watched_run(resolve("kv_manager", "fault:kv-window-short").factory, [admit("r0", [1, 2, 3]), STEP])
-    assert (
-        "1 slot at launch for 2 positions of group 1 (window of 3, blocks of 2): position 1 has none" in trace.message
+    assert trace.message == (
+        "1 slot after this step for 2 positions of group 1 (window of 3, blocks of 2), "
+        "which the next forward of r0 reads: position 1 has none"
     )
 
 

@@ -273,7 +273,7 @@ def test_a_manager_without_tiers_cannot_answer_so() -> None:
 
     with pytest.raises(Divergence, match="admit returned Loading") as found:
         judge(Early).admit("a", [1], None, 1)
-    assert found.value.law == "hit_bounds"
+    assert found.value.law == "error_contract"
 
 
 def test_commands_and_laws_of_transfers_are_for_managers_with_tiers() -> None:

@@ -22,7 +22,7 @@ from kvlockstep.reference.kv_manager import KVManager
         (DONE, "done"),
         (REFUSED, "refused"),
         (Answer(cached=0), "cached 0"),
-        (Answer(text="freed block 1"), "freed block 1"),
+        (Answer(text="released block 1"), "released block 1"),
     ],
 )
 def test_an_answer_is_read_back_from_its_text(answer: Answer, text: str) -> None:

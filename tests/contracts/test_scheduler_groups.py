@@ -142,7 +142,8 @@ def test_a_message_names_the_request_and_the_group() -> None:
 
     said = broken(LacksOne, [add("r0", [1, 2, 3]), SCHEDULE])
     assert said == (
-        "coverage: r0 has 2 slots for 3 positions of group 1 (window of 3, blocks of 2): position 1 has none"
+        "coverage: r0 has 2 slots for 3 positions of group 1 (window of 3, blocks of 2), "
+        "which its batch reads or writes: position 1 has none"
     )
 
 

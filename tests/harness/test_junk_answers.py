@@ -16,6 +16,7 @@ from kvlockstep.drivers.random_walk import picker
 from kvlockstep.drivers.random_walk import walk as walk_episode
 from kvlockstep.models.core.whole import are_ints, whole, wholes
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
@@ -184,7 +185,23 @@ def test_numbers_of_any_type_are_numbers():
 
     assert played("kv_scheduler", KVScheduler, arrays, "schedule", steps=400) is None
     assert played("kv_manager", KVManager, torch.tensor, "slots", steps=400) is None
-    assert [type(whole(number)) for number in (numpy.int64(3), torch.tensor(3), True, 3.0)] == [int] * 4
+    assert [type(whole(number)) for number in (numpy.int64(3), torch.tensor(3), 3.0)] == [int] * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "said"),
+    [
+        ("admit", False, "admit returned False, not a number: None refuses, 0 means that nothing is cached"),
+        ("admit", "4", "admit returned '4', not a number: None refuses, 0 means that nothing is cached"),
+        ("avail", True, "avail returned True, not a number"),
+        ("free_now", None, "free_now returned None, not a number"),
+    ],
+)
+def test_a_number_is_no_truth_value_and_no_text(method, answer, said):
+    failure = played("kv_manager", KVManager, lambda _answer: answer, method, steps=10)
+    assert failure is not None
+    assert (failure.law, failure.message) == ("error_contract", said)
+    assert "returns the kind of value that it names" in ERROR_CONTRACT.statement
 
 
 def test_a_list_is_copied_and_looked_at_whole():

@@ -55,7 +55,8 @@ def test_a_failure_is_shrunk_and_saved(fault, tmp_path):
     assert len(trace.ops) <= 4
     target = from_factory(fault.contract, fault.make)
     assert replay_trace(target, trace, profile_of("quick")).law == trace.law
-    page = str(failed.value)
+    headline, page = str(failed.value).split("\n\n", 1)
+    assert headline == f"{trace.law}: {trace.message}"
     assert page.startswith(f"{fault.contract} on {target.name} - VIOLATED {trace.law} at step {len(trace.ops)}")
     assert page.endswith(f"replay: {replay_line(target.name, path.relative_to(tmp_path))}")
 

@@ -107,7 +107,7 @@ class TestTheFailingStep:
         judge.decode("r1", 1, [])
         assert str(judge.forward(None, [], None)) == "copied slots 0-1 to 2-3"
         judge.decode("r1", 1, [])
-        assert str(judge.forward(None, ["r1"], None)) == "freed blocks 1, 2"
+        assert str(judge.forward(None, ["r1"], None)) == "released blocks 1, 2"
 
     def test_a_batch_shows_who_runs_who_was_preempted_and_what_that_freed(self) -> None:
         class Loses(KVScheduler):
@@ -120,7 +120,7 @@ class TestTheFailingStep:
         outcome = walk(KVSchedulerModel, Loses, 20_000)
         last = outcome.failure.answers[-1]
         assert (outcome.failure.law, len(outcome.failure.answers)) == ("accounting", len(outcome.failure.ops))
-        assert re.search(r"^(r\d+\[\d+:\d+\] ?)+ preempted r\d+( preempted r\d+)* freed blocks? \d", last), last
+        assert re.search(r"^(r\d+\[\d+:\d+\] ?)+ preempted r\d+( preempted r\d+)* released blocks? \d", last), last
 
     def test_an_operation_that_ends_before_it_answers_shows_nothing(self) -> None:
         class Raises(KVManager):
@@ -133,7 +133,7 @@ class TestTheFailingStep:
         assert copies_text([]) == freed_text([]) == ""
         assert copies_text([(0, 4), (1, 5), (7, 2)]) == "copied slots 0-1 to 4-5, slot 7 to 2"
         assert copies_text([(2 * i, i) for i in range(6)]).endswith("slot 6 to 3 and 2 more")
-        assert freed_text({3, 1}) == "freed blocks 1, 3"
+        assert freed_text({3, 1}) == "released blocks 1, 3"
         assert batch_text([], [], []) == "nothing"
 
 

@@ -51,6 +51,17 @@ def test_target_option_takes_a_file(project):
     result.assert_outcomes(passed=1)
 
 
+def test_the_short_summary_begins_with_the_law(project, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    project.makepyfile(
+        test_it="import kvlockstep, mypool\n\ndef test_it():\n    kvlockstep.check(mypool.broken, contract='slot_pool')"
+    )
+    result = project.runpytest_inprocess("--kvlockstep-target", "slot_pool=mypool:broken")
+    result.stdout.fnmatch_lines(["FAILED kvlockstep::slot_pool=mypool:broken - no_aliasing: *"])
+    result = project.runpytest_inprocess("test_it.py")
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_it - kvlockstep.CheckFailed: no_aliasing: *"])
+
+
 def test_failing_target_shows_the_failure_page(project):
     result = project.runpytest_inprocess("--kvlockstep-target", "slot_pool=mypool:broken")
     result.assert_outcomes(failed=1)

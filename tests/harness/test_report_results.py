@@ -10,6 +10,17 @@ from pages import PLAIN_SCORE, Page
 from kvlockstep.models.registry import MODELS
 
 
+def test_a_folder_of_traces_is_no_campaign(run_cli, finding, tmp_path):
+    code, out, _ = run_cli("report", finding.parent, "-o", "page.html")
+    assert code == 0
+    assert "page.html: 1 finding, " in out
+    assert "Findings in " in Page((tmp_path / "page.html").read_text()).text
+    _, out, _ = run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--driver", "explore", "--json")
+    (tmp_path / "results.json").write_text(out)
+    code, out, _ = run_cli("report", "results.json", "-o", "page.html")
+    assert "page.html: results of a run, " in out
+
+
 def test_a_campaign_directory(run_cli, finding, tmp_path):
     where = finding.parent
     run_cli("check", "slot_pool", "--target", "fault:pool-occupy-toggles", "--dir", where)
@@ -23,7 +34,7 @@ def test_a_campaign_directory(run_cli, finding, tmp_path):
     (where / "status.json").write_text(json.dumps(status))
     code, out, _ = run_cli("report", where, "-o", "page.html")
     assert code == 0
-    assert "a campaign" in out
+    assert "page.html: a campaign, " in out
     page = Page((tmp_path / "page.html").read_text())
     assert "2,000 steps/s" in page.text
     assert "800 states, counted in 1 episode of 64" in page.text

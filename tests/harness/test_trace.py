@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvlockstep import check
 from kvlockstep.core.errors import UsageError
 from kvlockstep.core.trace import Trace, load_trace, parse_trace, save_trace, trace_text
+from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.core.operations import MOST_MADE, Size
 from kvlockstep.models.core.trace_schema import MOST
@@ -133,6 +135,33 @@ def test_a_full_disk_leaves_what_was_there(saved, monkeypatch):
         save_trace(load_trace(saved).but(details=("other",)), saved.parent)
     assert list(saved.parent.iterdir()) == [saved]
     assert saved.read_text() == before
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def full(*_args, **_named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("kvlockstep.core.trace.write_whole", full)
+
+
+@pytest.mark.usefixtures("full_disk")
+class TestAFullDiskDoesNotTakeTheFinding:
+    @pytest.mark.parametrize(
+        "command",
+        [("check", "slot_pool"), ("explore", "slot_pool"), ("check", "slot_pool", "--jobs", "2", "--target", "pool")],
+    )
+    def test_its_page_comes_before_the_complaint(self, run_cli, command):
+        code, _, err = run_cli(*command, "--target", "fault:pool-occupy-toggles")
+        assert code == 2
+        page, complaint = err.index("VIOLATED no_aliasing"), err.index("kvlockstep: cannot write trace")
+        assert err.index("law no_aliasing: No slot is given to two holders.") in range(page, complaint)
+        assert "No space left on device" in err[complaint:]
+        assert "replay: " not in err
+
+    def test_from_python_it_is_in_the_error(self, tmp_path):
+        with pytest.raises(UsageError, match=r"(?s)VIOLATED no_aliasing.*cannot write trace"):
+            check(FAULTS["pool-occupy-toggles"].make, contract="slot_pool", directory=tmp_path)
 
 
 def test_nothing_is_half_written(tmp_path):

@@ -27,7 +27,7 @@ from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.properties.kv_manager import laws
 from kvlockstep.properties.kv_manager import loading as laws_of_loads
-from kvlockstep.properties.law import ERROR_CONTRACT, Law
+from kvlockstep.properties.law import ERROR_CONTRACT, Law, counted
 from kvlockstep.reference.kv_manager.groups.contract import Admitted, needed
 
 
@@ -166,7 +166,9 @@ class GroupedJudge(ManagerJudge):
         if isinstance(answer, bool) or not isinstance(answer, int) or answer == n:
             return n
         if request.drafts:
-            raise Divergence(ERROR_CONTRACT.id, f"reserve took {answer} tokens of a decode with drafts, not all {n}")
+            raise Divergence(
+                ERROR_CONTRACT.id, f"reserve took {counted(answer, 'token')} of a decode with drafts, not all {n}"
+            )
         self._check_cut("reserve", answer, n)
         return answer
 
@@ -219,5 +221,5 @@ class GroupedJudge(ManagerJudge):
 
     def _check_cut(self, what: str, taken: int, n: int) -> None:
         if not self.traits.cuts_chunks or not 1 <= taken <= n:
-            raise Divergence(ERROR_CONTRACT.id, f"{what} took {taken} tokens of {n}")
+            raise Divergence(ERROR_CONTRACT.id, f"{what} took {counted(taken, 'token')} of {n}")
         self.goals_met["chunk_cut"] += taken < n

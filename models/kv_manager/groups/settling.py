@@ -16,7 +16,7 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupied_in,
 )
-from kvlockstep.models.requests.groups.reading import parts_read, read_parts
+from kvlockstep.models.requests.groups.reading import READ_NEXT, parts_read, read_parts
 from kvlockstep.models.requests.groups.session import of_pool, rooms
 from kvlockstep.models.requests.groups.settled import Occupied, Settled
 from kvlockstep.properties.kv_manager import laws
@@ -52,7 +52,7 @@ def settle(judge: GroupedJudge) -> None:
         free_now, avail = answers.free_now[pool], answers.avail[pool]
         checks.check(laws.free_count, free_now, avail, "", (), 1, name=of_pool(judge, pool))
     for name, request in live.items():
-        read_parts(judge, request, answers.tables, parts[name])
+        read_parts(judge, request, answers.tables, parts[name], READ_NEXT)
     if judge.listening is not None and judge.ask != "late":
         judge.listening.between(*rooms(judge, answers.free_now, "free_now"))
     in_flight.poison(judge, answers.free)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
 from kvlockstep.models.requests.groups.memory import WHOLE, Place
-from kvlockstep.models.requests.groups.reading import cover, stays
+from kvlockstep.models.requests.groups.reading import Access, cover, stays
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import ERROR_CONTRACT
+from kvlockstep.properties.law import ERROR_CONTRACT, counted
 from kvlockstep.reference.kv_manager.groups.contract import Step, needed
 from kvlockstep.reference.kv_scheduler.contract import Item
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
+
+USED = Access("", "which its batch reads or writes")
 
 
 class Told(NamedTuple):
@@ -36,7 +38,7 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
     tables = {g: table_of(item.groups[g], schedule) for g in judge.groups.attention}
     for g, table in tables.items():
         positions = needed(groups[g], item.start, item.start + item.n)
-        cover(judge, tables, g, positions, item.rid)
+        cover(judge, item.rid, tables, g, positions, USED, prefix=item.rid)
         # Beside what it reads, the worker may have kept what the scheduler has let slide.
         read = slice(positions.start, positions.stop)
         judge.checks.check(
@@ -47,7 +49,7 @@ def check_tables(judge: GroupedSchedulerJudge, item: Item) -> None:
         saved = {position for position, _ in (*step.saves, *step.commits)}
         end = item.start + item.n - item.drafts
         must = [position for position in range(end, item.start + item.n + 1) if position not in saved]
-        where = f" of {named(judge, g)}: no state is saved behind {must[0]} tokens" if must else ""
+        where = f" of {named(judge, g)}: no state is saved behind {counted(must[0], 'token')}" if must else ""
         judge.checks.check(laws.coverage, item.drafts + 1 - len(must), item.drafts + 1, where, name=item.rid)
         if not saved.issuperset(position for position, _ in step.checkpoints):
             said = f"{item.rid} copies a state to a checkpoint that its batch does not save: {step.checkpoints}"

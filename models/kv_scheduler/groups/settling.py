@@ -16,13 +16,15 @@ from kvlockstep.models.requests.groups.occupied import (
     check_windows,
     occupied_in,
 )
-from kvlockstep.models.requests.groups.reading import cover, parts_read, read_parts
+from kvlockstep.models.requests.groups.reading import Access, cover, parts_read, read_parts
 from kvlockstep.models.requests.groups.session import rooms
 from kvlockstep.models.requests.groups.settled import Occupied, Settled
 
 if TYPE_CHECKING:
     from kvlockstep.models.kv_scheduler.groups.judge import GroupedSchedulerJudge
     from kvlockstep.models.requests.transfers.places import Block
+
+READ_NEXT = Access("after this step", "which its next batch reads")
 
 
 def settle(judge: GroupedSchedulerJudge) -> None:
@@ -61,7 +63,7 @@ def settle(judge: GroupedSchedulerJudge) -> None:
         check_sum(judge, pool, found, avail[pool], list(started), limbo[pool], reserved[pool])
     for name, request in known.items():
         for g, positions in parts[name]:
-            cover(judge, tables[name], g, positions, name)
+            cover(judge, name, tables[name], g, positions, READ_NEXT, prefix=name)
         read_parts(judge, request, tables, parts[name], covered=True)
     judge.checks.subject = None
     counts = {pool: len(blocks) for pool, blocks in free.items()} if questions.shows_free else avail

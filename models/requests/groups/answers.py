@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.whole import whole
-from kvlockstep.models.requests.adapter import answered_each, number, numbers, taken
+from kvlockstep.models.core.whole import place, whole
+from kvlockstep.models.requests.adapter import PAIRS, answered_each, number, numbers, taken
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
@@ -83,10 +83,10 @@ class GroupQuestions:
             return []
         if self._several:
             return taken(
-                lambda: [(str(p), whole(s), whole(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
+                lambda: [(str(p), place(s), place(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
             )
         pool = next(iter(self.pools))
-        return taken(lambda: [(pool, whole(s), whole(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
+        return taken(lambda: [(pool, place(s), place(t)) for s, t in pairs], pairs, method, PAIRS)
 
 
 def table_of(answer: Any, method: Callable[..., Any]) -> Table:
@@ -108,10 +108,10 @@ def step_of(answer: Any, method: Callable[..., Any]) -> Step:
 
     def step() -> Step:
         source, *positions = answer
-        pairs = [[(whole(p), whole(block)) for p, block in of] for of in positions]
-        return Step(None if source is None else whole(source), *pairs)
+        pairs = [[(whole(p), place(block)) for p, block in of] for of in positions]
+        return Step(None if source is None else place(source), *pairs)
 
-    return taken(step, answer, method, "(source, [(position, block)])")
+    return taken(step, answer, method, "(source, [(position, block)]) with blocks from 0 on")
 
 
 def copies_text(due: Iterable[Copy]) -> str:

@@ -69,6 +69,7 @@ def check_tables(session: GroupSession, tables: Tables, most: Mapping[int, int] 
                 positions = [p for p, slot in enumerate(table) if slot == twice]
                 serves = [f"{name} position {p} in {named(session, g)}" for p in positions]
                 session.checks.check(laws.no_aliasing, serves, twice, size)
+            _check_numbers(session, min(slots, default=0) // size, f"{name} in {named(session, g)}:")
             if most is not None:
                 observed = name, -(-len(table) // size), most[g], session.traits.max_length
                 session.checks.check(laws.table_limit, *observed)
@@ -109,6 +110,7 @@ def check_free(session: GroupSession, pool: str, occupied: Occupied, tables: Tab
         return
     if len(set(free)) == len(free):
         holds(laws.no_double_free)
+        _check_numbers(session, min(free, default=0), of)
     else:
         size = next(group.block_size for group in session.groups.groups if group.pool == pool)
         check(laws.no_double_free, [block * size for block in free], size, name=of)
@@ -131,11 +133,18 @@ def check_sum(
     check, of = session.checks.check, of_pool(session, pool)
     total, held = session.groups.pools[pool], len(occupied.blocks)
     limbo += occupied.unsure
+    lowest = min(occupied.blocks - session.seen[pool], default=0)
     session.seen[pool] |= occupied.blocks
-    check(laws.conservation, session.seen[pool], total, 1, name=of)
+    check(laws.conservation, session.seen[pool], total, 1, lowest, name=of)
     check(laws.leak_freedom, avail, held, total, live, limbo, "block", name=of)
     check(laws.accounting, avail, held, total, limbo, reserved, "block", name=of)
 
 
 def _blocks(slots: Iterable[int | None], size: int) -> set[int]:
     return {slot // size for slot in slots if slot is not None}
+
+
+def _check_numbers(session: GroupSession, lowest: int, name: str | None) -> None:
+    """Raises Divergence if the lowest block of a table or of a free list is below 0."""
+    if lowest < 0:
+        session.checks.check(laws.conservation, (), 0, 1, lowest, name=name)

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from kvlockstep.models.requests.groups.answers import Copy, Table, Tables
 from kvlockstep.models.requests.groups.session import GroupSession, named, of_pool
 from kvlockstep.models.requests.request import Request, require_right
 from kvlockstep.properties.kv_manager import laws
+from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.kv_manager.groups import state_soundness
+from kvlockstep.properties.law import counted
 from kvlockstep.properties.transfers import Source
 from kvlockstep.reference.kv_manager.groups.contract import Step, needed, stored
+
+
+class Access(NamedTuple):
+    """What positions have slots for: `when` they have them, and what the request that is named then does with them."""
+
+    when: str
+    words: str
+
+
+READ = Access("at launch", "which {} reads")
+WRITTEN = Access("at launch", "which {} writes")
+READ_NEXT = Access("after this step", "which the next forward of {} reads")
 
 CONTENT = laws.prefix_soundness, laws.write_isolation, laws.content_equality
 
@@ -33,12 +48,19 @@ def read_rolling(session: GroupSession, request: Request, tables: Tables) -> Non
         _read(session, request, tables, g, positions, session.kv.stamps(request, request.computed))
 
 
-def read(session: GroupSession, request: Request, tables: Tables, stop: int, covered: bool = False) -> None:
+def read(
+    session: GroupSession,
+    request: Request,
+    tables: Tables,
+    stop: int,
+    access: Access = READ,
+    covered: bool = False,
+) -> None:
     """Reads what a forward over [computed, stop) reads in every group. `covered`: all of it is known to have slots.
 
     Of a rolling group it reads what the forward leaves for the next one.
     """
-    read_parts(session, request, tables, parts_read(session, request, stop), covered)
+    read_parts(session, request, tables, parts_read(session, request, stop), access, covered)
 
 
 def parts_read(session: GroupSession, request: Request, stop: int) -> list[tuple[int, range]]:
@@ -51,12 +73,17 @@ def parts_read(session: GroupSession, request: Request, stop: int) -> list[tuple
 
 
 def read_parts(
-    session: GroupSession, request: Request, tables: Tables, parts: Sequence[tuple[int, range]], covered: bool = False
+    session: GroupSession,
+    request: Request,
+    tables: Tables,
+    parts: Sequence[tuple[int, range]],
+    access: Access = READ,
+    covered: bool = False,
 ) -> None:
     """Reads these groups and positions; `covered` as for `read`."""
     stamps = session.kv.stamps(request, max((positions.stop for _, positions in parts), default=0))
     for g, positions in parts:
-        _read(session, request, tables, g, positions, stamps, covered)
+        _read(session, request, tables, g, positions, stamps, access, covered)
 
 
 def _read(
@@ -66,34 +93,46 @@ def _read(
     g: int,
     positions: range,
     stamps: Sequence[int],
+    access: Access = READ,
     covered: bool = False,
 ) -> None:
     checks = session.checks
     checks.subject = request.name
     if not covered:
-        cover(session, tables[request.name], g, positions)
+        cover(session, request.name, tables[request.name], g, positions, access)
     checks.evaluated[laws.prefix_soundness.id] += positions.start < request.hit
     checks.evaluated[laws.content_equality.id] += bool(positions)
     for law in session.reading:
         checks.evaluated[law.id] += bool(positions)
     cell = session.kv.first_wrong(request, g, tables[request.name][g], positions, stamps)
     if cell is not None:
-        cell = cell._replace(also=_also(request, tables, g, cell.slot))
+        cell = cell._replace(also=_also(request.name, tables, g, cell))
         reading = [checks.of(law) for law in session.reading]
         require_right(request, cell, [*reading, *(checks.of(law) for law in CONTENT)])
 
 
 def cover(
-    session: GroupSession, tables: Mapping[int, Table], g: int, positions: range, name: str | None = None
+    session: GroupSession,
+    name: str,
+    tables: Mapping[int, Table],
+    g: int,
+    positions: range,
+    access: Access,
+    prefix: str | None = None,
 ) -> None:
-    """Raises Divergence unless each of the positions has a slot in the group; the message begins with `name`."""
+    """Raises Divergence unless each of the positions of a request has a slot in the group.
+
+    The message begins with `prefix`, if there is one.
+    """
     table = tables[g]
     if positions.stop <= len(table) and None not in table[positions.start : positions.stop]:
         session.checks.holds(laws.coverage)
         return
     missing = [p for p in positions if p >= len(table) or table[p] is None]
-    where = f" of {named(session, g)}: position {missing[0]} has none" if missing else ""
-    session.checks.check(laws.coverage, len(positions) - len(missing), len(positions), where, name=name)
+    used = access.words.format(name)
+    where = f" of {named(session, g)}, {used}: position {missing[0]} has none" if missing else ""
+    observed = len(positions) - len(missing), len(positions), where, access.when
+    session.checks.check(laws.coverage, *observed, name=prefix)
 
 
 def read_state(session: GroupSession, request: Request, g: int, step: Step) -> None:
@@ -124,7 +163,8 @@ def write(
     for g in session.groups.attention:
         if not covered:
             group = session.groups.groups[g]
-            cover(session, tables, g, stored(group, request.computed, stop, first_end(request, stop)))
+            kept = stored(group, request.computed, stop, first_end(request, stop))
+            cover(session, request.name, tables, g, kept, WRITTEN)
         session.checks.evaluated[laws.no_aliasing.id] += 1
         conflict = session.kv.write(request, g, tables[g], positions, stamps)
         if conflict is not None:
@@ -139,7 +179,7 @@ def save(session: GroupSession, request: Request, g: int, step: Step, stop: int)
     must = range(first_end(request, stop), stop + 1)
     saved = {position for position, _ in (*step.saves, *step.commits)}
     missing = [position for position in must if position not in saved]
-    where = f" of {named(session, g)}: no state is saved behind {missing[0]} tokens" if missing else ""
+    where = f" of {named(session, g)}: no state is saved behind {counted(missing[0], 'token')}" if missing else ""
     session.checks.check(laws.coverage, len(must) - len(missing), len(must), where)
     for position, block in step.saves:
         if request.computed < position <= stop:
@@ -149,7 +189,7 @@ def save(session: GroupSession, request: Request, g: int, step: Step, stop: int)
 def _save(session: GroupSession, request: Request, g: int, position: int, block: int) -> None:
     other = session.kv.save(request, g, position, block)
     if other is not None:
-        two = [f"the state of {other}", f"that of {request.name} behind {position} tokens"]
+        two = [f"the state of {other}", f"that of {request.name} behind {counted(position, 'token')}"]
         size = session.groups.groups[g].block_size
         session.checks.check(laws.no_aliasing, two, block * size, size, name=named(session, g))
 
@@ -174,12 +214,11 @@ def first_end(request: Request, stop: int) -> int:
     return min(max(request.computed + 1, len(request.tokens)), stop)
 
 
-def _also(request: Request, tables: Tables, g: int, slot: int) -> tuple[str, ...]:
-    """The positions of other requests that the slot serves in the group."""
+def _also(reader: str, tables: Tables, g: int, cell: Cell) -> tuple[str, ...]:
+    """The other positions, of any request, that the slot serves in the group."""
     return tuple(
-        f"{name} position {p}"
+        f"{name} position {position}"
         for name, groups in tables.items()
-        if name != request.name
-        for p, other in enumerate(groups[g])
-        if other == slot
+        for position, slot in enumerate(groups[g])
+        if slot == cell.slot and (name, position) != (reader, cell.position)
     )

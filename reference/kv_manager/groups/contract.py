@@ -113,7 +113,7 @@ class GroupedTarget(Protocol):
 
     def slots(self, rid: str, group: int) -> Iterable[int | None]:
         """Returns the slots of positions 0, 1, ... in an attention group, None where it has none (any more).
-        Slot = block * block_size of the group + offset. Changes nothing.
+        Slot = block * block_size of the group + offset, from 0 on. Changes nothing.
         """
 
     def held(self, rid: str, group: int) -> Iterable[int] | None:
