@@ -94,7 +94,7 @@ def test_the_parent_may_be_a_block_of_another_group() -> None:
             stored(1, 1)[0]._replace(keys=("k", "k"), tokens=TOKENS[2:6]),
             "BlockStored gives the key 'k' to a second prefix",
         ),
-        (Room(1, pool="kv"), "the events leave 2 blocks of pool 'kv' stored, but by free_now only 1 are not free"),
+        (Room(1, pool="kv"), "the events leave 2 blocks of pool 'kv' stored, but by free_now only 1 is not free"),
     ],
 )
 def test_what_contradicts_the_events(fact: Fact, wrong: str) -> None:

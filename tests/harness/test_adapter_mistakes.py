@@ -79,7 +79,7 @@ MISTAKES = {
     PreemptsNothing: ("leak_freedom", "1 slot leaked, in block 0"),
     CopiesBlocks: ("content_equality", "holds freed memory"),
     DropsTheKey: ("prefix_soundness", "under key 0"),
-    FreeIsAvailable: ("free_count", "were cached and counted as free"),
+    FreeIsAvailable: ("free_count", "cached and counted as free"),
     CachedIsFree: ("prefix_soundness", "holds freed memory"),
 }
 
