@@ -12,6 +12,7 @@ from typing import Any
 from kvlockstep.models.block_pool.goals import GOALS, extends, reached
 from kvlockstep.models.block_pool.operations import OPERATIONS
 from kvlockstep.models.block_pool.picture import picture
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command, pick_first, sample
@@ -267,7 +268,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         args = op.args
         match op.name:
             case "allocate":
-                return list(system.allocate(args["n"]))
+                return list(bounded(system.allocate(args["n"])))
             case "touch" | "free":
                 getattr(system, op.name)(list(args["blocks"]))
             case "cache_full_blocks":
@@ -275,7 +276,7 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
                 system.cache_full_blocks(self._request_keys(system, args), given, args["cached"], args["full"])
                 given.clear()
             case "find_longest_prefix":
-                return list(system.find_longest_prefix(self._request_keys(system, args), args["limit"]))
+                return list(bounded(system.find_longest_prefix(self._request_keys(system, args), args["limit"])))
             case "reset":
                 system.reset()
         return None
@@ -304,7 +305,10 @@ class BlockPoolModel(LockstepModel[BlockPoolScope]):
         return keys
 
     def observe(self, system: Any) -> View:
-        queue, refs = list(system.free_queue()), [system.ref_count(block) for block in range(self.scope.blocks)]
+        queue, refs = (
+            list(bounded(system.free_queue())),
+            [system.ref_count(block) for block in range(self.scope.blocks)],
+        )
         return View(queue, refs, system.entries(), system.num_free, system.num_evictable, system.usage)
 
     def draw(self, view: View) -> Picture:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kvlockstep.models.core.bounded import TooMany
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, Refused
@@ -69,6 +70,8 @@ def unexpected(error: BaseException, call: str) -> Divergence:
         return error
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit", error.args)
+    if isinstance(error, TooMany):
+        return Divergence(ERROR_CONTRACT.id, f"{call} returned {error}")
     try:
         # The text of an error is code of the target as well: it may take too long, or raise.
         text, traceback_lines = enter_target(_told, (error,))

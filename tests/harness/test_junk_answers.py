@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,8 @@ JUNK: dict[str, Callable[[Any], Any]] = {
     "[None]": lambda _answer: [None],
     "[[]]": lambda _answer: [[]],
     "[0, text]": lambda _answer: [0, "x"],
+    "endless": lambda _answer: itertools.count(),
+    "endless row": lambda _answer: [itertools.count()],
     "pair": lambda _answer: ("x", 1.5),
     "damaged": damaged,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.adapter import answered, number, numbers, taken
@@ -54,7 +55,7 @@ class GroupQuestions:
         """The free blocks of each pool, as far as the target says."""
         found: dict[str, list[int]] = {}
         for name in self.pools if self.shows_free else ():
-            blocks = numbers(self._adapter.free_slots, *self._arguments(name))
+            blocks = numbers(self._adapter.free_slots, *self._arguments(name), pool=self.pools[name])
             self.shows_free = self.shows_free and blocks is not None
             found[name] = sorted(blocks or [])
         return found
@@ -71,10 +72,15 @@ class GroupQuestions:
         """Copies that a method returned, each with its pool."""
         if self._several:
             return taken(
-                lambda: [(str(p), whole(s), whole(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
+                lambda: [(str(p), whole(s), whole(t)) for p, s, t in bounded(pairs)],
+                pairs,
+                method,
+                "(pool, source, target)",
             )
         pool = next(iter(self.pools))
-        return taken(lambda: [(pool, whole(s), whole(t)) for s, t in pairs], pairs, method, "(source, target) pairs")
+        return taken(
+            lambda: [(pool, whole(s), whole(t)) for s, t in bounded(pairs)], pairs, method, "(source, target) pairs"
+        )
 
     def _slots(self, name: str, g: int) -> Table:
         method = self._adapter.slots
@@ -92,15 +98,17 @@ def table_of(answer: Any, method: Callable[..., Any]) -> Table:
     """A table that a method returned. Raises Divergence for anything else."""
     if type(answer) is list and TABLE_ENTRIES.issuperset(map(type, answer)):
         return answer.copy()
-    return taken(lambda: [None if slot is None else whole(slot) for slot in answer], answer, method, "numbers and None")
+    return taken(
+        lambda: [None if slot is None else whole(slot) for slot in bounded(answer)], answer, method, "numbers and None"
+    )
 
 
 def step_of(answer: Any, method: Callable[..., Any]) -> Step:
     """The step of a state that a method returned. Raises Divergence for anything else."""
 
     def step() -> Step:
-        source, *positions = answer
-        pairs = [[(whole(p), whole(block)) for p, block in of] for of in positions]
+        source, *positions = bounded(answer)
+        pairs = [[(whole(p), whole(block)) for p, block in bounded(of)] for of in positions]
         return Step(None if source is None else whole(source), *pairs)
 
     return taken(step, answer, method, "(source, [(position, block)])")
