@@ -28,3 +28,8 @@ def bounded(values: Any, most: int = MOST_READ, what: str = "elements") -> Itera
     if len(found) > most:
         raise TooMany(most, what)
     return found
+
+
+def bounded_dict(values: Any) -> dict[Any, Any]:
+    """As `dict` of a mapping or of pairs. Raises TooMany, or like `dict`."""
+    return dict(values) if hasattr(values, "keys") else {key: value for key, value in bounded(values)}  # noqa: C416

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard, TypeVar
 
-from kvlockstep.models.core.bounded import bounded
+from kvlockstep.models.core.bounded import bounded, bounded_dict
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import whole, wholes
 from kvlockstep.models.requests.adapter import answered, taken
@@ -46,7 +46,7 @@ def queues_of(queues: Callable[[], Any]) -> dict[str, list[str]]:
     if type(answer) is dict and all(_are_texts(ids) for ids in answer.values()):
         return answer
     return taken(
-        lambda: {str(name): _texts(ids) for name, ids in _dict(answer).items()}, answer, queues, "ids by queue"
+        lambda: {str(name): _texts(ids) for name, ids in bounded_dict(answer).items()}, answer, queues, "ids by queue"
     )
 
 
@@ -115,10 +115,6 @@ def _texts(values: Iterable[Any]) -> list[str]:
 
 def _list(values: Any) -> list[Any]:
     return list(bounded(values))
-
-
-def _dict(values: Any) -> dict[Any, Any]:
-    return dict(values if hasattr(values, "keys") else bounded(values))
 
 
 def _flag(value: Any) -> bool:

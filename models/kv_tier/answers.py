@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kvlockstep.models.core.bounded import TooMany, bounded
+from kvlockstep.models.core.bounded import TooMany, bounded, bounded_dict
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import whole
@@ -21,7 +21,7 @@ def units_of(plan: Any, call: str) -> list[tuple[Key, int]]:
 
     def take() -> list[tuple[Key, int]]:
         hash(plan.id)
-        return [(Key(*bounded(key)), whole(unit)) for key, unit in _units(plan.units)]
+        return [(Key(*bounded(key)), whole(unit)) for key, unit in bounded_dict(plan.units).items()]
 
     return _taken(take, plan, call, "a plan with its units by key")
 
@@ -50,10 +50,6 @@ def heard_after(heard: set[Key], event: Any) -> set[Key]:
         raise ValueError
 
     return _taken(take, event, "events", "an event")
-
-
-def _units(units: Any) -> Iterable[tuple[Any, Any]]:
-    return dict(units if hasattr(units, "keys") else bounded(units)).items()
 
 
 def _taken(take: Callable[[], R], answer: Any, call: str, wanted: str) -> R:

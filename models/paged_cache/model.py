@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from kvlockstep.models.core.bounded import bounded
+from kvlockstep.models.core.bounded import bounded, bounded_dict
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.core.picture import Picture
@@ -52,13 +52,13 @@ class PagedCacheModel(PagedCommands):
                 tokens = args["tokens"]
                 cached, blocks = system.allocate(sequence, len(tokens), asked_keys(op, self.scope.block_size))
                 answer = Allocation(cached, list(bounded(blocks)))
-                memory.write(system.table(sequence), tuple(tokens), cached)
+                memory.write(list(bounded(system.table(sequence))), tuple(tokens), cached)
             case "append":
                 tokens = (*self.held.tokens.get(sequence, ()), *args["tokens"])
                 blocks, copies = system.append(sequence, len(args["tokens"]))
                 answer = Growth(list(bounded(blocks)), [(source, target) for source, target in bounded(copies)])
                 memory.copy(answer.copies)
-                memory.write(system.table(sequence), tokens, len(tokens) - len(args["tokens"]))
+                memory.write(list(bounded(system.table(sequence))), tokens, len(tokens) - len(args["tokens"]))
             case "truncate":
                 system.truncate(sequence, args["tokens"])
             case "fork":
@@ -92,7 +92,7 @@ class PagedCacheModel(PagedCommands):
             refs = [system.ref_count(block) for block in range(self.scope.blocks)]
         except ContractError as error:
             raise RuntimeError(f"a live sequence or a block of the pool is not known: {error}") from error
-        registered = dict(system.registered())
+        registered = bounded_dict(system.registered())
         whole = [([block], self.scope.block_size) for block in registered.values()]
         read = memory.read([*((tables[s], lengths[s]) for s in tables), *whole])
         return View(

@@ -15,8 +15,10 @@ from kvlockstep.core.trace import Trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import picker, walk
+from kvlockstep.models.core.bounded import MOST_READ
 from kvlockstep.models.core.whole import are_ints, whole, wholes
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.models.requests.adapter import numbers
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_scheduler import KVScheduler
@@ -202,3 +204,27 @@ def test_a_list_is_copied_and_looked_at_whole():
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("contract", "method", "said"),
+    [
+        ("kv_manager", "free_slots", "free_slots returned more than 100,000 numbers"),
+        ("kv_manager", "slots", "slots returned more than 100,000 numbers"),
+        ("kv_manager", "copies", "copies returned more than 100,000 elements"),
+        ("kv_scheduler", "queues", "queues returned more than 100,000 elements"),
+        ("kv_index", "snapshot", "snapshot answered more than 100,000 elements"),
+        ("kv_tier", "free_units", "free_units returned more than 100,000 numbers"),
+        ("block_pool", "allocate", "allocate returned more than 100,000 elements"),
+        ("paged_cache", "table", "allocate returned more than 100,000 elements"),
+        ("radix_cache", "free_slots", "observe returned more than 100,000 elements"),
+    ],
+)
+def test_an_answer_without_an_end_is_read_up_to_a_bound(contract, method, said):
+    failure = began(contract, resolve(contract, "reference").factory, JUNK["endless"], method)
+    assert failure is not None
+    assert (failure.law, failure.message) == ("error_contract", said)
+
+
+def test_a_large_pool_may_be_listed_by_an_iterator():
+    assert numbers(lambda: iter(range(MOST_READ + 1)), pool=MOST_READ) == list(range(MOST_READ + 1))
