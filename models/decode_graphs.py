@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, Pick, command, sample
@@ -158,7 +159,11 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
         if op.name == "capture":
             return self._capture(system, op.args["lanes"], op.args["tried"])
         answer = getattr(system, op.name)(**op.args)
-        return None if answer is None else [Lane(whole(status), wholes_at_once(context)) for status, context in answer]
+        return (
+            None
+            if answer is None
+            else [Lane(whole(status), wholes_at_once(context)) for status, context in bounded(answer)]
+        )
 
     def _capture(self, system: Any, lanes: int, tried: list[str]) -> list[str]:
         """Captures, and returns the outcome of each call tried meanwhile. The device cannot be read during that."""
@@ -178,7 +183,7 @@ class DecodeGraphsModel(LockstepModel[DecodeGraphsScope]):
 
     def observe(self, system: Any) -> View:
         return View(
-            [wholes_at_once(blocks) for blocks in system.tables()],
+            [wholes_at_once(blocks) for blocks in bounded(system.tables())],
             wholes_at_once(system.lengths()),
             wholes_at_once(system.free_blocks()),
             whole(system.num_free),

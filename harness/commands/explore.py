@@ -35,7 +35,7 @@ from kvlockstep.show.machine_formats import machine_formats, publish
 
 @click.command(
     "explore",
-    epilog=example("kvlockstep explore kv_manager --target my_manager.py:MyManager --depth 6"),
+    epilog=example("kvlockstep explore kv_manager --target my_manager.py:MyManager --time 60s"),
 )
 @click.argument("contract", shell_complete=complete_contract)
 @options(target_option, dir_option, json_option, machine_formats, show_output_option)
@@ -58,7 +58,11 @@ def explore_command(
     time_text: str | None,
     depth: int | None,
 ) -> None:
-    """Visit every state of the contract's small scopes, breadth first, with every operation."""
+    """Visit every state of the contract's small scopes, breadth first, with every operation.
+
+    Without --steps and --time a scope may take many minutes. The line of a scope says to which depth it went, and "not
+    exhausted" if states were left.
+    """
     target = one_target(contract, targets)
     model_type = model_of(contract)
     seconds = parse_time(time_text) if time_text else None

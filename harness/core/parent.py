@@ -81,6 +81,9 @@ def waited_for(command: Callable[[], int]) -> int:
         _page[CODE], _page[SAID] = code & 0xFF, 1
         return code
     _, status = os.waitpid(child, 0)
+    # What the target has forked in the command's own process and left running.
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
     if _page[SAID]:
         return _page[CODE]
     exit_code = os.waitstatus_to_exitcode(status)

@@ -13,6 +13,7 @@ from kvlockstep.models.block_pool.commands import BlockPoolCommands
 from kvlockstep.models.block_pool.goals import GOALS, reached
 from kvlockstep.models.block_pool.picture import picture
 from kvlockstep.models.block_pool.scope import HASHES, BlockPoolScope
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.core.picture import Picture
@@ -43,7 +44,7 @@ class BlockPoolModel(BlockPoolCommands):
         args = op.args
         match op.name:
             case "allocate":
-                return list(system.allocate(args["n"]))
+                return list(bounded(system.allocate(args["n"])))
             case "touch" | "free":
                 getattr(system, op.name)(list(args["blocks"]))
             case "cache_full_blocks":
@@ -51,7 +52,7 @@ class BlockPoolModel(BlockPoolCommands):
                 system.cache_full_blocks(self._request_keys(system, args), given, args["cached"], args["full"])
                 given.clear()
             case "find_longest_prefix":
-                return list(system.find_longest_prefix(self._request_keys(system, args), args["limit"]))
+                return list(bounded(system.find_longest_prefix(self._request_keys(system, args), args["limit"])))
             case "reset":
                 system.reset()
         return None
@@ -80,7 +81,10 @@ class BlockPoolModel(BlockPoolCommands):
         return keys
 
     def observe(self, system: Any) -> View:
-        queue, refs = list(system.free_queue()), [system.ref_count(block) for block in range(self.scope.blocks)]
+        queue, refs = (
+            list(bounded(system.free_queue())),
+            [system.ref_count(block) for block in range(self.scope.blocks)],
+        )
         return View(queue, refs, system.entries(), system.num_free, system.num_evictable, system.usage)
 
     def draw(self, view: View) -> Picture:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from kvlockstep.models.core.bounded import TooMany
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.properties.law import ERROR_CONTRACT, TERMINATION, Refused
@@ -49,9 +52,31 @@ def enter_target(call: Callable[..., R], args: tuple[Any, ...]) -> R:
     """Runs code of the target. A watchdog raises StepTimeout only while this function is on the stack.
 
     So every caller must catch StepTimeout. Code outside of such a call, such as drivers and `except` clauses, is never
-    interrupted.
+    interrupted. A process that the target has forked in the call, and that comes back from it, ends here.
     """
-    return call(*args)
+    try:
+        return call(*args)
+    finally:
+        if _forked:
+            os._exit(0)
+
+
+# True in a process that code of a target has forked: it must not go on as a second harness.
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked  # noqa: PLW0603
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code is enter_target.__code__:
+            _forked = True
+            return
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def for_each(call: Callable[..., R], arguments: Iterable[tuple[Any, ...]]) -> list[R]:
@@ -74,6 +99,8 @@ def unexpected(error: BaseException, call: str) -> Divergence:
         return error
     if isinstance(error, StepTimeout):
         return Divergence(TERMINATION.id, f"{call} did not return within the time limit", error.args)
+    if isinstance(error, TooMany):
+        return Divergence(ERROR_CONTRACT.id, f"{call} returned {error}")
     try:
         # The text of an error is code of the target as well: it may take too long, or raise.
         text, traceback_lines = enter_target(_told, (error,))

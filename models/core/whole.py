@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any, TypeGuard
 
+from kvlockstep.models.core.bounded import bounded
+
 
 def whole(value: Any) -> int:
     """Returns a number as an int. Raises TypeError, ValueError or OverflowError for half a slot, None, text or bool."""
@@ -29,8 +31,8 @@ def place(value: Any) -> int:
 
 
 def wholes(values: Iterable[Any]) -> list[int]:
-    """Returns numbers as a new list of ints. Raises like `whole`."""
-    return values.copy() if are_ints(values) else [whole(value) for value in values]
+    """Returns numbers as a new list of ints. Raises like `whole` and `bounded`."""
+    return values.copy() if are_ints(values) else [whole(value) for value in bounded(values)]
 
 
 def wholes_at_once(values: Any) -> list[int]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvlockstep.models.core.bounded import TooMany, bounded
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.op import require
@@ -252,9 +253,14 @@ class IndexJudge:
 
         def rows() -> list[WorkerSnapshot] | None:
             try:
-                return [WorkerSnapshot(worker, whole(number), list(events)) for worker, number, events in answer]
+                return [
+                    WorkerSnapshot(worker, whole(number), list(bounded(events)))
+                    for worker, number, events in bounded(answer)
+                ]
             except (TypeError, ValueError):
                 return None
+            except TooMany as error:
+                raise Divergence(ERROR_CONTRACT.id, f"snapshot answered {error}") from None
 
         found = call_target(rows, called="taking what snapshot answered")
         if found is None or isinstance(found, Refused):

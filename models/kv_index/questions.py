@@ -7,6 +7,7 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvlockstep.models.core.bounded import TooMany, bounded
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.adapter import answered
@@ -88,9 +89,11 @@ def _known(index: Any, question: Question, workers: int, checks: Checks) -> Answ
 
     def counts() -> Answers | None:
         try:
-            found = {worker: as_number(blocks) for worker, blocks in answer.items()}
+            found = {worker: as_number(blocks) for worker, blocks in bounded(answer.items())}
         except (TypeError, ValueError, AttributeError):
             return None
+        except TooMany as error:
+            raise Divergence(ERROR_CONTRACT.id, f"known answered {error}") from None
         return None if None in found.values() else {worker: blocks for worker, blocks in found.items() if blocks}
 
     found = call_target(counts, called="taking what known answered")

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard, TypeVar
 
+from kvlockstep.models.core.bounded import bounded, bounded_dict
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import place, whole, wholes
 from kvlockstep.models.requests.adapter import answered, taken
@@ -23,11 +24,11 @@ def batch_of(answer: Any, schedule: Callable[..., Any], grouped: bool) -> Batch:
         return answer
 
     def take() -> Batch:
-        items, preempted, copies = Batch(*answer)
-        due: list[Any] = list(copies)
+        items, preempted, copies = Batch(*bounded(answer))
+        due: list[Any] = list(bounded(copies))
         if not grouped:
             due = [(place(source), place(target)) for source, target in due]
-        return Batch([_item(item, grouped) for item in items], _texts(preempted), due)
+        return Batch([_item(item, grouped) for item in bounded(items)], _texts(preempted), due)
 
     return taken(take, answer, schedule, "a Batch")
 
@@ -44,7 +45,9 @@ def queues_of(queues: Callable[[], Any]) -> dict[str, list[str]]:
     answer = answered(queues)
     if type(answer) is dict and all(_are_texts(ids) for ids in answer.values()):
         return answer
-    return taken(lambda: {str(name): _texts(ids) for name, ids in dict(answer).items()}, answer, queues, "ids by queue")
+    return taken(
+        lambda: {str(name): _texts(ids) for name, ids in bounded_dict(answer).items()}, answer, queues, "ids by queue"
+    )
 
 
 def _is_plain(batch: Any, grouped: bool) -> TypeGuard[Batch]:
@@ -77,7 +80,7 @@ def _are_texts(found: Any) -> bool:
 
 
 def _item(found: Any, grouped: bool) -> Item:
-    rid, start, n, slots, tokens, samples, drafts, tables = Item(*found)
+    rid, start, n, slots, tokens, samples, drafts, tables = Item(*bounded(found))
     return Item(
         _taken("rid", _text, rid, "a text"),
         _taken("start", whole, start, "a number"),
@@ -86,7 +89,7 @@ def _item(found: Any, grouped: bool) -> Item:
         _taken("tokens", wholes, tokens, "numbers"),
         _taken("samples", _flag, samples, "True or False"),
         _taken("drafts", whole, drafts, "a number"),
-        _taken("groups", list, tables, "a table or step for each group") if grouped else tables,
+        _taken("groups", _list, tables, "a table or step for each group") if grouped else tables,
     )
 
 
@@ -107,7 +110,11 @@ def _text(value: Any) -> str:
 def _texts(values: Iterable[Any]) -> list[str]:
     if isinstance(values, str):
         raise TypeError
-    return [_text(value) for value in values]
+    return [_text(value) for value in bounded(values)]
+
+
+def _list(values: Any) -> list[Any]:
+    return list(bounded(values))
 
 
 def _flag(value: Any) -> bool:

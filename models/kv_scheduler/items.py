@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
@@ -71,7 +72,7 @@ def looked_up(session: SchedulerSession) -> set[str]:
     if not session.traits.looks_up:
         return set()
     asked = answered(session.adapter.looking_up)
-    found: set[str] = taken(lambda: set(asked), asked, session.adapter.looking_up, "ids")
+    found: set[str] = taken(lambda: set(bounded(asked)), asked, session.adapter.looking_up, "ids")
     return found
 
 

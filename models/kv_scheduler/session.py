@@ -51,7 +51,7 @@ class SchedulerSession:
         self.waited: Counter[str] = Counter()
         # (first, second): the first one started although the policy puts the second first, and was right to do so.
         self.overtaken: set[tuple[str, str]] = set()
-        self.tables = Tables(adapter, size, per_block=False)
+        self.tables = Tables(adapter, size, per_block=False, total=self.traits.total)
         self.occupancy = Occupancy(
             self.tables,
             checks,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.model import Scope, simpler_args
 from kvlockstep.models.core.op import Op, require
 from kvlockstep.models.core.picture import Picture
@@ -95,11 +96,11 @@ class KVStoreModel(KVStoreCommands):
         scope = self.scope
         slots, host = list(range(self._slots())), list(range(scope.host_blocks * scope.block_size))
         layers = range(scope.layers)
-        device = [tuple(system.gather(layer, slots)) for layer in layers]
-        hosted = [tuple(system.gather_host(layer, host)) for layer in layers]
+        device = [tuple(bounded(system.gather(layer, slots))) for layer in layers]
+        hosted = [tuple(bounded(system.gather_host(layer, host))) for layer in layers]
         if self.traits.quantises:
-            device = [(*rows, *system.scales(layer, slots)) for layer, rows in enumerate(device)]
-            hosted = [(*rows, *system.scales_host(layer, host)) for layer, rows in enumerate(hosted)]
+            device = [(*rows, *bounded(system.scales(layer, slots))) for layer, rows in enumerate(device)]
+            hosted = [(*rows, *bounded(system.scales_host(layer, host))) for layer, rows in enumerate(hosted)]
         return View(device, hosted, system.memory_bytes, system.strays() if self.traits.guarded else 0)
 
     def draw(self, view: View) -> Picture:

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kvlockstep.models.core.bounded import TooMany, bounded, bounded_dict
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import whole
@@ -20,14 +21,19 @@ def units_of(plan: Any, call: str) -> list[tuple[Key, int]]:
 
     def take() -> list[tuple[Key, int]]:
         hash(plan.id)
-        return [(Key(*key), whole(unit)) for key, unit in dict(plan.units).items()]
+        return [(Key(*bounded(key)), whole(unit)) for key, unit in bounded_dict(plan.units).items()]
 
     return _taken(take, plan, call, "a plan with its units by key")
 
 
 def evicted_of(plan: Any) -> list[Key]:
     """The keys that a store says it evicted."""
-    return _taken(lambda: [Key(*key) for key in plan.evicted], plan, "store", "a plan with the keys that it evicted")
+    return _taken(
+        lambda: [Key(*bounded(key)) for key in bounded(plan.evicted)],
+        plan,
+        "store",
+        "a plan with the keys that it evicted",
+    )
 
 
 def heard_after(heard: set[Key], event: Any) -> set[Key]:
@@ -36,9 +42,9 @@ def heard_after(heard: set[Key], event: Any) -> set[Key]:
     def take() -> set[Key]:
         match event:
             case ChunkStored(keys):
-                return heard | {Key(*key) for key in keys}
+                return heard | {Key(*bounded(key)) for key in bounded(keys)}
             case ChunkRemoved(keys):
-                return heard - {Key(*key) for key in keys}
+                return heard - {Key(*bounded(key)) for key in bounded(keys)}
             case AllChunksCleared():
                 return set()
         raise ValueError
@@ -52,6 +58,8 @@ def _taken(take: Callable[[], R], answer: Any, call: str, wanted: str) -> R:
             return take()
         except (TypeError, ValueError, AttributeError):
             return None
+        except TooMany as error:
+            raise Divergence(ERROR_CONTRACT.id, f"{call} answered {error}") from None
 
     # An iterator or a mapping of the target runs its code.
     found = call_target(attempt, called=f"taking what {call} answered")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.picture import NOTHING, Picture, Table
@@ -209,5 +210,5 @@ def _unwritten(count: int) -> bytes:
 
 
 def _two(answer: Any) -> tuple[list[list[int]], list[list[int]]]:
-    keys, values = ([wholes(row) for row in rows] for rows in answer)
+    keys, values = ([wholes(row) for row in bounded(rows)] for rows in answer)
     return keys, values

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded, bounded_dict
 from kvlockstep.models.core.model import Factory, Scope
 from kvlockstep.models.core.op import NotEnabled, Op
 from kvlockstep.models.core.picture import Picture
@@ -50,18 +51,18 @@ class PagedCacheModel(PagedCommands):
             case "allocate":
                 tokens = args["tokens"]
                 cached, blocks = system.allocate(sequence, len(tokens), asked_keys(op, self.scope.block_size))
-                answer = Allocation(cached, list(blocks))
-                memory.write(system.table(sequence), tuple(tokens), cached)
+                answer = Allocation(cached, list(bounded(blocks)))
+                memory.write(list(bounded(system.table(sequence))), tuple(tokens), cached)
             case "append":
                 tokens = (*self.held.tokens.get(sequence, ()), *args["tokens"])
                 blocks, copies = system.append(sequence, len(args["tokens"]))
-                answer = Growth(list(blocks), [(source, target) for source, target in copies])
+                answer = Growth(list(bounded(blocks)), [(source, target) for source, target in bounded(copies)])
                 memory.copy(answer.copies)
-                memory.write(system.table(sequence), tokens, len(tokens) - len(args["tokens"]))
+                memory.write(list(bounded(system.table(sequence))), tokens, len(tokens) - len(args["tokens"]))
             case "truncate":
                 system.truncate(sequence, args["tokens"])
             case "fork":
-                answer = list(system.fork(sequence, args["child"], args["tokens"]))
+                answer = list(bounded(system.fork(sequence, args["child"], args["tokens"])))
             case "register":
                 answer = system.register(
                     sequence, keys_from(self.held, sequence, args["first"], args["blocks"]), args["first"]
@@ -73,9 +74,9 @@ class PagedCacheModel(PagedCommands):
             case "register_as":
                 answer = system.register(sequence, args["keys"], args["first"])
             case "lookup":
-                answer = list(system.lookup(asked_keys(op, self.scope.block_size)))
+                answer = list(bounded(system.lookup(asked_keys(op, self.scope.block_size))))
             case "evict":
-                answer = list(system.evict(args["blocks"]))
+                answer = list(bounded(system.evict(args["blocks"])))
             case "ref_count":
                 answer = system.ref_count(args["block"])
             case _:
@@ -86,20 +87,20 @@ class PagedCacheModel(PagedCommands):
     def observe(self, system: Any) -> View:
         memory = self._memory_of(system)
         try:
-            tables = {s: list(system.table(s)) for s in system.sequences()}
+            tables = {s: list(bounded(system.table(s))) for s in bounded(system.sequences())}
             lengths = {s: system.length(s) for s in tables}
             refs = [system.ref_count(block) for block in range(self.scope.blocks)]
         except ContractError as error:
             raise RuntimeError(f"a live sequence or a block of the pool is not known: {error}") from error
-        registered = dict(system.registered())
+        registered = bounded_dict(system.registered())
         whole = [([block], self.scope.block_size) for block in registered.values()]
         read = memory.read([*((tables[s], lengths[s]) for s in tables), *whole])
         return View(
             tables,
             lengths,
             registered,
-            list(system.free_blocks()),
-            list(system.idle_blocks()),
+            list(bounded(system.free_blocks())),
+            list(bounded(system.idle_blocks())),
             refs,
             system.statistics(),
             dict(zip(tables, read, strict=False)),

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.core.whole import whole
 from kvlockstep.properties.radix_cache import View
@@ -56,7 +57,7 @@ class Caller:
         """Everything observable, as comparable plain values."""
         system = self._system
         free, evictable, protected = system.sizes()
-        entries = {prefix: (tuple(slots), locks) for prefix, (slots, locks) in system.entries().items()}
+        entries = {prefix: (tuple(bounded(slots)), locks) for prefix, (slots, locks) in system.entries().items()}
         free_slots, order = _ints(system.free_slots()), _ints(system.eviction_order())
         answers = tuple([tuple(_ints(slots)) for slots in self._answers])
         return View(entries, free_slots, order, (free, evictable, protected), system.render(), answers)
@@ -88,7 +89,7 @@ def _plain(slots: Any) -> tuple[int, ...]:
 
 
 def _ints(slots: Any) -> list[int]:
-    return [whole(slot) for slot in slots]
+    return [whole(slot) for slot in bounded(slots)]
 
 
 def _scribble(sequence: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvlockstep.models.core.bounded import FINITE, MOST_READ, TooMany, bounded
 from kvlockstep.models.core.calls import call_target, for_each
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
@@ -100,8 +101,11 @@ def number(method: Callable[..., Any], *args: Any) -> int:
     return answer if type(answer) is int else taken(lambda: as_number(answer), answer, method, "a number")
 
 
-def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
-    """Calls a method that must return None or numbers (a list, an array, an iterator). Raises Divergence."""
+def numbers(method: Callable[..., Any], *args: Any, pool: int = 0) -> list[int] | None:
+    """Calls a method that must return None or numbers (a list, an array, an iterator). Raises Divergence.
+
+    An iterator may have MOST_READ numbers, or twice those of a `pool` that is larger.
+    """
     answer = answered(method, *args)
     if answer is None:
         return None
@@ -112,7 +116,8 @@ def numbers(method: Callable[..., Any], *args: Any) -> list[int] | None:
                 return answer
         except Exception:
             pass
-    return taken(lambda: [whole(n) for n in answer], answer, method, "numbers")
+    most = max(MOST_READ, 2 * pool)
+    return taken(lambda: [whole(n) for n in bounded(answer, most, "numbers")], answer, method, "numbers")
 
 
 def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | None:
@@ -120,24 +125,24 @@ def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | Non
     answer = answered(method, *args)
     if answer is None:
         return None
-    return taken(lambda: [(place(s), place(t)) for s, t in answer], answer, method, PAIRS)
+    return taken(lambda: [(place(s), place(t)) for s, t in bounded(answer)], answer, method, PAIRS)
 
 
 def events(method: Callable[..., Any]) -> list[Any]:
     """Calls a method that must return events. Raises Divergence."""
     answer = answered(method)
-    return taken(lambda: [_event(event) for event in answer], answer, method, "events")
+    return taken(lambda: [_event(event) for event in bounded(answer)], answer, method, "events")
 
 
 def _event(event: Any) -> Any:
     """Returns an event with the types of fields that the listeners count on; raises TypeError if it has others."""
     if not isinstance(event, BlockStored | BlockRemoved):
         return event
-    hash((*event.keys, event.medium))
-    event = event._replace(keys=tuple(event.keys), group=whole(event.group))
+    event = event._replace(keys=tuple(bounded(event.keys)), group=whole(event.group))
+    hash((event.keys, event.medium))
     if isinstance(event, BlockStored):
         hash((event.parent, event.extra_key))
-        event = event._replace(tokens=tuple(map(whole, event.tokens)), block_size=whole(event.block_size))
+        event = event._replace(tokens=tuple(map(whole, bounded(event.tokens))), block_size=whole(event.block_size))
     return event
 
 
@@ -149,6 +154,8 @@ def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any] 
             return take()
         except (TypeError, ValueError, OverflowError):
             return None
+        except TooMany as error:
+            raise Divergence(ERROR_CONTRACT.id, f"{name} returned {error}") from None
 
     name = method_name(method)
     found = call_target(attempt, called=f"reading the result of {name}")
@@ -160,6 +167,14 @@ def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any] 
 def method_name(method: Callable[..., Any] | str) -> str:
     """Returns the name of a method of the target, as messages write it."""
     return str(getattr(method, "__name__", method))
+
+
+def listed(look: Callable[..., Any], *args: Any) -> Any:
+    """The result of a query that must return None or a table, which ends."""
+    answer = answered(look, *args)
+    if answer is None or type(answer) in FINITE:
+        return answer
+    return taken(lambda: list(bounded(answer)), answer, look, "numbers")
 
 
 def as_state(look: Callable[..., Any], *args: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.whole import whole
 from kvlockstep.reference.kv_scheduler.contract import Item
 
@@ -63,7 +64,7 @@ def copies_text(pairs: Sequence[tuple[int, int]]) -> str:
 
 def units_of(found: Iterable[int | None], n: int) -> list[int | None]:
     """The answer to an offer of n blocks: a unit for each, or None. Raises ValueError if there are not n of them."""
-    units = [None if unit is None else whole(unit) for unit in found]
+    units = [None if unit is None else whole(unit) for unit in bounded(found)]
     if len(units) != n:
         raise ValueError(units)
     return units

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.picture import CACHED, FREE, HELD, Cell, Picture, Table, numbers, text
 from kvlockstep.models.requests.request import Request
 from kvlockstep.reference.errors import ContractError
@@ -53,7 +54,9 @@ def answer_of(call: Callable[..., Any], *args: Any) -> Any:
     """Returns the result of a query, or its error as text, since a picture judges nothing."""
     try:
         answer = call(*args)
-        return answer if isinstance(answer, (int, list, tuple, set, range, Mapping, type(None))) else list(answer)
+        return (
+            answer if isinstance(answer, (int, list, tuple, set, range, Mapping, type(None))) else list(bounded(answer))
+        )
     except (Exception, ContractError) as error:
         return f"{type(error).__name__}: {error}"
 

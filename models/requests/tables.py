@@ -21,8 +21,8 @@ class Tables:
     `blocks(rid)` and the free list from `free_blocks()`, if the adapter has one; a list that has not changed is not
     converted again.
 
-    With `sparing`, for a pool whose `total` slots take long to list, the free list is due when SPARING times as many
-    entries of tables have been read since the last time, and only the new part of a table is checked.
+    The pool has `total` slots. With `sparing`, for one that takes long to list, the free list is due when SPARING times
+    as many entries of tables have been read since the last time, and only the new part of a table is checked.
     """
 
     def __init__(
@@ -38,11 +38,12 @@ class Tables:
         self._free: tuple[list[int], list[int]] = ([], [])
         self._known: dict[str, KnownTable] = {}
         self._until_due = SPARING * total
+        self._total = total
 
     def entries(self, name: str) -> list[int]:
         """Asks where the tokens of a request lie now; entries in the order of positions. Raises Divergence."""
         method = self._adapter.blocks if self.per_block else self._adapter.slots
-        found = numbers(method, name)
+        found = numbers(method, name, pool=self._total)
         if found is None:
             raise Divergence(ERROR_CONTRACT.id, f"{method_name(method)} returned None, not numbers")
         if not self.per_block:
@@ -59,11 +60,11 @@ class Tables:
         if not self.shows_free:
             return []
         if self.per_block:
-            blocks = numbers(self._adapter.free_blocks) or []
+            blocks = numbers(self._adapter.free_blocks, pool=self._total) or []
             if self._free[0] != blocks:
                 self._free = list(blocks), sorted(block * self.entry_size for block in blocks)
             return self._free[1]
-        slots = numbers(self._adapter.free_slots)
+        slots = numbers(self._adapter.free_slots, pool=self._total)
         if slots is None:
             self.shows_free = False
             return []

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.model import Goal, Scope
 from kvlockstep.models.core.op import Op, require
 from kvlockstep.models.core.operations import Ints
@@ -94,11 +95,11 @@ class SlotMappingModel(SlotMappingCommands):
         if op.name == "slots":
             return wholes(answer)
         if op.name == "gather":
-            return [wholes(row) for row in answer]
+            return [wholes(row) for row in bounded(answer)]
         return None
 
     def observe(self, system: Any) -> View:
-        return View([wholes(row) for row in system.committed()])
+        return View([wholes(row) for row in bounded(system.committed())])
 
     def nothing_held(self) -> Held:
         scope, empty = self.scope, ((),) * self.scope.rows

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.lockstep import LockstepModel
 from kvlockstep.models.core.model import Scope
 from kvlockstep.models.core.op import NotEnabled, Op, Pick, command
@@ -169,7 +170,7 @@ class SlotPrefixCacheModel(LockstepModel[SlotPrefixCacheScope]):
         args = op.args
         match op.name:
             case "find":
-                return Match(*system.find(list(args["tokens"])))
+                return Match(*bounded(system.find(list(args["tokens"]))))
             case "insert":
                 self._insert(system, **args)
             case "reuse":

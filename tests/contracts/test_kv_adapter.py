@@ -158,13 +158,20 @@ def endless() -> Iterator[int]:
         yield 0
 
 
+def stuck() -> Iterator[int]:
+    while True:
+        pass
+    yield 0
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "message"),
     [
         ("slots", lambda: None, "slots returned None, not numbers"),
         ("slots", lambda: "abc", "slots returned 'abc', not numbers"),
         ("free_slots", lambda: [(0, 1)], "free_slots returned [(0, 1)], not numbers"),
-        ("free_slots", endless, "reading the result of free_slots did not return within the time limit"),
+        ("free_slots", endless, "free_slots returned more than 100,000 numbers"),
+        ("free_slots", stuck, "reading the result of free_slots did not return within the time limit"),
         ("copies", lambda: None, "copies returned None, not a list of copies"),
         ("copies", lambda: [1, 2], "copies returned [1, 2], not (source, target) pairs"),
         ("fork", lambda: True, "fork returned True, not (source, target) pairs"),

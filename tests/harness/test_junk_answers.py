@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,10 @@ from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers.episode import Outcome
 from kvlockstep.drivers.random_walk import picker
 from kvlockstep.drivers.random_walk import walk as walk_episode
+from kvlockstep.models.core.bounded import MOST_READ
 from kvlockstep.models.core.whole import are_ints, whole, wholes
 from kvlockstep.models.registry import MODELS, model_of
+from kvlockstep.models.requests.adapter import numbers
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
@@ -52,6 +55,8 @@ JUNK: dict[str, Callable[[Any], Any]] = {
     "[None]": lambda _answer: [None],
     "[[]]": lambda _answer: [[]],
     "[0, text]": lambda _answer: [0, "x"],
+    "endless": lambda _answer: itertools.count(),
+    "endless row": lambda _answer: [itertools.count()],
     "pair": lambda _answer: ("x", 1.5),
     "damaged": damaged,
 }
@@ -216,3 +221,27 @@ def test_a_list_is_copied_and_looked_at_whole():
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("contract", "method", "said"),
+    [
+        ("kv_manager", "free_slots", "free_slots returned more than 100,000 numbers"),
+        ("kv_manager", "slots", "slots returned more than 100,000 numbers"),
+        ("kv_manager", "copies", "copies returned more than 100,000 elements"),
+        ("kv_scheduler", "queues", "queues returned more than 100,000 elements"),
+        ("kv_index", "snapshot", "snapshot answered more than 100,000 elements"),
+        ("kv_tier", "free_units", "free_units returned more than 100,000 numbers"),
+        ("block_pool", "allocate", "allocate returned more than 100,000 elements"),
+        ("paged_cache", "table", "allocate returned more than 100,000 elements"),
+        ("radix_cache", "free_slots", "observe returned more than 100,000 elements"),
+    ],
+)
+def test_an_answer_without_an_end_is_read_up_to_a_bound(contract, method, said):
+    failure = began(contract, resolve(contract, "reference").factory, JUNK["endless"], method)
+    assert failure is not None
+    assert (failure.law, failure.message) == ("error_contract", said)
+
+
+def test_a_large_pool_may_be_listed_by_an_iterator():
+    assert numbers(lambda: iter(range(MOST_READ + 1)), pool=MOST_READ) == list(range(MOST_READ + 1))

@@ -20,10 +20,12 @@ from kvlockstep.core.profiles import PROFILES
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import CHECK_DRIVERS, shrink
+from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.reference.kv_manager import KVManager
+from kvlockstep.reference.slot_pool import SlotPool
 from kvlockstep.runs.check import check_target
 from kvlockstep.runs.supervising import run_ops_supervised
 from kvlockstep.targets import Target
@@ -329,3 +331,49 @@ def test_without_docstrings_it_says_so(tmp_path):
 def test_the_trace_of_a_process_that_ended_has_the_answers_before(tmp_path):
     (run,) = checked(Exits, "quick", "random", tmp_path).failures
     assert run.failure.answers[0] == "cached 0"
+
+
+class Forking(SlotPool):
+    """Each call of `alloc` forks, and its child comes back from it."""
+
+    def alloc(self):
+        slot = super().alloc()
+        if child := os.fork():
+            os.waitpid(child, 0)
+        return slot
+
+
+def test_a_child_of_the_target_ends_where_it_comes_back(tmp_path):
+    steps = tmp_path / "steps"
+
+    def work(_watchdog):
+        pool = Forking(3)
+        for _ in range(3):
+            call_target(pool.alloc)
+            with steps.open("a") as file:
+                file.write("x")
+        return pool.free_count
+
+    assert in_child(work, 10.0) == 0
+    assert steps.read_text() == "xxx"
+
+
+LEAVES_ONE = """
+import os, time
+from kvlockstep.reference.slot_pool import SlotPool
+
+if os.fork() == 0:
+    open("left", "w").write(str(os.getpid()))
+    time.sleep(1000)
+while not os.path.exists("left"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_that_the_import_of_a_target_left_ends_with_the_command(tmp_path):
+    (tmp_path / "leaves_one.py").write_text(LEAVES_ONE)
+    command = [sys.executable, "-m", "kvlockstep", "explore", "slot_pool", "--target", "leaves_one.py:SlotPool"]
+    done = subprocess.run([*command, "--steps", "5"], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    left = tmp_path / "left"
+    assert wait_until(lambda: left.read_text() and not os.path.exists(f"/proc/{left.read_text()}/fd/0"))

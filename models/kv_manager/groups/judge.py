@@ -10,7 +10,7 @@ from kvlockstep.models.kv_manager.groups import goals, reading, refusals
 from kvlockstep.models.kv_manager.groups.answers import ManagerQuestions
 from kvlockstep.models.kv_manager.groups.settling import settle
 from kvlockstep.models.kv_manager.judge import ManagerJudge
-from kvlockstep.models.requests.adapter import as_state
+from kvlockstep.models.requests.adapter import as_state, listed
 from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups import in_flight
@@ -206,7 +206,8 @@ class GroupedJudge(ManagerJudge):
         groups = range(len(self.groups.groups))
         attention = set(self.groups.attention)
         return tuple(
-            tuple(as_state(self.adapter.slots if g in attention else self.adapter.held, name, g) or ()) for g in groups
+            tuple(as_state(listed, self.adapter.slots if g in attention else self.adapter.held, name, g) or ())
+            for g in groups
         )
 
     def lacking(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
-from kvlockstep.models.requests.adapter import as_state, taken
+from kvlockstep.models.requests.adapter import as_state, listed, taken
 from kvlockstep.models.requests.answers import units_of
 from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text
@@ -196,7 +196,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
     def table_of(self, name: str) -> Any:
         attention = set(self.groups.attention)
         return tuple(
-            tuple(as_state(self.adapter.slots if g in attention else self.adapter.held, name, g) or ())
+            tuple(as_state(listed, self.adapter.slots if g in attention else self.adapter.held, name, g) or ())
             for g in range(len(self.groups.groups))
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.whole import place, whole
 from kvlockstep.models.requests.adapter import PAIRS, answered_each, number, numbers, taken
@@ -54,7 +55,7 @@ class GroupQuestions:
         """The free blocks of each pool, as far as the target says."""
         found: dict[str, list[int]] = {}
         for name, arguments in self._arguments.items() if self.shows_free else ():
-            blocks = numbers(self._adapter.free_slots, *arguments)
+            blocks = numbers(self._adapter.free_slots, *arguments, pool=self.pools[name])
             self.shows_free = self.shows_free and blocks is not None
             found[name] = sorted(blocks or [])
         return found
@@ -83,32 +84,37 @@ class GroupQuestions:
             return []
         if self._several:
             return taken(
-                lambda: [(str(p), place(s), place(t)) for p, s, t in pairs], pairs, method, "(pool, source, target)"
+                lambda: [(str(p), place(s), place(t)) for p, s, t in bounded(pairs)],
+                pairs,
+                method,
+                "(pool, source, target)",
             )
         pool = next(iter(self.pools))
-        return taken(lambda: [(pool, place(s), place(t)) for s, t in pairs], pairs, method, PAIRS)
+        return taken(lambda: [(pool, place(s), place(t)) for s, t in bounded(pairs)], pairs, method, PAIRS)
 
 
 def table_of(answer: Any, method: Callable[..., Any]) -> Table:
     """A table that a method returned. Raises Divergence for anything else."""
     if type(answer) is list and TABLE_ENTRIES.issuperset(map(type, answer)):
         return answer.copy()
-    return taken(lambda: [None if slot is None else whole(slot) for slot in answer], answer, method, "numbers and None")
+    return taken(
+        lambda: [None if slot is None else whole(slot) for slot in bounded(answer)], answer, method, "numbers and None"
+    )
 
 
 def blocks_of(answer: Any, method: Callable[..., Any]) -> set[int]:
     """Blocks that a method returned. Raises Divergence for anything else."""
     if type(answer) is list and BLOCKS.issuperset(map(type, answer)):
         return set(answer)
-    return taken(lambda: {whole(block) for block in answer}, answer, method, "numbers")
+    return taken(lambda: {whole(block) for block in bounded(answer)}, answer, method, "numbers")
 
 
 def step_of(answer: Any, method: Callable[..., Any]) -> Step:
     """The step of a state that a method returned. Raises Divergence for anything else."""
 
     def step() -> Step:
-        source, *positions = answer
-        pairs = [[(whole(p), place(block)) for p, block in of] for of in positions]
+        source, *positions = bounded(answer)
+        pairs = [[(whole(p), place(block)) for p, block in bounded(of)] for of in positions]
         return Step(None if source is None else place(source), *pairs)
 
     return taken(step, answer, method, "(source, [(position, block)]) with blocks from 0 on")

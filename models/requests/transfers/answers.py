@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.reference.kv.transfers import Transfer
 
@@ -14,7 +15,7 @@ def transfers_of(transfers: Callable[[], Any]) -> list[Transfer]:
     found = answered(transfers)
     if type(found) is list and not found:
         return []  # as after most operations
-    return taken(lambda: [_transfer(one) for one in found], found, transfers, "transfers")
+    return taken(lambda: [_transfer(one) for one in bounded(found)], found, transfers, "transfers")
 
 
 def ids_of(waits: Callable[[], Any]) -> list[Hashable]:
@@ -24,13 +25,13 @@ def ids_of(waits: Callable[[], Any]) -> list[Hashable]:
 
 
 def _transfer(found: Any) -> Transfer:
-    one = Transfer(*found)
+    one = Transfer(*bounded(found))
     _hashable((one.id, one.kind, one.tier, one.source))
-    return one._replace(pairs=list(one.pairs), rids=_hashable(one.rids), after=_hashable(one.after))
+    return one._replace(pairs=list(bounded(one.pairs)), rids=_hashable(one.rids), after=_hashable(one.after))
 
 
 def _hashable(found: Any) -> list[Any]:
     """The elements. Raises TypeError if one of them has no hash."""
-    elements = list(found)
+    elements = list(bounded(found))
     set(elements)
     return elements
