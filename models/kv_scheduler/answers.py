@@ -8,7 +8,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from kvlockstep.models.core.bounded import bounded, bounded_dict
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.core.whole import place, whole, wholes
+from kvlockstep.models.core.whole import whole, wholes
 from kvlockstep.models.requests.adapter import answered, taken
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
@@ -27,7 +27,7 @@ def batch_of(answer: Any, schedule: Callable[..., Any], grouped: bool) -> Batch:
         items, preempted, copies = Batch(*bounded(answer))
         due: list[Any] = list(bounded(copies))
         if not grouped:
-            due = [(place(source), place(target)) for source, target in due]
+            due = [(whole(source), whole(target)) for source, target in due]
         return Batch([_item(item, grouped) for item in bounded(items)], _texts(preempted), due)
 
     return taken(take, answer, schedule, "a Batch")

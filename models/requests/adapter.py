@@ -11,7 +11,7 @@ from kvlockstep.models.core.bounded import FINITE, MOST_READ, TooMany, bounded
 from kvlockstep.models.core.calls import call_target, for_each
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
-from kvlockstep.models.core.whole import place, whole
+from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.traits import as_number, taken_traits
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 # What a list of copies is.
-PAIRS = "(source, target) pairs of numbers from 0 on"
+PAIRS = "(source, target) pairs"
 
 T = TypeVar("T", bound="DataclassInstance")
 R = TypeVar("R")
@@ -125,7 +125,7 @@ def pairs(method: Callable[..., Any], *args: Any) -> list[tuple[int, int]] | Non
     answer = answered(method, *args)
     if answer is None:
         return None
-    return taken(lambda: [(place(s), place(t)) for s, t in bounded(answer)], answer, method, PAIRS)
+    return taken(lambda: [(whole(s), whole(t)) for s, t in bounded(answer)], answer, method, PAIRS)
 
 
 def events(method: Callable[..., Any]) -> list[Any]:

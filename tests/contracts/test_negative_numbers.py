@@ -47,11 +47,6 @@ class MirrorsFree(KVManager):
         return below(super().free_slots())
 
 
-class MirrorsCopies(KVManager):
-    def copies(self) -> list[tuple[int, int]]:
-        return [(source, -target - 1) for source, target in super().copies()]
-
-
 class MirrorsWindow(FullAndWindow):
     def slots(self, rid: str, group: int) -> list[int | None]:
         table = super().slots(rid, group)
@@ -96,7 +91,6 @@ class MirrorsPages(PagedAlloc):
     [
         (KVManagerModel, MirrorsTables, "conservation", BELOW_0),
         (KVManagerModel, MirrorsFree, "conservation", BELOW_0),
-        (KVManagerModel, MirrorsCopies, "error_contract", "not (source, target) pairs of numbers from 0 on"),
         (KVManagerModel, MirrorsWindow, "conservation", BELOW_0),
         (KVManagerModel, MirrorsHeld, "conservation", BELOW_0),
         (KVManagerModel, MirrorsFreeBlocks, "conservation", BELOW_0),

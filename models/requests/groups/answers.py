@@ -84,13 +84,13 @@ class GroupQuestions:
             return []
         if self._several:
             return taken(
-                lambda: [(str(p), place(s), place(t)) for p, s, t in bounded(pairs)],
+                lambda: [(str(p), whole(s), whole(t)) for p, s, t in bounded(pairs)],
                 pairs,
                 method,
                 "(pool, source, target)",
             )
         pool = next(iter(self.pools))
-        return taken(lambda: [(pool, place(s), place(t)) for s, t in bounded(pairs)], pairs, method, PAIRS)
+        return taken(lambda: [(pool, whole(s), whole(t)) for s, t in bounded(pairs)], pairs, method, PAIRS)
 
 
 def table_of(answer: Any, method: Callable[..., Any]) -> Table:
