@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ def named_by_us(path: Path) -> str:
 
 def traces_below(directory: Path) -> list[Path]:
     """The files below a directory that may be traces, without hidden ones and those in hidden folders."""
-    return [
-        path
-        for path in sorted(directory.rglob("*.jsonl"))
-        if not any(part.startswith(".") for part in path.relative_to(directory).parts)
-    ]
+    found: list[Path] = []
+    for folder, folders, files in os.walk(directory):
+        # They may be large: environments, caches, the objects of a repository.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(folder, name) for name in files if name.endswith(".jsonl") and not name.startswith(".")]
+    return sorted(found)
 
 
 def traces_for(contract: str, target: str, directory: Path) -> tuple[list[tuple[Path, Trace]], list[str]]:
