@@ -95,7 +95,8 @@ def _frames_of_the_target(frame: FrameType | None) -> list[FrameType] | None:
     while frame is not None and frame.f_code.co_name != COLLECTING:
         if frame.f_code is enter_target.__code__:
             return inside
-        if frame.f_globals is not enter_target.__globals__:
+        # The loop of `for_each` stands between two frames of the target and is none.
+        if frame.f_code.co_filename != enter_target.__code__.co_filename:
             inside.append(frame)
         frame = frame.f_back
     return None
