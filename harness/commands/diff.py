@@ -114,13 +114,6 @@ def _comparable(answer: Answer, grain: int) -> Answer:
     return Answer(answer.refused, cached)
 
 
-def diff(
-    a: Target, b: Target, *, steps: int, seed: int, without: Collection[str] = (), roomy: bool = True
-) -> Trace | None:
-    """The shortest trace found on which the two differ, or None if they agree for `steps` steps."""
-    return compare(a, b, steps=steps, seed=seed, without=without, roomy=roomy).difference
-
-
 class Compared(NamedTuple):
     """The shortest trace found on which two targets differ, if any, and whether one of them has `evicted`."""
 
@@ -128,7 +121,7 @@ class Compared(NamedTuple):
     evicted: bool
 
 
-def compare(a: Target, b: Target, *, steps: int, seed: int, without: Collection[str], roomy: bool) -> Compared:
+def diff(a: Target, b: Target, *, steps: int, seed: int, without: Collection[str] = (), roomy: bool = True) -> Compared:
     """Plays `steps` steps on both, or fewer up to a difference, in pools that are large if `roomy`."""
     budget = profile_of("quick")
     pair = pair_model((a.name, b.name), b.factory, without, roomy)
@@ -171,7 +164,7 @@ def diff_command(
             raise UsageError(f"{target.name} has tiers: diff compares managers whose admissions wait for no load")
     with progress_bar() as bar:
         bar.add_task(f"{a.name} and {b.name}")
-        found, evicted = compare(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)
+        found, evicted = diff(a, b, steps=steps, seed=seed or 0, without=without, roomy=not pressure)
     if as_json:
         answer = {"law": found.law, "message": found.message, "details": found.details} if found else None
         print_json({"targets": list(targets), "agree": found is None, "evicted": evicted, "difference": answer})

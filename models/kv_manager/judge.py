@@ -16,7 +16,7 @@ from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_manager.goals import notice_hit, notice_prompt
 from kvlockstep.models.kv_manager.loading import LoadingOperations
 from kvlockstep.models.requests.adapter import answered
-from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, freed_text
+from kvlockstep.models.requests.answers import DONE, REFUSED, Answer, released_text
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.request import Memory, Request, accepted_of
 from kvlockstep.properties.kv_manager.listener import Hit
@@ -50,7 +50,7 @@ class ManagerJudge(LoadingOperations):
     def so_far(self) -> str:
         """The answer of the last operation as text, up to the failure if it failed."""
         said = "" if self._answer is DONE else str(self._answer)
-        return " ".join(filter(None, (said, freed_text(self.occupancy.freed))))
+        return " ".join(filter(None, (said, released_text(self.occupancy.freed))))
 
     def begin(self) -> None:
         """Begins an operation, which has no answer yet."""

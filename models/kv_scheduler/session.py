@@ -8,7 +8,7 @@ from typing import Any
 
 from kvlockstep.models.kv_scheduler.job import Flight, Job
 from kvlockstep.models.requests.adapter import answered, read_traits
-from kvlockstep.models.requests.answers import freed_text
+from kvlockstep.models.requests.answers import released_text
 from kvlockstep.models.requests.checks import Checks, Contents
 from kvlockstep.models.requests.listening import Listening
 from kvlockstep.models.requests.occupancy import Occupancy
@@ -87,7 +87,7 @@ class SchedulerSession:
     @property
     def so_far(self) -> str:
         """The answer of the last operation as text, up to the failure if it failed."""
-        return " ".join(filter(None, (self._said, freed_text(self.occupancy.freed))))
+        return " ".join(filter(None, (self._said, released_text(self.occupancy.freed))))
 
     def poison(self, free: list[int]) -> None:
         """Spoils the content of free slots, but for those that a transfer still reads."""

@@ -70,7 +70,7 @@ def units_of(found: Iterable[int | None], n: int) -> list[int | None]:
     return units
 
 
-def freed_text(blocks: Iterable[int]) -> str:
+def released_text(blocks: Iterable[int]) -> str:
     """The blocks that nobody holds any more, as text: "released blocks 1, 2"; empty if there are none."""
     numbers = [str(block) for block in sorted(blocks)]
     return f"released block{'' if len(numbers) == 1 else 's'} {_few(numbers)}" if numbers else ""

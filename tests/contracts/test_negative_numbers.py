@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import random_walk
-from watched import watched
+from driving import walk
 
-from kvlockstep.core.trace import Trace
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
 from kvlockstep.models.paged_alloc import PagedAllocModel
@@ -21,12 +18,6 @@ from kvlockstep.reference.kv_scheduler.contract import Batch
 from kvlockstep.reference.paged_alloc.allocator import PagedAlloc
 
 BELOW_0 = "has been named, and the slots of a pool are numbered from 0 on"
-
-
-def failure_of(model: Any, factory: Callable[..., Any], steps: int = 4_000) -> Trace:
-    trace = watched(random_walk, model, factory, seed=1, steps=steps).failure
-    assert trace is not None
-    return trace
 
 
 def below(numbers: Any) -> Any:
@@ -101,6 +92,7 @@ class MirrorsPages(PagedAlloc):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_number_below_0_is_refused(model: Any, target: Any, law: str, said: str) -> None:
-    trace = failure_of(model, target)
+    trace = walk(model, target, 4_000).failure
+    assert trace is not None
     assert trace.law == law, trace.message
     assert trace.message.endswith(said)

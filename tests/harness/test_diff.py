@@ -14,7 +14,7 @@ from kvlockstep.targets import resolve
 
 
 def found(a, b, steps=3_000, **options):
-    return diff(resolve("kv_manager", a), resolve("kv_manager", b), steps=steps, seed=1, **options)
+    return diff(resolve("kv_manager", a), resolve("kv_manager", b), steps=steps, seed=1, **options).difference
 
 
 def test_engines_that_do_the_same_agree():
@@ -33,7 +33,7 @@ def test_agreement_says_whether_anything_was_evicted(pressure, said):
 
 
 def test_pressure_is_not_advised_to_who_has_it(monkeypatch):
-    monkeypatch.setattr("kvlockstep.commands.diff.compare", lambda *_, **__: Compared(None, evicted=False))
+    monkeypatch.setattr("kvlockstep.commands.diff.diff", lambda *_, **__: Compared(None, evicted=False))
     arguments = ["diff", "--target", "reference", "--target", "reference", "--pressure"]
     assert CliRunner().invoke(cli, arguments).stdout.endswith(" steps (nothing was evicted)\n")
 

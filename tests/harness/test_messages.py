@@ -25,7 +25,7 @@ from kvlockstep.models.kv_manager.judge import ManagerJudge
 from kvlockstep.models.kv_manager.questions import ASK_ORDERS
 from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.kv_scheduler import KVSchedulerModel
-from kvlockstep.models.requests.answers import DONE, batch_text, copies_text, freed_text
+from kvlockstep.models.requests.answers import DONE, batch_text, copies_text, released_text
 from kvlockstep.models.requests.block_memory import BlockMemory
 from kvlockstep.models.requests.slot_memory import SlotMemory
 from kvlockstep.properties.kv_manager import laws
@@ -130,10 +130,10 @@ class TestTheFailingStep:
         assert len(failing(Raises, admit("r0", 1), FORWARD).answers) == 1
 
     def test_texts(self) -> None:
-        assert copies_text([]) == freed_text([]) == ""
+        assert copies_text([]) == released_text([]) == ""
         assert copies_text([(0, 4), (1, 5), (7, 2)]) == "copied slots 0-1 to 4-5, slot 7 to 2"
         assert copies_text([(2 * i, i) for i in range(6)]).endswith("slot 6 to 3 and 2 more")
-        assert freed_text({3, 1}) == "released blocks 1, 3"
+        assert released_text({3, 1}) == "released blocks 1, 3"
         assert batch_text([], [], []) == "nothing"
 
 
