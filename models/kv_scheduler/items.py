@@ -51,11 +51,13 @@ def _check_order(session: OneTable, items: Sequence[Item], submitted: Sequence[T
     starting = [item.rid for item in items if live[item.rid].fresh]
     place = {name: (name not in holding, live[name].rank) for name in waiting + starting}
     # Not in the order of `seen`: that of a set differs from process to process, and so would the message.
-    for rid in starting:
+    for number, rid in enumerate(starting):
         before = [name for name in waiting if name not in loading and place[name] < place[rid]]
         # A request that comes back after a preemption is still ahead of those that it had overtaken.
         before = [name for name in before if (rid, name) not in session.overtaken]
-        behind = waiting + [name for name in starting if place[name] > place[rid]]
+        # Who starts in the same batch but later is behind, too: when his load has failed, nobody says whether he still
+        # holds something.
+        behind = waiting + [name for later, name in enumerate(starting) if later > number or place[name] > place[rid]]
         session.overtaken |= {(rid, name) for name in behind if live[name].rank < live[rid].rank}
         session.checks.check(laws.admission_order, rid, before, session.traits.policy)
 

@@ -138,7 +138,8 @@ def test_who_has_overtaken_another_stays_in_front_of_it() -> None:
     assert str(run.schedule([6])).startswith("c[0:2]")
 
 
-def test_who_has_started_in_front_of_another_in_the_same_batch_stays_in_front_of_it() -> None:
+@pytest.mark.parametrize("held", [False, True], ids=["held-nothing", "held-until-this-batch"])
+def test_who_has_started_in_front_of_another_in_the_same_batch_stays_in_front_of_it(held: bool) -> None:
     run = stored(type("Made", (ForgetsPool, VARIANTS["holds-loaded"]), {}))
     run.complete(0)
     run.poll()
@@ -152,6 +153,8 @@ def test_who_has_started_in_front_of_another_in_the_same_batch_stays_in_front_of
     run.complete_all()
     run.poll()
     preempt(run, "older")
+    if held:
+        run.holding.add("older")
     assert str(run.schedule([5])) == "loaded[2:3] older[2:3]"
     run.update()
     preempt(run, "older", "loaded")

@@ -84,3 +84,10 @@ def test_who_loads_again_after_a_failed_load_keeps_its_place(when: str) -> None:
     replayed = replayed_or_skip(f"vllm-peer-async-window-loads-{when}")
     assert replayed.failure is None
     assert replayed.judged("admission_order")
+
+
+def test_who_starts_behind_another_after_a_failed_load_may_come_back_behind_it() -> None:
+    """The load of r3 fails: it starts in the batch of r4 behind r4, and both are preempted."""
+    replayed = replayed_or_skip("vllm-peer-async-window-starts-behind")
+    assert replayed.failure is None
+    assert replayed.judged("admission_order")
