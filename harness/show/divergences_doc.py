@@ -38,5 +38,5 @@ def _divergence(known: KnownDivergence) -> str:
         f"### {known.id}\n\n"
         f"{known.kind} in {known.version}, {known.contract}, law `{known.law}`\n\n"
         f"{known.reason.strip()}\n\n"
-        f"    kvlockstep replay {trace} --target {known.target}"
+        f"    kvlockstep replay {trace}"
     )

@@ -11,7 +11,7 @@ from kvlockstep.core.errors import UsageError
 from kvlockstep.core.target_names import one_name
 from kvlockstep.core.trace import TARGETS_BY_ID, Trace
 from kvlockstep.targets.moved import renamed
-from kvlockstep.targets.registry import CPU, Target, known_targets, resolve
+from kvlockstep.targets.registry import CPU, Target, known_divergences, known_targets, resolve
 
 trust_option = click.option("--trust", is_flag=True, help="Import and call any target that a trace names.")
 
@@ -19,13 +19,16 @@ trust_option = click.option("--trust", is_flag=True, help="Import and call any t
 def is_known(contract: str, spec: str) -> bool:
     """True if a target comes with kvlockstep or is registered by an installed package, by name or by its factory.
 
-    Another factory in our own modules does not count, since `module:attribute` can name anything that a module imports.
+    A target of a known divergence counts, too. Another factory in our own modules does not, since `module:attribute`
+    can name anything that a module imports.
     """
     name, _, device = spec.rpartition("@")
     if name and device != CPU and ":" not in device:
         return is_known(contract, name)
     known = known_targets(contract)
-    return spec.startswith(TARGETS_BY_ID) or spec in known or renamed(spec) in known.values()
+    if spec.startswith(TARGETS_BY_ID) or spec in known or renamed(spec) in known.values():
+        return True
+    return any(spec == one.target and contract == one.contract for one in known_divergences())
 
 
 def target_of(

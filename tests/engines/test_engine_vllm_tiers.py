@@ -79,6 +79,13 @@ def test_whose_load_has_failed_in_full_reserves_nothing_for_himself() -> None:
     assert replayed.failure is None, replayed.failure
 
 
+def test_whose_load_has_failed_in_full_waits_behind_who_came_earlier() -> None:
+    """The load of r7 has failed, and r6, which is older, is preempted."""
+    replayed = replayed_or_skip("vllm-connector-failed-behind-older")
+    assert replayed.failure is None, replayed.failure
+    assert replayed.judged("admission_order")
+
+
 def test_who_shares_the_lost_blocks_of_an_aborted_request_computes_them() -> None:
     """r2 and r3 need six blocks that were lost, r2 was set back to compute them, and is aborted."""
     replayed = replayed_or_skip("vllm-connector-inside-owner-aborted")

@@ -18,6 +18,7 @@ from kvlockstep.models.kv_manager.scope import KVScope
 from kvlockstep.models.registry import model_of
 from kvlockstep.models.slot_pool import SlotPoolScope
 from kvlockstep.targets import resolve
+from kvlockstep.targets.registry import known_divergences
 from kvlockstep.targets.trusting import is_known
 
 ALLOC = Op("alloc")
@@ -194,6 +195,12 @@ def test_a_configured_target_is_trusted(run_cli, modules, tmp_path):
 )
 def test_ours_are_the_targets_that_are_listed_and_not_all_that_our_modules_import(spec, known):
     assert is_known("slot_pool", spec) == known
+
+
+def test_the_targets_of_known_divergences_are_known():
+    for one in known_divergences():
+        assert is_known(one.contract, one.target)
+        assert not is_known("slot_pool", one.target)
 
 
 def test_a_registered_target_is_known(monkeypatch):

@@ -22,6 +22,7 @@ from typing import Any
 
 from kvlockstep.impl.engines.vllm import modules as vllm
 from kvlockstep.impl.engines.vllm.transfers.connected import ConnectedScheduler
+from kvlockstep.impl.engines.vllm.transfers.failed_loads import FailedLoads
 from kvlockstep.reference.kv.transfers import TierUnits, Transfer
 from kvlockstep.reference.kv_manager.tier import Tier
 
@@ -258,8 +259,8 @@ class TierScheduler(ConnectedScheduler):
     If `repaired`, blocks that could not be loaded, and what was computed behind them, are evicted whoever had them, and
     one who shares them with an aborted request computes them himself: see vllm-failed-load-published and
     vllm-failed-load-shared in known.toml. If `unreserved`, a request whose load has failed in full reserves no blocks
-    for itself: see vllm-failed-load-waits-for-itself. Without `loaded_first` no more is promised than the engine's
-    documentation of `policy` says: see vllm-loaded-before-urgent.
+    for itself, and if `requeued`, it waits with those that hold nothing: see failed_loads.py. Without `loaded_first` no
+    more is promised than the engine's documentation of `policy` says: see vllm-loaded-before-urgent.
     """
 
     fails = "any"
@@ -275,13 +276,15 @@ class TierScheduler(ConnectedScheduler):
         at_end: bool = False,
         repaired: bool = False,
         unreserved: bool = True,
+        requeued: bool = True,
         loaded_first: bool = True,
         **options: Any,
     ) -> None:
         self.tiers = {TIER: blocks}
-        self._unreserved = unreserved
+        self._unreserved, self._requeued = unreserved, requeued
         self._stand, self._repaired, self.loaded_first = (inside, at_end), repaired, loaded_first
         super().__init__(blocks, block_size, budget, running, **options)
+        self._failed_loads = FailedLoads(self._scheduler)
 
     def connect(self, config: Any) -> TierConnector:
         inside, at_end = self._stand
@@ -307,12 +310,13 @@ class TierScheduler(ConnectedScheduler):
                 return
 
     def _decide(self) -> Any:
-        scheduler = self._scheduler
-        for rid in scheduler.failed_recving_kv_req_ids if self._unreserved else ():
-            request = scheduler.requests.get(rid)
-            if request is not None and not request.num_computed_tokens:
-                scheduler._inflight_prefills.discard(request)
-        return super()._decide()
+        if self._unreserved:
+            self._failed_loads.reserve_nothing()
+        if self._requeued:
+            self._failed_loads.move()
+        decided = super()._decide()
+        self._failed_loads.keep_places()
+        return decided
 
     def _take_in(self, output: Any, ran: Any) -> list[str]:
         ended = super()._take_in(output, ran)

@@ -101,21 +101,11 @@ class HybridPeerConnector(PeerConnector, vllm.connector.SupportsHMA):  # type: i
                 yield self.key(request.block_hashes, g, number), block_ids[g][number]
 
 
-def _queue_by_arrival(queue: Any, request: Any) -> None:
-    """Puts a request into a queue of the engine in front of all that have come later."""
-    later = [other for other in queue if other.arrival_time > request.arrival_time]
-    queue.remove_requests(later)
-    for one in (request, *later):
-        queue.add_request(one)
-
-
 class HybridPeerScheduler(PeerScheduler, HybridConnected):
     """A hybrid scheduler with a HybridPeerConnector. Nothing can fail that is loaded `inside` the batch.
 
     A state that is loaded inside is counted here, which the engine forgets: see vllm-loaded-state-uncounted.
     If `short`, the last token of a prompt is not loaded, since it is computed again: see vllm-full-load-behind-window.
-    If `requeued`, a request whose load has failed waits with those that hold nothing: see
-    vllm-failed-load-keeps-its-place.
     """
 
     partial_loads = False
@@ -129,12 +119,9 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
         running: int,
         inside: bool = False,
         short: bool = True,
-        requeued: bool = True,
         **options: Any,
     ) -> None:
-        self._short, self._requeued = short, requeued
-        # Requests that were moved to the other queue, and have not started since.
-        self._moved: set[Any] = set()
+        self._short = short
         if inside:
             self.fails, self.loses = "stores", False
         super().__init__(blocks, block_size, budget, running, inside=inside, **options)
@@ -150,26 +137,6 @@ class HybridPeerScheduler(PeerScheduler, HybridConnected):
             units, self.groups, hash_size, wide, inside, self._short, config.kv_transfer_config
         )
         return self._connector
-
-    def _decide(self) -> Any:
-        scheduler = self._scheduler
-        holding = scheduler.kv_holding_waiting
-        heard = scheduler.failed_recving_kv_req_ids & scheduler.finished_recving_kv_req_ids
-        for request in list(holding) if self._requeued else ():
-            if request.request_id in heard:
-                scheduler._inflight_prefills.discard(request)
-                scheduler._handle_blocked_waiting_request(request)
-            if not scheduler._holds_kv_blocks(request):
-                holding.remove_request(request)
-                _queue_by_arrival(scheduler.waiting, request)
-                self._moved.add(request)
-        decided = super()._decide()
-        # The engine would not have taken them from their places: what they have loaded again puts them last.
-        self._moved.intersection_update([*holding, *scheduler.waiting])
-        for request in self._moved.intersection(holding):
-            holding.remove_request(request)
-            _queue_by_arrival(holding, request)
-        return decided
 
     def complete(self, id: Any, ok: bool) -> None:  # type: ignore[override]
         self._connector.complete_whole(id, ok)
