@@ -11,8 +11,9 @@ from kvlockstep.models.core.model import Factory, Goal, Model, Scope
 from kvlockstep.models.core.op import Op, Pick, command, one_in, require, sample
 from kvlockstep.models.core.operations import Ints
 from kvlockstep.models.core.picture import FREE, HELD, UNKNOWN, Cell, Picture, Table, numbers
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import wholes
-from kvlockstep.models.requests.adapter import answered, make_adapter, named, number, taken
+from kvlockstep.models.requests.adapter import answered, make_adapter, named, number
 from kvlockstep.models.requests.adapter import numbers as numbers_of
 from kvlockstep.models.requests.answers import DONE, REFUSED, Answer
 from kvlockstep.models.requests.checks import Checks

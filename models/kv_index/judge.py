@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kvlockstep.models.core.bounded import TooMany, bounded
-from kvlockstep.models.core.calls import call_target
-from kvlockstep.models.core.model import Divergence, Factory
+from kvlockstep.models.core.bounded import bounded
+from kvlockstep.models.core.model import Factory
 from kvlockstep.models.core.op import require
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import whole
 from kvlockstep.models.kv_index import goals
 from kvlockstep.models.kv_index.questions import Question, Questions
@@ -20,7 +19,7 @@ from kvlockstep.models.requests.adapter import answered, make_adapter, read_trai
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_index import laws
 from kvlockstep.properties.kv_index.heard import Heard, Message
-from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
+from kvlockstep.properties.law import Law
 from kvlockstep.reference.kv_index.contract import IndexTraits, WorkerSnapshot
 from kvlockstep.reference.kv_index.index import Prefix
 from kvlockstep.reference.kv_manager.contract import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -251,19 +250,10 @@ class IndexJudge:
     def _snapshot(self) -> list[WorkerSnapshot]:
         answer = answered(self.adapter.snapshot)
 
-        def rows() -> list[WorkerSnapshot] | None:
-            try:
-                return [
-                    WorkerSnapshot(worker, whole(number), list(bounded(events)))
-                    for worker, number, events in bounded(answer)
-                ]
-            except (TypeError, ValueError):
-                return None
-            except TooMany as error:
-                raise Divergence(ERROR_CONTRACT.id, f"snapshot answered {error}") from None
+        def rows() -> list[WorkerSnapshot]:
+            return [
+                WorkerSnapshot(worker, whole(number), list(bounded(events)))
+                for worker, number, events in bounded(answer)
+            ]
 
-        found = call_target(rows, called="taking what snapshot answered")
-        if found is None or isinstance(found, Refused):
-            wanted = "not (worker, number, events) for each worker"
-            raise Divergence(ERROR_CONTRACT.id, f"snapshot answered {reprlib.repr(answer)}, {wanted}")
-        return found
+        return taken(rows, answer, self.adapter.snapshot, "(worker, number, events) for each worker")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kvlockstep.models.core.bounded import TooMany, bounded
-from kvlockstep.models.core.calls import call_target
-from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.bounded import bounded
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.traits import as_number
 from kvlockstep.properties.kv_index import laws
 from kvlockstep.properties.kv_index.heard import Heard
-from kvlockstep.properties.law import ERROR_CONTRACT, Law, Refused
+from kvlockstep.properties.law import Law
 
 # More questions would only make steps slower: each is asked after each operation.
 MOST_ASKED = 16
@@ -88,17 +86,10 @@ def _known(index: Any, question: Question, workers: int, checks: Checks) -> Answ
     answer = answered(index.known, given, extra_key)
 
     def counts() -> Answers | None:
-        try:
-            found = {worker: as_number(blocks) for worker, blocks in bounded(answer.items())}
-        except (TypeError, ValueError, AttributeError):
-            return None
-        except TooMany as error:
-            raise Divergence(ERROR_CONTRACT.id, f"known answered {error}") from None
+        found = {worker: as_number(blocks) for worker, blocks in bounded(answer.items())}
         return None if None in found.values() else {worker: blocks for worker, blocks in found.items() if blocks}
 
-    found = call_target(counts, called="taking what known answered")
-    if found is None or isinstance(found, Refused):
-        raise Divergence(ERROR_CONTRACT.id, f"known answered {reprlib.repr(answer)}, not {{worker: blocks}}")
+    found = taken(counts, answer, index.known, "{worker: blocks}")
     for stranger in [worker for worker in found if worker not in range(workers)]:
         checks.check(laws.worker_isolated, laws.Answer(stranger, tokens, extra_key, found[stranger], 0, 0))
     # Both belong to the caller; an index that keeps one of them shows.

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvlockstep.models.core.op import require
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.kv_manager.goals import notice_hit
 from kvlockstep.models.kv_manager.one_table import OneTable
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.answers import DONE, Answer
 from kvlockstep.models.requests.request import Request
 from kvlockstep.models.requests.traits import as_number

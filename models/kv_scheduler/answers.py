@@ -8,8 +8,9 @@ from typing import Any, TypeGuard, TypeVar
 
 from kvlockstep.models.core.bounded import bounded, bounded_dict
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import whole, wholes
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_scheduler.contract import Batch, Item
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlockstep.models.core.bounded import bounded
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.one_table import OneTable
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties import kv_scheduler as laws
 from kvlockstep.reference.kv.transfers import Transfer

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Any
 
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.kv_scheduler.forward import forward
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.session import SchedulerSession
 from kvlockstep.models.kv_scheduler.settling import settle
-from kvlockstep.models.requests.adapter import as_state, not_checked, number, taken
+from kvlockstep.models.requests.adapter import as_state, not_checked, number
 from kvlockstep.models.requests.answers import copies_text, units_of
 from kvlockstep.models.requests.listening import listening_to
 from kvlockstep.models.requests.transfers.delivery import Owed

@@ -226,7 +226,7 @@ class TierJudge(TierSession):
         if answer not in (HIT, MISS, PENDING):
             raise Divergence(
                 ERROR_CONTRACT.id,
-                f"{'pin' if pin else 'lookup'} answered {reprlib.repr(answer)}, not miss, pending or hit",
+                f"{'pin' if pin else 'lookup'} returned {reprlib.repr(answer)}, not miss, pending or hit",
             )
         books = self.books
         fate = books.fate(key)
@@ -291,7 +291,7 @@ class TierJudge(TierSession):
             return True
         data = answered(self.adapter.read, plan.id, key)
         if data is not None and not isinstance(data, bytes | bytearray | memoryview):
-            raise Divergence(ERROR_CONTRACT.id, f"read answered {reprlib.repr(data)}, not bytes or None")
+            raise Divergence(ERROR_CONTRACT.id, f"read returned {reprlib.repr(data)}, not bytes or None")
         damaged = key in plan.damaged
         stored = self.content.data(key, self.books.epoch)
         self.checks.check(laws.whole_or_none, laws.Bytes(key, data if data is None else bytes(data), stored, damaged))

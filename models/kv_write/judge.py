@@ -9,10 +9,11 @@ from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.calls import call_target
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.picture import NOTHING, Picture, Table
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import wholes
 from kvlockstep.models.kv_write import goals
 from kvlockstep.models.kv_write.scope import KVWriteScope, geometry_of, unfit
-from kvlockstep.models.requests.adapter import answered, make_adapter, read_traits, taken
+from kvlockstep.models.requests.adapter import answered, make_adapter, read_traits
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.properties.kv_write import laws
 from kvlockstep.properties.kv_write.laws import Buffers, Write, place_name

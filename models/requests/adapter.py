@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvlockstep.models.core.bounded import FINITE, MOST_READ, TooMany, bounded
+from kvlockstep.models.core.bounded import FINITE, MOST_READ, bounded
 from kvlockstep.models.core.calls import call_target, for_each
 from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
+from kvlockstep.models.core.taking import method_name, taken
 from kvlockstep.models.core.whole import whole
 from kvlockstep.models.requests.traits import as_number, taken_traits
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PAIRS = "(source, target) pairs"
 
 T = TypeVar("T", bound="DataclassInstance")
-R = TypeVar("R")
 
 
 def make_adapter(factory: Factory, *sizes: int) -> Any:
@@ -144,29 +143,6 @@ def _event(event: Any) -> Any:
         hash((event.parent, event.extra_key))
         event = event._replace(tokens=tuple(map(whole, bounded(event.tokens))), block_size=whole(event.block_size))
     return event
-
-
-def taken(take: Callable[[], R | None], answer: Any, method: Callable[..., Any] | str, wanted: str) -> R:
-    """Converts a result to the form that the judge uses. Reading an iterator runs the target: it may hang or raise."""
-
-    def attempt() -> R | None:
-        try:
-            return take()
-        except (TypeError, ValueError, OverflowError):
-            return None
-        except TooMany as error:
-            raise Divergence(ERROR_CONTRACT.id, f"{name} returned {error}") from None
-
-    name = method_name(method)
-    found = call_target(attempt, called=f"reading the result of {name}")
-    if found is None or isinstance(found, Refused):
-        raise Divergence(ERROR_CONTRACT.id, f"{name} returned {reprlib.repr(answer)}, not {wanted}")
-    return found
-
-
-def method_name(method: Callable[..., Any] | str) -> str:
-    """Returns the name of a method of the target, as messages write it."""
-    return str(getattr(method, "__name__", method))
 
 
 def listed(look: Callable[..., Any], *args: Any) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Container
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.adapter import method_name, numbers
+from kvlockstep.models.core.taking import method_name
+from kvlockstep.models.requests.adapter import numbers
 from kvlockstep.models.requests.known_table import KnownTable
 from kvlockstep.properties.law import ERROR_CONTRACT
 

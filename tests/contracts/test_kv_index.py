@@ -136,8 +136,8 @@ class OddSnapshot(Reference):
     ("factory", "ops", "law", "message"),
     [
         (Strange, [store([1])], "worker_isolated", "worker stranger is said to have 1 block"),
-        (NoMapping, [store([1])], "error_contract", "known answered [(0, 1)], not {worker: blocks}"),
-        (OddSnapshot, [Op("reload")], "error_contract", "snapshot answered [(0, 'first', ())], not (worker, number"),
+        (NoMapping, [store([1])], "error_contract", "known returned [(0, 1)], not {worker: blocks}"),
+        (OddSnapshot, [Op("reload")], "error_contract", "snapshot returned [(0, 'first', ())], not (worker, number"),
     ],
 )
 def test_a_wrong_answer_is_a_finding(factory, ops, law, message):

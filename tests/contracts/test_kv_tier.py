@@ -117,11 +117,11 @@ def test_answers_of_another_type_are_named():
     class Event(Answers):
         wrong = "event"
 
-    with pytest.raises(Divergence, match="lookup answered 'yes', not miss, pending or hit"):
+    with pytest.raises(Divergence, match="lookup returned 'yes', not miss, pending or hit"):
         play(Yes, Op("lookup", keys=[(0, None)], owner="a"))
-    with pytest.raises(Divergence, match=r"store answered \[1, 2\], not a plan with its units by key"):
+    with pytest.raises(Divergence, match=r"store returned \[1, 2\], not a plan with its units by key"):
         play(Yes, store(0))
-    with pytest.raises(Divergence, match="events answered 'stored', not an event"):
+    with pytest.raises(Divergence, match="events returned 'stored', not an event"):
         play(Event)
 
 

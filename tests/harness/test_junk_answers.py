@@ -230,7 +230,7 @@ def test_a_list_is_copied_and_looked_at_whole():
         ("kv_manager", "slots", "slots returned more than 100,000 numbers"),
         ("kv_manager", "copies", "copies returned more than 100,000 elements"),
         ("kv_scheduler", "queues", "queues returned more than 100,000 elements"),
-        ("kv_index", "snapshot", "snapshot answered more than 100,000 elements"),
+        ("kv_index", "snapshot", "snapshot returned more than 100,000 elements"),
         ("kv_tier", "free_units", "free_units returned more than 100,000 numbers"),
         ("block_pool", "allocate", "allocate returned more than 100,000 elements"),
         ("paged_cache", "table", "allocate returned more than 100,000 elements"),
@@ -241,6 +241,18 @@ def test_an_answer_without_an_end_is_read_up_to_a_bound(contract, method, said):
     failure = began(contract, resolve(contract, "reference").factory, JUNK["endless"], method)
     assert failure is not None
     assert (failure.law, failure.message) == ("error_contract", said)
+
+
+def breaks_off(answer):
+    yield from answer
+    raise ValueError("no such page")
+
+
+def test_an_error_inside_an_iterator_is_told():
+    failure = played("kv_manager", KVManager, breaks_off, "slots", steps=10)
+    assert failure is not None
+    assert failure.message == "reading the result of slots raised ValueError: no such page"
+    assert any("in breaks_off" in line for line in failure.details)
 
 
 def test_a_large_pool_may_be_listed_by_an_iterator():

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.kv_scheduler.forward import start_item
 from kvlockstep.models.kv_scheduler.groups import goals
 from kvlockstep.models.kv_scheduler.groups.items import (
@@ -19,7 +20,7 @@ from kvlockstep.models.kv_scheduler.groups.settling import settle
 from kvlockstep.models.kv_scheduler.job import Job
 from kvlockstep.models.kv_scheduler.judge import SchedulerJudge
 from kvlockstep.models.kv_scheduler.session import blocks_of_longest
-from kvlockstep.models.requests.adapter import as_state, listed, taken
+from kvlockstep.models.requests.adapter import as_state, listed
 from kvlockstep.models.requests.answers import units_of
 from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import Copy, GroupQuestions, copies_text

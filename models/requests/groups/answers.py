@@ -7,8 +7,9 @@ from typing import Any
 
 from kvlockstep.models.core.bounded import bounded
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import place, whole
-from kvlockstep.models.requests.adapter import PAIRS, answered_each, number, numbers, taken
+from kvlockstep.models.requests.adapter import PAIRS, answered_each, number, numbers
 from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.groups.contract import Step
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from kvlockstep.models.core.bounded import bounded
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.core.taking import taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.reference.kv.transfers import Transfer
 
 

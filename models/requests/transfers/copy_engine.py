@@ -11,8 +11,9 @@ from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import are_ints, wholes
-from kvlockstep.models.requests.adapter import answered, taken
+from kvlockstep.models.requests.adapter import answered
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.transfers.answers import ids_of
 from kvlockstep.models.requests.transfers.delivery import Delivery

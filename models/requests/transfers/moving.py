@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import whole
-from kvlockstep.models.requests.adapter import taken
 from kvlockstep.models.requests.transfers.places import Place, Places
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.properties.law import ERROR_CONTRACT
