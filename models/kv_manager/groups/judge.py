@@ -15,7 +15,8 @@ from kvlockstep.models.requests.answers import Answer
 from kvlockstep.models.requests.checks import Checks
 from kvlockstep.models.requests.groups import in_flight
 from kvlockstep.models.requests.groups.answers import copies_text
-from kvlockstep.models.requests.groups.memory import GroupMemory, Place
+from kvlockstep.models.requests.groups.content import Place
+from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.groups.occupied import occupied_in
 from kvlockstep.models.requests.groups.own_memory import memory_of
 from kvlockstep.models.requests.groups.places import GroupPlaces

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.requests.groups.answers import Table, step_of, table_of
-from kvlockstep.models.requests.groups.memory import WHOLE, Place
+from kvlockstep.models.requests.groups.content import WHOLE, Place
 from kvlockstep.models.requests.groups.reading import Access, cover, stays
 from kvlockstep.models.requests.groups.session import named
 from kvlockstep.properties import kv_scheduler as laws

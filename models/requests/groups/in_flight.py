@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kvlockstep.models.core.model import Goal
-from kvlockstep.models.requests.groups.memory import Place
+from kvlockstep.models.requests.groups.content import Place
 from kvlockstep.models.requests.groups.places import GroupPlaces
 from kvlockstep.models.requests.groups.progress import Progress
 from kvlockstep.models.requests.groups.session import GroupSession

@@ -1,4 +1,4 @@
-"""KV memory of several groups: a block has the stamps of one group, by offset, or one state."""
+"""KV memory of several groups: what stands in each block, and whether it is what a request must read."""
 
 from __future__ import annotations
 
@@ -7,53 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvlockstep.models.requests.groups.content import FREED, NOBODY, NOTHING, REST, WHOLE, Content, Histories, Place
 from kvlockstep.models.requests.request import Request
-from kvlockstep.models.requests.slot_memory import LEFT_BY_TRANSFERS
 from kvlockstep.properties.kv_manager.cell import Cell
-from kvlockstep.reference.kv.memory import APART, POISON, UNWRITTEN, Provenance
+from kvlockstep.reference.kv.memory import UNWRITTEN, Provenance
 from kvlockstep.reference.kv_manager.groups.contract import Group
-
-# A block of a pool.
-Place = tuple[str, int]
-# The offset of a state, which is the whole block.
-WHOLE = -1
-# The offset of a transfer's mark, which holds for all offsets that were not written since.
-REST = -2
-NOBODY = -1
-MARKS = {**LEFT_BY_TRANSFERS, POISON: "freed memory", APART: "parts of different KV"}
-
-
-@dataclass(slots=True)
-class Content:
-    """The content of a block: the group that wrote it, and the stamp at each offset.
-
-    `sketch` is a hash of it, None if it was not computed since the last change.
-    """
-
-    group: int
-    cells: dict[int, int]
-    sketch: int | None = field(default=None, compare=False, repr=False)
-
-    def write(self, offset: int, stamp: int) -> None:
-        """Writes a stamp at an offset."""
-        self.cells[offset] = stamp
-        self.sketch = None
-
-    def sketched(self, digests: Sequence[int]) -> int:
-        """Makes the sketch, with the hash of the history of each stamp."""
-        cells = [(offset, digests[stamp] if stamp > UNWRITTEN else stamp) for offset, stamp in self.cells.items()]
-        self.sketch = hash((self.group, *sorted(cells)))
-        return self.sketch
-
-    @property
-    def left(self) -> dict[int, int]:
-        """The mark that a transfer has left in the block, as a cell that stays beside later writes."""
-        mark = self.cells.get(REST, self.cells.get(WHOLE, UNWRITTEN))
-        return {REST: mark} if mark in LEFT_BY_TRANSFERS else {}
-
-
-NOTHING = Content(NOBODY, {})
-FREED = Content(NOBODY, {WHOLE: POISON})
 
 
 @dataclass(slots=True)
@@ -77,11 +35,11 @@ class GroupMemory:
     def __init__(self, groups: Sequence[Group], goals_met: Counter[str]) -> None:
         self._groups = groups
         self._provenance = Provenance()
+        self.histories = Histories(self._provenance)
         self._goals_met = goals_met
         self._pools = {group.pool: PoolMemory() for group in groups}
         # The pool of each group, which is asked for at every cell.
         self._pool = [self._pools[group.pool] for group in groups]
-        self._histories: dict[int, Any] = {}
         # What was right since anything changed, by request and group: the first position, the slots, and their stamps.
         # Much is read twice, in the forward and behind it.
         self._right: dict[tuple[str, int], tuple[int, Sequence[int | None], Sequence[int]]] = {}
@@ -172,17 +130,13 @@ class GroupMemory:
 
     def content(self, place: Place) -> Content:
         """What a transfer reads in a block."""
-        return self.copied(self._stands(place))
+        return self._stands(place).copied()
 
     def put(self, place: Place, content: Content) -> None:
         """What a transfer leaves in a block."""
         pool, block = place
-        self._pools[pool].contents[block] = self.copied(content)
+        self._pools[pool].contents[block] = content.copied()
         self._right.clear()
-
-    @staticmethod
-    def copied(content: Content) -> Content:
-        return Content(content.group, dict(content.cells))
 
     def _stands(self, place: Place) -> Content:
         pool, block = place
@@ -219,8 +173,8 @@ class GroupMemory:
 
     def _wrong_cell(self, request: Request, g: int, slot: int, position: int, stamp: int) -> Cell:
         block, offset = divmod(slot, self._groups[g].block_size)
-        got = self._name(self._pool[g].contents.get(block, NOTHING), offset)
-        want = self._name(Content(g, {offset: stamp}), offset)
+        got = self.histories.name(self._pool[g].contents.get(block, NOTHING), offset)
+        want = self.histories.name(Content(g, {offset: stamp}), offset)
         writer = self._pool[g].writers.get((block, offset), (None, 0))[0]
         return Cell(position, slot, block, got, want, position < request.hit, writer == request.name, writer)
 
@@ -228,7 +182,7 @@ class GroupMemory:
         """What stands in a block and what must, if it is not the state behind all that the request has computed."""
         right = Content(g, {WHOLE: self.stamps(request, request.computed)[request.computed - 1]})
         content = self._pool[g].contents.get(block, NOTHING)
-        return None if content == right else (self._name(content, WHOLE), self._name(right, WHOLE))
+        return None if content == right else (self.histories.name(content, WHOLE), self.histories.name(right, WHOLE))
 
     def blocks_of(self, g: int, extra_key: int | None, tokens: Sequence[int]) -> list[Content]:
         """What the full blocks of these tokens must hold in a group, one behind the other."""
@@ -253,7 +207,7 @@ class GroupMemory:
 
     def copy(self, copies: Iterable[tuple[str, int, int]]) -> None:
         """Copies blocks (pool, source, target); all sources are read before any target is written."""
-        for pool, target, content in [(pool, t, self.copied(self._stands((pool, s)))) for pool, s, t in copies]:
+        for pool, target, content in [(pool, t, self._stands((pool, s)).copied()) for pool, s, t in copies]:
             self._pools[pool].contents[target] = content
             self._right.clear()
 
@@ -270,20 +224,6 @@ class GroupMemory:
         for name, pool in self._pools.items():
             pool.contents.update({block: FREED for block in pool.contents if (name, block) not in kept})
 
-    def _name(self, content: Content, offset: int) -> str:
-        """The content of a slot, or of a whole block, in words."""
-        stamp = content.cells.get(offset, content.cells.get(WHOLE, content.cells.get(REST)))
-        if stamp in MARKS:
-            return MARKS[stamp]
-        if stamp is None and offset == WHOLE and content.cells:
-            return f"KV of group {content.group}"
-        if stamp is None:
-            return "nothing" if content.group == NOBODY or not content.cells else f"nothing of group {content.group}"
-        extra_key, tokens = self._provenance.history(stamp)
-        what = "the state behind" if offset == WHOLE or WHOLE in content.cells else "the KV of"
-        under = f" under key {extra_key}" if extra_key is not None else ""
-        return f"{what} {list(tokens)} in group {content.group}{under}"
-
     def sketch(self) -> Any:
         """Content of the memory by hashes of histories, whose cost does not grow with their lengths."""
         digests = self._provenance.digests()
@@ -296,29 +236,12 @@ class GroupMemory:
 
     def contents(self) -> Any:
         """Content of the memory, by history, for the fingerprint of a state."""
-        return tuple((place, *self.told(self._stands(place))) for place in self.known_blocks())
-
-    def told(self, content: Content) -> tuple[Any, ...]:
-        """The content of a block by history."""
-        return content.group, tuple((o, self.history(stamp)) for o, stamp in sorted(content.cells.items()))
+        return tuple((place, *self.histories.told(self._stands(place))) for place in self.known_blocks())
 
     def shown(self, pool: str, block: int) -> str:
         """The content of a block in words: of the last position in it."""
-        return self.in_words(self._stands((pool, block)))
-
-    def in_words(self, content: Content) -> str:
-        """A content in words: that of its last position, or what is wrong with it."""
-        marked = [offset for offset, stamp in content.cells.items() if stamp in LEFT_BY_TRANSFERS]
-        return self._name(content, marked[0] if marked else max(content.cells, default=0))
+        return self.histories.in_words(self._stands((pool, block)))
 
     def known_blocks(self) -> list[Place]:
         """The blocks that were ever written."""
         return sorted((name, block) for name, pool in self._pools.items() for block in pool.contents)
-
-    def history(self, stamp: int) -> Any:
-        """The history that a stamp stands for, which is the same in every run."""
-        if stamp <= UNWRITTEN:
-            return stamp
-        if stamp not in self._histories:
-            self._histories[stamp] = self._provenance.history(stamp)
-        return self._histories[stamp]

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvlockstep.models.core.model import Divergence
-from kvlockstep.models.requests.groups.memory import WHOLE, Content, GroupMemory, Place
+from kvlockstep.models.requests.groups.content import WHOLE, Content, Place
+from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.request import Request
 from kvlockstep.properties.kv_manager.cell import Cell
 from kvlockstep.properties.law import ERROR_CONTRACT

@@ -6,7 +6,8 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from kvlockstep.models.core.whole import whole
-from kvlockstep.models.requests.groups.memory import FREED, NOBODY, NOTHING, REST, WHOLE, Content, GroupMemory
+from kvlockstep.models.requests.groups.content import FREED, NOBODY, NOTHING, REST, WHOLE, Content
+from kvlockstep.models.requests.groups.memory import GroupMemory
 from kvlockstep.models.requests.transfers.places import Block, OfPool, Place, Places
 from kvlockstep.reference.kv.memory import LOST, UNWRITTEN, VOID
 
@@ -58,7 +59,7 @@ class GroupPlaces(Places):
         return content.group, tuple(sorted(content.cells.items()))
 
     def in_words(self, content: Content) -> str:
-        return self._kv.in_words(content)
+        return self._kv.histories.in_words(content)
 
     @property
     def pairs(self) -> str:
@@ -76,7 +77,7 @@ class GroupPlaces(Places):
 
     def prefix(self, content: Content) -> tuple[int | None, Sequence[int]] | None:
         stamp = self.ending(content)[1]
-        return self._kv.history(stamp) if stamp > UNWRITTEN else None
+        return self._kv.histories.history(stamp) if stamp > UNWRITTEN else None
 
     def endings(self) -> set[tuple[int, int]]:
         return set(map(self.ending, self._kv.written))
@@ -97,5 +98,5 @@ class GroupPlaces(Places):
         self._kv.remark(VOID, LOST)
 
     def state(self) -> Any:
-        stored = [(place, *self._kv.told(content)) for place, content in sorted(self.stored.items())]
+        stored = [(place, *self._kv.histories.told(content)) for place, content in sorted(self.stored.items())]
         return tuple(stored), tuple(sorted(self.lost))
