@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kvlockstep.drivers import CHECK_DRIVERS
+from kvlockstep.runs.fault_scores import FaultScore, Score
 from kvlockstep.runs.results import HOLDS
-from kvlockstep.runs.score import FaultScore, Score
 
 
 def print_score(console: Console, result: Score) -> None:

@@ -16,7 +16,8 @@ from kvlockstep.impl.faulty.fault import Fault
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.registry import MODELS
 from kvlockstep.reference.slot_pool import SlotPool
-from kvlockstep.runs.score import FaultScore, Score, Sighting, score
+from kvlockstep.runs.fault_scores import FaultScore, Score, Sighting
+from kvlockstep.runs.score import score
 from kvlockstep.targets.registry import OWN_TARGETS, resolve
 
 QUICK = profile_of("quick")

@@ -31,7 +31,8 @@ from kvlockstep.reference.kv_scheduler.grouped import StatePool as StateSchedule
 from kvlockstep.reference.kv_scheduler.peered_groups import PeeredGroups, PeeredState, PeeredStates
 from kvlockstep.reference.kv_scheduler.tiered import TieredScheduler
 from kvlockstep.reference.kv_scheduler.tiered_groups import TieredGroups, TieredPools, TieredStates
-from kvlockstep.runs.score import LONGEST, MEDIAN_LENGTH, laws_that_see
+from kvlockstep.runs.fault_scores import LONGEST, MEDIAN_LENGTH
+from kvlockstep.runs.score import laws_that_see
 from kvlockstep.targets import resolve
 
 # The target that is right where a fault is not one over the reference.

@@ -12,7 +12,8 @@ from kvlockstep.impl.faulty import FAULTS
 from kvlockstep.models.registry import MODELS, model_of
 from kvlockstep.properties.law import EVERYWHERE
 from kvlockstep.properties.overlaps import ANY_CONTRACT, SHADOWED, Shadow, shadow_of
-from kvlockstep.runs.score import FaultScore, Score, laws_that_see
+from kvlockstep.runs.fault_scores import FaultScore, Score
+from kvlockstep.runs.score import laws_that_see
 from kvlockstep.targets import resolve
 
 
