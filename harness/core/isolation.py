@@ -16,11 +16,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any, TypeVar
 
+import kvlockstep
+from kvlockstep import models, properties
 from kvlockstep.core import system
 from kvlockstep.core.capture import Capture, new_capture
 from kvlockstep.core.system import ENDS_WITH_PARENT, FORK
@@ -34,6 +36,8 @@ LAST_WORDS_SECONDS = 0.2
 # What a driver may take before it makes its first target: Hypothesis's start takes a second on a busy machine.
 START_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1
+# How faulthandler's lines begin for our own code.
+OURS = tuple(f'  File "{folder}{os.sep}' for of in (kvlockstep, models, properties) for folder in of.__path__)
 
 
 class ChildLost(Exception):
@@ -202,12 +206,25 @@ def _died(child: Any, last_words: IO[str]) -> ChildLost:
     return ChildLost(how_it_died(child.exitcode), hung=False, details=_said(last_words))
 
 
-def _hung(child: Any, seconds: float, last_words: IO[str]) -> ChildLost:
+def _hung(child: Any, seconds: float, last_words: IO[str]) -> ChildLost | RuntimeError:
     with contextlib.suppress(OSError):
         os.kill(child.pid, signal.SIGABRT)
     child.join(LAST_WORDS_SECONDS)
     said = tuple(line for line in _said(last_words) if not line.startswith("Fatal Python error"))
+    if _is_ours(said):
+        return RuntimeError("\n".join([f"no step for {seconds:g} s, and the target was not called:", *said]))
     return ChildLost(f"no step for {seconds:g} s, and no reaction to a signal", hung=True, details=said)
+
+
+def _is_ours(stack: Sequence[str]) -> bool:
+    """Tells whether a stack, innermost frame first, begins in the harness or the judges and has no call of the target.
+
+    Such a call ends the stack that `_said` returns, and faulthandler writes a hundred frames at most: only a stack that
+    goes back to the beginning of the child tells.
+    """
+    frames = [line for line in stack if line.startswith("  File ")]
+    begins = any(line.endswith(f" in {_serve.__name__}") for line in frames)
+    return begins and frames[0].startswith(OURS)
 
 
 def _said(last_words: IO[str]) -> tuple[str, ...]:

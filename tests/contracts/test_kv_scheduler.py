@@ -58,6 +58,21 @@ class PublishesEarly(DropsScheduledPublished):
         return planned
 
 
+class LargePages(KVScheduler):
+    """A scheduler whose blocks have 16 slots, whatever it is asked for."""
+
+    def __init__(self, blocks: int, block_size: int, budget: int, running: int) -> None:
+        super().__init__(blocks, 16, budget, running)
+
+
+def test_a_scheduler_may_have_blocks_of_its_own_size() -> None:
+    for scope in KVSchedulerModel.small_scopes:
+        with Watchdog(5.0).watching() as watchdog:
+            outcome = explore(KVSchedulerModel, LargePages, scope, watchdog=watchdog, steps=1_000)
+        assert outcome.failure is None
+        assert outcome.states > 50
+
+
 def test_publishing_before_compute_is_legal() -> None:
     outcome = walk(KVSchedulerModel, PublishesEarly, 10_000)
     assert outcome.failure is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,13 +15,14 @@ import pytest
 from slow import slow
 from waiting import wait_until
 
+from kvlockstep.core import isolation
 from kvlockstep.core.isolation import ChildLost, in_child
 from kvlockstep.core.notes import EpisodeNotes
 from kvlockstep.core.profiles import PROFILES
 from kvlockstep.core.trace import load_trace
 from kvlockstep.core.watchdog import Watchdog
 from kvlockstep.drivers import CHECK_DRIVERS, shrink
-from kvlockstep.models.core.calls import call_target
+from kvlockstep.models.core.calls import call_target, enter_target
 from kvlockstep.models.core.op import Op
 from kvlockstep.models.kv_manager import KVManagerModel
 from kvlockstep.models.kv_manager.scope import KVScope
@@ -201,6 +203,26 @@ def test_a_child_that_is_slow_before_it_calls_the_target_is_not_lost():
 
     assert in_child(work, 0.1, began=lambda: False) == "done"
     with pytest.raises(ChildLost, match=r"no step for 0\.2 s"):
+        in_child(work, 0.1)
+
+
+def loop():
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "said"),
+    [
+        (lambda _: loop(), RuntimeError, r"no step for 0\.2 s, and the target was not called"),
+        (lambda _: enter_target(loop, ()), ChildLost, r"no step for 0\.2 s, and no reaction"),
+    ],
+    ids=["harness", "target"],
+)
+def test_a_target_is_not_blamed_for_a_loop_of_the_harness(work, error, said, monkeypatch):
+    monkeypatch.setattr(isolation, "OURS", (f'  File "{__file__}"',))
+    with pytest.raises(error, match=said):
         in_child(work, 0.1)
 
 
