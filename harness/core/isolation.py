@@ -19,9 +19,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
-import kvlockstep
 from kvlockstep import models, properties
 from kvlockstep.core import system
 from kvlockstep.core.capture import Capture, new_capture
@@ -36,8 +36,9 @@ LAST_WORDS_SECONDS = 0.2
 # What a driver may take before it makes its first target: Hypothesis's start takes a second on a busy machine.
 START_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1
+HARNESS = str(Path(__file__).parents[1])
 # How faulthandler's lines begin for our own code.
-OURS = tuple(f'  File "{folder}{os.sep}' for of in (kvlockstep, models, properties) for folder in of.__path__)
+OURS = tuple(f'  File "{folder}{os.sep}' for folder in (HARNESS, *models.__path__, *properties.__path__))
 
 
 class ChildLost(Exception):

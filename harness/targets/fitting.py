@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
+from kvlockstep.models.requests.contradictions import contradictions
 from kvlockstep.models.requests.traits import WRONG, Kind, kinds_of, taken_traits
 from kvlockstep.reference.contract import Contract, members
 from kvlockstep.targets.trying import attempt
@@ -18,16 +19,22 @@ from kvlockstep.targets.trying import attempt
 CLOSE = 0.83
 CLOSER = 0.88
 FAMILY = "can_"
+# Traits that change the parameters of methods: if the value of one is wrong, no method is said to be called otherwise.
+DECIDING = ("groups", "drafts", "overlap", "partial_loads", "holds_bytes")
 
 
 def misfits_of(contract: Contract, made: Any) -> list[str]:
     """A sentence for each thing that is wrong, none if `made` fits."""
     declared, wrong = ({}, []) if contract.declared is None else taken_traits(made, contract.declared)
+    needed = [name for name, kind in _kinds(contract).items() if kind.needed]
+    if contract.declared is not None and not wrong and declared.keys() >= set(needed):
+        wrong = contradictions(contract.declared(**declared))
     calls = _calls(contract, made, declared)
     read = [name for name, member in contract.methods.items() if isinstance(member, property)]
-    needed = [name for name, kind in _kinds(contract).items() if kind.needed]
     missing = [name for name in (*calls, *read, *needed) if not _has(made, name)]
-    odd = [text for name, call in calls.items() if name not in missing and (text := _odd_call(made, name, call))]
+    undecided = any(name in contract.traits and name not in declared and _has(made, name) for name in DECIDING)
+    judged = [] if undecided else [name for name in calls if name not in missing]
+    odd = [text for name in judged if (text := _odd_call(made, name, calls[name]))]
     odd += [f"{name} is a method, but must be an attribute" for name in read if _is_method(made, name)]
     lacks = [f"{type(made).__name__} lacks for {contract.name}: {', '.join(missing)}"] if missing else []
     if unfilled := [name for name in calls if name not in missing and _is_stub(made, name)]:
@@ -101,10 +108,12 @@ def _is_stub(made: Any, name: str) -> bool:
 
 def _shown(signature: inspect.Signature) -> str:
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    return ", ".join(
-        stars.get(p.kind, "") + name + ("" if p.default is p.empty else "=...")
-        for name, p in signature.parameters.items()
-    )
+    shown: list[str] = []
+    for name, p in signature.parameters.items():
+        if p.kind is p.KEYWORD_ONLY and not any(one.startswith("*") for one in shown):
+            shown.append("*")
+        shown.append(stars.get(p.kind, "") + name + ("" if p.default is p.empty else "=..."))
+    return ", ".join(shown)
 
 
 def _is_method(made: Any, name: str) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from kvlockstep.models.core.calls import describe_error
 from kvlockstep.models.core.whole import whole
 from kvlockstep.reference.kv_manager.groups.contract import KINDS, Group
 from kvlockstep.reference.traits import Trait, traits_of
@@ -16,20 +17,32 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 WRONG = object()
+# Kinds of groups whose reach counts.
+REACHING = ("window", "chunked", "rolling")
 _UNDECLARED = object()
+# Attributes whose values code of the class returns.
+COMPUTED = (property, cached_property)
 
 
 @dataclass(frozen=True)
 class Kind:
     """Kind of the values of a trait. `take` returns a value as the judge uses it, or WRONG; `wanted` says which fit.
 
-    `exact` is the type of a value that is meant for this trait; `needed`: the trait has no default.
+    `exact` is the type of a value that is meant for this trait; `needed`: the trait has no default. `odd` says what is
+    wrong with a part of a value, if it can.
     """
 
     wanted: str
     take: Callable[[Any], Any]
     exact: type
     needed: bool
+    odd: Callable[[Any], str] = lambda _: ""
+
+    def complaint(self, name: str, value: Any) -> str:
+        """Says why a trait cannot have a value that is WRONG."""
+        if odd := self.odd(value):
+            return f"{name}{odd}"
+        return f"the trait {name} is {reprlib.repr(value)}, not {self.wanted}"
 
 
 @cache
@@ -43,12 +56,18 @@ def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[st
     """The traits that an adapter declares, by name, and a sentence for each whose value cannot be."""
     declared, wrong = {}, []
     for name, kind in kinds_of(traits).items():
-        value = getattr(adapter, name, _UNDECLARED)
+        try:
+            # With a default a property that raises AttributeError would count as not declared.
+            computed = isinstance(getattr(type(adapter), name, None), COMPUTED)
+            value = getattr(adapter, name) if computed else getattr(adapter, name, _UNDECLARED)
+        except Exception as error:
+            wrong.append(f"the trait {name} raised {describe_error(error)}")
+            continue
         if value is _UNDECLARED:
             continue
         taken = kind.take(value)
         if taken is WRONG:
-            wrong.append(f"the trait {name} is {reprlib.repr(value)}, not {kind.wanted}")
+            wrong.append(kind.complaint(name, value))
         else:
             declared[name] = taken
     return declared, wrong
@@ -85,7 +104,7 @@ def _kind(trait: Trait, hint: Any) -> Kind:
         sizes = partial(_sizes, trait.least)
         return Kind(f"None or {{name: a number from {trait.least} on}}", sizes, dict, trait.required)
     if plain == [Group, Ellipsis]:
-        return Kind(f"Groups of kinds {', '.join(KINDS)}", _groups, tuple, trait.required)
+        return Kind(f"Groups of kinds {', '.join(KINDS)}", _groups, tuple, trait.required, _odd_group)
     raise TypeError(f"the trait {trait.name} has a type that no rule here knows: {hint}")
 
 
@@ -118,15 +137,30 @@ def _sizes(least: int, value: Any) -> Any:
 
 
 def _groups(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple)) and all(map(_is_group, value)) else WRONG
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) and not any(map(_oddity, value)) else WRONG
 
 
-def _is_group(group: Any) -> bool:
-    """A window or a chunk without a reach is taken for a slip."""
-    if not isinstance(group, Group) or not isinstance(group.pool, str) or group.kind not in KINDS:
-        return False
-    sizes = group.block_size, group.reach if group.kind in ("window", "chunked", "rolling") else 1, group.units
-    return all(isinstance(size, int) and size >= 1 for size in sizes)
+def _odd_group(value: Any) -> str:
+    """What is wrong with the first group of which something is."""
+    groups = value if isinstance(value, (list, tuple)) else ()
+    return next((f"[{g}]{oddity}" for g, group in enumerate(groups) if (oddity := _oddity(group))), "")
+
+
+def _oddity(group: Any) -> str:
+    """What is wrong with a group. A window or a chunk without a reach is taken for a slip."""
+    if not isinstance(group, Group):
+        return f" is {reprlib.repr(group)}, not a Group"
+    if group.kind not in KINDS:
+        return f".kind is {reprlib.repr(group.kind)}, not one of {', '.join(KINDS)}"
+    if not isinstance(group.pool, str):
+        return f".pool is {reprlib.repr(group.pool)}, not a text"
+    sizes = {"block_size": group.block_size, "units": group.units}
+    if group.kind in REACHING:
+        sizes["reach"] = group.reach
+    odd = (name for name, size in sizes.items() if not isinstance(size, int) or isinstance(size, bool) or size < 1)
+    return next((f".{name} is {reprlib.repr(sizes[name])}, not a number from 1 on" for name in odd), "")
 
 
 def _choices(choices: tuple[str | None, ...], value: Any) -> Any:

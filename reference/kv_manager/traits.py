@@ -17,11 +17,12 @@ class Traits:
     """Traits that a kv_manager target declares, as attributes of the same names."""
 
     block_size: int = required("Tokens of a block", least=1)
-    total: int = required("Slots of the pool, without null blocks")
+    total: int = required("Slots of the pool, without null blocks", least=1)
     max_length: int | None = trait(
         None,
         "Longest request in tokens, None for the pool. No table has more blocks than that many tokens take: the "
         "worker's row has no room for more.",
+        least=1,
         common=smaller,
     )
     chunk: bool = trait(False, "A prompt may be computed in chunks.", common=both)

@@ -15,7 +15,7 @@ class SchedulerTraits:
     """Traits that a kv_scheduler target declares, as attributes of the same names."""
 
     block_size: int = required("Tokens of a block", least=1)
-    total: int = required("Slots of the pool, without null blocks")
+    total: int = required("Slots of the pool, without null blocks", least=1)
     overlap: int = trait(1, "Batches that may be in flight.", least=1)
     policy: Literal["fcfs", "priority"] | None = trait(
         None,
@@ -34,6 +34,7 @@ class SchedulerTraits:
         None,
         "Longest request in tokens with its output, None for the pool. No table has more blocks than a request of that "
         "length takes, plus what a batch may compute beyond its end: its drafts, and tokens in flight when it ends.",
+        least=1,
     )
     lookahead_blocks: int = trait(0, "Blocks of a table beyond `max_length`, kept ahead on purpose.")
     drafts: int = trait(
@@ -150,9 +151,8 @@ class SchedulerTraits:
     )
     groups: tuple[Group, ...] = trait(
         (),
-        "Kinds of KV, each with block tables of its own: a `Group` for each. None, or one full group, is what a "
-        "kv_scheduler has without this trait. With groups, pools are counted in blocks, and `max_length` says how long "
-        "a request may be that fits alone.",
+        "Kinds of KV, each with block tables of its own: a `Group` for each. One full group is the same as none. With "
+        "groups, pools are counted in blocks, and `max_length` says how long a request may be that fits alone.",
         types=(Group,),
     )
     pools: Mapping[str, int] | None = trait(

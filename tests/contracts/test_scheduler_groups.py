@@ -114,7 +114,7 @@ def test_a_target_with_groups_says_what_fits_alone() -> None:
         scheduler.max_length = None  # type: ignore[assignment]
         return scheduler
 
-    with pytest.raises(Divergence, match="declares no max_length"):
+    with pytest.raises(Divergence, match="with groups, max_length has to say how many tokens a request may have"):
         KVSchedulerModel(SCOPE, made)
 
 

@@ -12,10 +12,13 @@ import pytest
 
 from kvlockstep.impl.kv_scheduler.overlap import OverlapScheduler
 from kvlockstep.impl.variants.kv_manager import VARIANTS
+from kvlockstep.models.core.model import Divergence
+from kvlockstep.models.requests.adapter import read_traits
 from kvlockstep.models.requests.traits import WRONG, kinds_of
 from kvlockstep.reference.catalogue import CONTRACTS
 from kvlockstep.reference.kv_manager import KVManager
 from kvlockstep.reference.kv_manager.contract import KVManagerOptional, KVManagerTarget
+from kvlockstep.reference.kv_manager.traits import Traits
 from kvlockstep.reference.kv_scheduler import KVScheduler
 from kvlockstep.reference.kv_scheduler.contract import KVSchedulerOptional, KVSchedulerTarget
 from kvlockstep.reference.slot_pool import SlotPool
@@ -75,8 +78,9 @@ def test_every_fault_and_every_variant_fits() -> None:
         (lambda self, rid, tokens: 0, "admit(rid, tokens) is called as admit(rid, tokens, extra_key, n)"),
         (lambda self, rid, tokens, n: 0, "admit(rid, tokens, n) is called as admit(rid, tokens, extra_key, n)"),
         (lambda self, rid, tokens, key, n, more: 0, "admit(rid, tokens, key, n, more) is called as"),
-        (lambda self, rid, tokens, key, *, n: 0, "admit(rid, tokens, key, n) is called as"),
-        (lambda self, rid=1, *, n=2, **more: 0, "admit(rid=..., n=..., **more) is called as"),
+        (lambda self, rid, tokens, key, *, n: 0, "admit(rid, tokens, key, *, n) is called as"),
+        (lambda self, rid=1, *, n=2, **more: 0, "admit(rid=..., *, n=..., **more) is called as"),
+        (lambda self, rid, *others, n, **more: 0, "admit(rid, *others, n, **more) is called as"),
         (5, "admit is 5, not a method"),
     ],
 )
@@ -181,11 +185,13 @@ def test_a_trait_that_has_no_value_of_its_kind(contract: Any, trait: str) -> Non
         ("can_fork", [1], "not True or False"),
         ("chunk_align", 0, "not a number from 1 on"),
         ("block_size", 0, "not a number from 1 on"),
-        ("total", None, "not a number from 0 on"),
-        ("total", 7.5, "not a number from 0 on"),
-        ("total", float("inf"), "not a number from 0 on"),
-        ("total", True, "not a number from 0 on"),
-        ("max_length", -1, "not a number from 0 on"),
+        ("total", None, "not a number from 1 on"),
+        ("total", 7.5, "not a number from 1 on"),
+        ("total", float("inf"), "not a number from 1 on"),
+        ("total", True, "not a number from 1 on"),
+        ("total", 0, "not a number from 1 on"),
+        ("max_length", 0, "not a number from 1 on"),
+        ("lookahead_blocks", -1, "not a number from 0 on"),
         ("event_listener", "sets", "not one of (None, 'set', 'counting')"),
         ("event_listener", ["set"], "not one of (None, 'set', 'counting')"),
         ("hash_trust", None, "not a text"),
@@ -194,6 +200,22 @@ def test_a_trait_that_has_no_value_of_its_kind(contract: Any, trait: str) -> Non
 def test_a_trait_with_a_wrong_value(trait: str, value: Any, message: str) -> None:
     wrong = misfits("kv_manager", own_manager(**{trait: value}))
     assert wrong[-1] == f"the trait {trait} is {value!r}, {message}"
+
+
+@pytest.mark.parametrize("error", [AttributeError("no config yet"), ZeroDivisionError("no config yet")])
+def test_a_trait_that_cannot_be_read(error: Exception) -> None:
+    def chunk(_self: Any) -> bool:
+        raise error
+
+    made = type("Made", (KVManager,), {"chunk": property(chunk)})
+    assert misfits("kv_manager", made) == [f"the trait chunk raised {type(error).__name__}: no config yet"]
+    with pytest.raises(Divergence, match="the trait chunk raised"):
+        read_traits(made(4, 2), Traits)
+
+
+def test_a_method_is_not_said_to_be_called_otherwise_while_a_trait_that_changes_it_is_wrong() -> None:
+    made = type("Made", (KVScheduler,), {"drafts": -1, "update": lambda self, sampled, accepted: ()})
+    assert misfits("kv_scheduler", made) == ["the trait drafts is -1, not a number from 0 on"]
 
 
 def test_numbers_and_flags_of_other_libraries_are_traits() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.taking import taken
 from kvlockstep.models.kv_scheduler.forward import start_item
 from kvlockstep.models.kv_scheduler.groups import goals
@@ -35,7 +34,6 @@ from kvlockstep.models.requests.transfers.places import Block
 from kvlockstep.models.requests.transfers.traits import TransferTraits
 from kvlockstep.models.requests.transfers.transfers import Transfers
 from kvlockstep.properties import kv_scheduler as laws
-from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.memory import VOID
 from kvlockstep.reference.kv_manager.groups.contract import owed
 from kvlockstep.reference.kv_scheduler.contract import Item
@@ -52,11 +50,7 @@ class GroupedSchedulerJudge(SchedulerJudge):
 
     def prepare(self) -> None:
         traits = self.traits
-        if traits.max_length is None:
-            raise Divergence(ERROR_CONTRACT.id, "a target with groups declares no max_length: what fits alone?")
         self.groups = GroupQuestions(self.adapter, traits)
-        if self.groups.rolling:
-            raise Divergence(ERROR_CONTRACT.id, "a rolling group is one of kv_manager, not of kv_scheduler")
         self.kv = GroupMemory(traits.groups, self.goals_met)
         self.seen: dict[str, set[int]] = {pool: set() for pool in self.groups.pools}
         self.progress = Progress(self.groups.groups, self.groups.pools, self.kv, self.goals_met)

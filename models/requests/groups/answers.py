@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from kvlockstep.models.core.bounded import bounded
-from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.taking import taken
 from kvlockstep.models.core.whole import place, whole
 from kvlockstep.models.requests.adapter import PAIRS, answered_each, number, numbers
-from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv_manager.groups.contract import Step
 
 # The slot of each position in a group, None where there is none.
@@ -25,13 +23,11 @@ TABLE_ENTRIES = {int, type(None)}
 
 
 class GroupQuestions:
-    """Asks a target with groups, whose traits have `groups`, `pools` and `total`. Raises Divergence."""
+    """Asks a target with groups, whose traits have `groups`, `pools` and `total`."""
 
     def __init__(self, adapter: Any, traits: Any) -> None:
         self.groups = traits.groups
         self.pools = dict(traits.pools or {traits.groups[0].pool: traits.total // traits.groups[0].block_size})
-        if unknown := {group.pool for group in self.groups} - set(self.pools):
-            raise Divergence(ERROR_CONTRACT.id, f"groups name the pools {sorted(unknown)}, which `pools` lacks")
         self.attention = [g for g, group in enumerate(self.groups) if group.kind != "state"]
         self.states = [g for g, group in enumerate(self.groups) if group.kind == "state"]
         self.windows = [g for g, group in enumerate(self.groups) if group.kind in ("window", "chunked")]

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from kvlockstep.models.core.model import Divergence
-from kvlockstep.properties.law import ERROR_CONTRACT
 from kvlockstep.reference.kv.transfers import Transfer
 from kvlockstep.reference.kv_manager.groups.contract import Group
 
@@ -35,20 +33,9 @@ class TransferTraits:
 
     @classmethod
     def of(cls, traits: Any, **known: Any) -> Self:
-        """Takes over what a target has declared; `known` are traits that its contract decides.
-
-        Raises Divergence if a trait names a tier that is not there.
-        """
+        """Takes over what a target has declared; `known` are traits that its contract decides."""
         declared = {field.name: getattr(traits, field.name) for field in fields(cls) if hasattr(traits, field.name)}
-        taken = cls(**{**declared, **known})
-        for trait in ("fails", "loses", "silent_tiers"):
-            value = getattr(taken, trait)
-            unknown = (
-                [] if isinstance(value, str | bool | None) else [name for name in value if name not in taken.tiers]
-            )
-            if unknown:
-                raise Divergence(ERROR_CONTRACT.id, f"the trait {trait} names {unknown[0]!r}, which is none of `tiers`")
-        return taken
+        return cls(**{**declared, **known})
 
     def may_fail(self, transfer: Transfer) -> bool:
         """Returns whether a transfer may fail. A move is a load from one tier and a store to the other."""
