@@ -152,6 +152,14 @@ def admission_order(rid: str, before: Sequence[str], policy: str) -> str | None:
 
 
 @law(CONTRACT)
+def as_declared(happened: Mapping[str, str]) -> str | None:
+    """Nothing happens of which a trait says that it never does."""
+    for trait, what in happened.items():
+        return f"{what}, but the target declares {trait}=False"
+    return None
+
+
+@law(CONTRACT)
 def ending(answered: Collection[str], expected: Collection[str]) -> str | None:
     """A request ends with the token that ends it, not earlier and not later."""
     if set(answered) == set(expected) and len(answered) == len(expected):

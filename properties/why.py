@@ -196,6 +196,10 @@ WHY = {
     "batch_limits": (
         "Buffers and graphs are sized for the budget. A batch beyond it runs out of memory, or writes past the end."
     ),
+    "as_declared": (
+        "Worker, buffers and tests rely on what a scheduler says of itself. What never happens is not waited for here: "
+        "a wrong declaration hides goals that nobody meets."
+    ),
     "one_queue": "A request in two queues runs twice; one in none is forgotten, and its user waits for ever.",
     "preemption_frees": (
         "Preemption is there to free memory. If it frees none, the scheduler preempts everybody in turn, and "

@@ -53,6 +53,7 @@ def forward(
 def start_item(session: SchedulerSession, job: Job, item: Item) -> None:
     """A request starts, or continues behind what is in flight, with the drafts of its item."""
     job.restart = None
+    job.decodes = item.samples
     if job.fresh:
         goals.notice_start(session.goals_met, job, item)
         job.request.hit = item.start

@@ -14,8 +14,9 @@ class Job:
     """A live request. `request` has its true tokens, those in flight included.
 
     The first `prompt` tokens are its prompt; of those behind them the scheduler has heard of `delivered`. `rank` orders
-    it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. `offered` are
-    drafts for its next batch. If it is `aborted`, it ends with its next token at the latest.
+    it under the policy. It is `fresh` while it holds nothing: before its start, and after a preemption. It `decodes`
+    if its last batch has sampled for it. `offered` are drafts for its next batch. If it is `aborted`, it ends with its
+    next token at the latest.
 
     After a failed load of its own batch, `known` is the number of its tokens before that batch, and `first_lost` the
     position at which the batch began. Once the scheduler has heard of the failure, the request goes on from `restart`
@@ -29,6 +30,7 @@ class Job:
     delivered: int = 0
     fresh: bool = True
     preempted: bool = False
+    decodes: bool = False
     aborted: bool = False
     known: int | None = None
     first_lost: int = 0

@@ -13,6 +13,7 @@ from typing import Any
 from kvlockstep.models.core.model import Divergence
 from kvlockstep.models.core.op import require
 from kvlockstep.models.kv_scheduler.answers import batch_of, names_of, queues_of
+from kvlockstep.models.kv_scheduler.declared import undeclared
 from kvlockstep.models.kv_scheduler.events import compare_starts, note_computed
 from kvlockstep.models.kv_scheduler.forward import sample
 from kvlockstep.models.kv_scheduler.items import check_items
@@ -85,6 +86,7 @@ class SchedulerJudge(TransferOperations):
         transfers = self.transfers.submitted() if self.transfers else []
         self._said = batch_text(items, self.copies_text(batch.copies), batch.preempted)
         self._let_go()
+        self.checks.check(laws.as_declared, undeclared(self.traits, self.live, batch))
         self._check_preempted(batch.preempted)
         # A scheduler that waits for a transfer may leave a batch empty, and may preempt for want of room.
         waits = self.transfers is not None and bool(self.transfers.moving or transfers)

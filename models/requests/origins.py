@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 # Stands as the owner of a slot that a reset gave back, until somebody writes there.
 RESET = "(reset)"
-HIT_AFTER_RESET = "hit after reset: the cache still has a key from before the reset"
+HIT_AFTER_RESET = "it counts as cached, but was written before the reset"
 
 
 class Copy(NamedTuple):

@@ -294,7 +294,7 @@ class TestOrigins:
         judge.forward(None, [], None)
         judge.reset()
         judge.admit("r1", [1, 1, 1], None, 1)
-        with pytest.raises(Divergence, match=r"freed memory.*: hit after reset: the cache still has a key from before"):
+        with pytest.raises(Divergence, match=r"freed memory.*: it counts as cached, but was written before the reset"):
             judge.forward(None, [], None)
 
 
