@@ -133,8 +133,10 @@ def preemption_frees(preempted: Sequence[str], live: Collection[str], slots: Seq
 @law(CONTRACT, answers=("vllm#11565", "FastDeploy#5544"))
 def progress(items: int, live: Sequence[str], limbo: int = 0) -> str | None:
     """With live requests and nothing in flight, a batch is not empty: each request fits into the pool alone."""
+    if items or not live:
+        return None
     late = f", and limbo={limbo} is no reason" if limbo else ""
-    return f"an empty batch, though {', '.join(live)} wait for nothing{late}" if live and not items else None
+    return f"an empty batch, though {', '.join(live)} {'waits' if len(live) == 1 else 'wait'} for nothing{late}"
 
 
 @law(CONTRACT)

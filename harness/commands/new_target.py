@@ -51,6 +51,8 @@ def new_target_command(name: str, contract: str, directory: Path) -> None:
     Existing files are never overwritten.
     """
     check_contract(contract)
+    if name in CONTRACTS:
+        raise UsageError(f"NAME is {name}, a contract: kvlockstep new-target NAME --contract {name}")
     require_module_name(name)
     if not directory.is_dir():
         raise UsageError(f"--dir {directory}: no such directory")

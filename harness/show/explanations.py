@@ -19,12 +19,12 @@ from kvlockstep.show.places import place_of, place_of_text
 from kvlockstep.targets.registry import FAULT_PREFIX, faults, known_faults, known_targets
 from kvlockstep.targets.signatures import OURS, documented, fields_of, home_of, literal, signature_of, types_of
 
-KINDS = "contract, law, fault, goal, trait, method, type or rule"
+KINDS = "contract, law, fault, goal, trait, method, type, function or rule"
 RULE = re.compile(r"rule\s*(\d+)")
 
 
 def names_to_explain() -> list[str]:
-    """Contracts, laws, faults, goals, traits, methods, types and rules, in this order."""
+    """Contracts, laws, faults, goals, traits, methods, types, rules and functions, in this order."""
     laws = [law.id for model in MODELS.values() for law in model.laws]
     parts = [part["id"] for kind in PARTS for contract in CONTRACTS for part in PARTS[kind](contract)]
     return list(dict.fromkeys((*CONTRACTS, *laws, *faults(), *parts, *_exported())))
@@ -48,7 +48,7 @@ def explain(name: str) -> dict[str, Any]:
     if parts:
         return {"kind": parts[0]["kind"], "id": id_, "contracts": [{**part, "stated": _stated(part)} for part in parts]}
     if name in _exported():
-        return {"kind": "type", "id": name, "contracts": [_exported()[name]]}
+        return {"kind": _exported()[name]["kind"], "id": name, "contracts": [_exported()[name]]}
     hint = did_you_mean(name, names_to_explain()) or "; `kvlockstep list` shows them"
     raise UsageError(f"no {KINDS} {name!r}{hint}")
 
@@ -193,24 +193,24 @@ def _types(contract: str) -> list[dict[str, Any]]:
 
 @cache
 def _exported() -> dict[str, dict[str, Any]]:
-    """The classes for adapters that belong to no contract alone: errors, protocols and traits."""
+    """What is there for adapters and belongs to no contract alone: errors, protocols, traits and functions."""
     known = {name for contract in CONTRACTS for name in types_of(CONTRACTS[contract])}
-    classes = {name: getattr(contracts, name) for name in contracts.__all__ if name not in known}
+    others = {name: getattr(contracts, name) for name in contracts.__all__ if name not in known}
     return {
-        name: _part("type", "", name, _about(of))
+        name: _part("type" if isinstance(of, type) else "function", "", name, _about(of))
         | _imported(of)
-        | {"stated": place_of_text(rf"^class {name}\b", [of.__module__])}
-        for name, of in classes.items()
-        if isinstance(of, type) and of.__module__.startswith(OURS)
+        | {"stated": place_of_text(rf"^(class|def) {name}\b", [of.__module__])}
+        for name, of in others.items()
+        if (isinstance(of, type) or inspect.isfunction(of)) and of.__module__.startswith(OURS)
     }
 
 
-def _about(of: type) -> str:
+def _about(of: Any) -> str:
     return " ".join((inspect.getdoc(of) or "").split())
 
 
-def _imported(of: type) -> dict[str, Any]:
-    """The line that imports a class, and its fields."""
+def _imported(of: Any) -> dict[str, Any]:
+    """The line that imports a class or a function, and the fields or the parameters."""
     home = home_of(of.__name__, of, of.__module__)
     return {"import": f"from {home} import {of.__name__}", "fields": list(fields_of(of))}
 

@@ -244,7 +244,7 @@ def test_batches_may_be_empty_while_nobody_fits_beside_what_is_in_limbo(schedule
 
 
 def test_limbo_is_no_reason_for_more_empty_batches_than_that() -> None:
-    with pytest.raises(Divergence, match="an empty batch, though r1 wait for nothing, and limbo=4 is no reason"):
+    with pytest.raises(Divergence, match="an empty batch, though r1 waits for nothing, and limbo=4 is no reason"):
         one_in_limbo(SlowerCopies).drain([1])
 
 
@@ -254,7 +254,7 @@ def test_limbo_is_no_reason_where_all_fit_beside_it() -> None:
         judge.add(name, [0], None, 1, None)
     judge.schedule([1])
     judge.update()
-    with pytest.raises(Divergence, match="an empty batch, though r1 wait for nothing, and limbo=2 is no reason"):
+    with pytest.raises(Divergence, match="an empty batch, though r1 waits for nothing, and limbo=2 is no reason"):
         judge.schedule([1])
 
 

@@ -130,7 +130,7 @@ def test_a_store_in_flight_is_a_reason_to_wait() -> None:
     assert laws.starvation(1, ["a"], []) is None
     run = judge(type("Waits", (FetchingScheduler,), {"_admit": lambda self, left: [], "moves": True}))
     run.add("a", [1], None, 1, None)
-    with pytest.raises(Divergence, match="a wait for nothing"):
+    with pytest.raises(Divergence, match="a waits for nothing"):
         run.schedule([9])
 
 
@@ -247,7 +247,7 @@ def test_who_is_passed_over_while_a_tier_is_asked_may_be_overtaken() -> None:
         else:
             assert str(run.schedule([9])) == "b[0:1]"
             run.update()
-            with pytest.raises(Divergence, match="a wait for nothing"):
+            with pytest.raises(Divergence, match="a waits for nothing"):
                 run.schedule([9])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -106,10 +107,11 @@ def test_what_a_trait_brings_is_explained(run_cli, name, field, trait):
     assert f"  only of targets with {trait}\n" in out
 
 
-def test_every_class_for_adapters_is_explained_with_its_import(run_cli):
-    classes = {name: of for name in contracts.__all__ if isinstance(of := getattr(contracts, name), type)}
-    ours = [name for name, of in classes.items() if of.__module__.startswith("kvlockstep.")]
-    assert {"OutOfSlots", "Group", "KVManagerTarget", "Batch"} <= set(ours)
+def test_every_class_and_function_for_adapters_is_explained_with_its_import(run_cli):
+    exported = {name: getattr(contracts, name) for name in contracts.__all__}
+    explained = {name: of for name, of in exported.items() if isinstance(of, type) or inspect.isfunction(of)}
+    ours = [name for name, of in explained.items() if of.__module__.startswith("kvlockstep.")]
+    assert {"OutOfSlots", "Group", "KVManagerTarget", "Batch", "needed"} <= set(ours)
     for name in ours:
         for part in explain(name)["contracts"]:
             assert part["import"] == f"from kvlockstep.reference.contracts import {name}"
@@ -117,6 +119,8 @@ def test_every_class_for_adapters_is_explained_with_its_import(run_cli):
             assert part["stated"], name
     code, out, _ = run_cli("explain", "OutOfSlots")
     assert (code, out.partition("\n")[0]) == (0, "type OutOfSlots")
+    code, out, _ = run_cli("explain", "needed")
+    assert (code, out.partition("\n")[0]) == (0, "function needed")
 
 
 def test_a_name_of_several_words_needs_no_quotes(run_cli):
@@ -217,12 +221,12 @@ def test_reports_that_are_cited_are_known():
     [
         (
             "acounting",
-            "no contract, law, fault, goal, trait, method, type or rule 'acounting'; did you mean accounting",
+            "no contract, law, fault, goal, trait, method, type, function or rule 'acounting'; did you mean accounting",
         ),
-        ("zzz", "method, type or rule 'zzz'; `kvlockstep list` shows them"),
-        ("slot_pool/purity", "method, type or rule 'slot_pool/purity'"),
-        ("kv_manager.rule 99", "method, type or rule 'kv_manager.rule 99'"),
-        ("fault:nosuch", "method, type or rule 'nosuch'"),
+        ("zzz", "method, type, function or rule 'zzz'; `kvlockstep list` shows them"),
+        ("slot_pool/purity", "method, type, function or rule 'slot_pool/purity'"),
+        ("kv_manager.rule 99", "method, type, function or rule 'kv_manager.rule 99'"),
+        ("fault:nosuch", "method, type, function or rule 'nosuch'"),
     ],
 )
 def test_an_unknown_name(run_cli, name, message):

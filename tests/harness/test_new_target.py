@@ -141,6 +141,7 @@ def test_it_overwrites_nothing(run_cli, tmp_path, existing):
         (("my-manager",), "'my-manager' cannot be a module's name"),
         (("class",), "'class' cannot be a module's name"),
         (("json",), "'json' cannot be a module's name"),
+        (("kv_scheduler",), "NAME is kv_scheduler, a contract: kvlockstep new-target NAME --contract kv_scheduler"),
         (("mine", "--contract", "kv_manger"), "unknown contract 'kv_manger'; did you mean kv_manager"),
         (("mine", "--dir", "nowhere"), "--dir nowhere: no such directory"),
         ((), "Missing argument"),
