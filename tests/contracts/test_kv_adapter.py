@@ -190,7 +190,7 @@ def test_an_odd_answer_is_named(name: str, answer: Callable[[], Any], message: s
 @pytest.mark.parametrize(
     ("trait", "value", "message"),
     [
-        ("total", "many", "the trait total is 'many', not a number from 0 on"),
+        ("total", "many", "the trait total is 'many', not a number from 1 on"),
         ("chunk_align", 0, "the trait chunk_align is 0, not a number from 1 on"),
         ("output_reserve", None, "the trait output_reserve is None, not a number from 0 on"),
         ("tokens_per_decode", "1", "the trait tokens_per_decode is '1', not a number from 1 on"),

@@ -125,7 +125,7 @@ def test_a_refusal_counts_the_blocks_of_the_buffer_and_no_more() -> None:
     ("model", "made", "said"),
     [
         (KVManagerModel, TieredWindow, "no blocks for a tier"),
-        (KVSchedulerModel, Scheduler, "one of kv_manager, not of kv_scheduler"),
+        (KVSchedulerModel, Scheduler, "a group of a kv_scheduler may not be rolling"),
     ],
 )
 def test_where_there_is_no_rolling_group(model: Any, made: Any, said: str) -> None:

@@ -16,7 +16,7 @@ class SaysNoPreemption(KVScheduler):
 
 @fault("sched-preempts-in-flight", law="as_declared", seen=("vllm#49674",))
 class PreemptsInFlight(OverlapScheduler):
-    """A request with a batch in flight is preempted, although its blocks are fenced by that batch and free nobody."""
+    """A scheduler that preempts requests with a batch in flight is declared as one that does not."""
 
     preempts_in_flight = False
 
