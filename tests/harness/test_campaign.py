@@ -122,7 +122,7 @@ def test_a_worker_deaf_to_signals_goes_with_its_parent(tmp_path):
 
 def test_a_campaign_that_is_killed_again_and_again(tmp_path, undisturbed):
     clock = random.Random(1)
-    for _ in range(4):
+    for _ in range(2):
         process = started_apart(tmp_path)
         shards, deadline = shards_in(tmp_path), time.monotonic() + 30
         while shards_in(tmp_path) <= shards and time.monotonic() < deadline and process.poll() is None:
