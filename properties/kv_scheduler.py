@@ -136,7 +136,7 @@ def progress(items: int, live: Sequence[str], limbo: int = 0) -> str | None:
     if items or not live:
         return None
     late = f", and limbo={limbo} is no reason" if limbo else ""
-    return f"an empty batch, though {', '.join(live)} {'waits' if len(live) == 1 else 'wait'} for nothing{late}"
+    return f"an empty batch, though {', '.join(live)} {agree(len(live), 'wait')} for nothing{late}"
 
 
 @law(CONTRACT)
@@ -150,15 +150,16 @@ def admission_order(rid: str, before: Sequence[str], policy: str) -> str | None:
     """No request is admitted while another waits that the policy puts first."""
     if not before:
         return None
-    return f"{rid} was admitted, but by {policy} {', '.join(before)} {'comes' if len(before) == 1 else 'come'} first"
+    return f"{rid} was admitted, but by {policy} {', '.join(before)} {agree(len(before), 'come')} first"
 
 
 @law(CONTRACT)
 def as_declared(happened: Mapping[str, str]) -> str | None:
     """Nothing happens of which a trait says that it never does."""
-    for trait, what in happened.items():
-        return f"{what}, but the target declares {trait}=False"
-    return None
+    if not happened:
+        return None
+    trait, what = next(iter(happened.items()))
+    return f"{what}, but the target declares {trait}=False"
 
 
 @law(CONTRACT)
@@ -174,7 +175,7 @@ def every_request_ends(left: Sequence[str], batches: int) -> str | None:
     """Without new requests, every live request ends."""
     if not left:
         return None
-    return f"after {counted(batches, 'batch')} {', '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
+    return f"after {counted(batches, 'batch')} {', '.join(left)} {agree(len(left), 'have')} not ended"
 
 
 LAWS = (*laws_of(globals()), *laws_of(vars(transfers)), ERROR_CONTRACT, TERMINATION)

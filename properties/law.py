@@ -91,7 +91,7 @@ def counted(n: int, noun: str) -> str:
 
 
 # The forms of verbs that agree with one thing.
-OF_ONE = {"are": "is", "were": "was", "have": "has"}
+OF_ONE = {"are": "is", "were": "was", "have": "has", "come": "comes", "wait": "waits"}
 
 
 def agree(n: int, verb: str) -> str:

@@ -47,8 +47,8 @@ def explain(name: str) -> dict[str, Any]:
     parts = [p for kind in PARTS for c in CONTRACTS if of in (None, c) for p in PARTS[kind](c) if p["id"] == id_]
     if parts:
         return {"kind": parts[0]["kind"], "id": id_, "contracts": [{**part, "stated": _stated(part)} for part in parts]}
-    if name in _exported():
-        return {"kind": _exported()[name]["kind"], "id": name, "contracts": [_exported()[name]]}
+    if found := _exported().get(name):
+        return {"kind": found["kind"], "id": name, "contracts": [found]}
     hint = did_you_mean(name, names_to_explain()) or "; `kvlockstep list` shows them"
     raise UsageError(f"no {KINDS} {name!r}{hint}")
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
-from kvlockstep.models.requests.contradictions import contradictions
 from kvlockstep.models.requests.traits import WRONG, Kind, kinds_of, taken_traits
 from kvlockstep.reference.contract import Contract, members
 from kvlockstep.targets.trying import attempt
@@ -26,11 +25,9 @@ DECIDING = ("groups", "drafts", "overlap", "partial_loads", "holds_bytes")
 def misfits_of(contract: Contract, made: Any) -> list[str]:
     """A sentence for each thing that is wrong, none if `made` fits."""
     declared, wrong = ({}, []) if contract.declared is None else taken_traits(made, contract.declared)
-    needed = [name for name, kind in _kinds(contract).items() if kind.needed]
-    if contract.declared is not None and not wrong and declared.keys() >= set(needed):
-        wrong = contradictions(contract.declared(**declared))
     calls = _calls(contract, made, declared)
     read = [name for name, member in contract.methods.items() if isinstance(member, property)]
+    needed = [name for name, kind in _kinds(contract).items() if kind.needed]
     missing = [name for name in (*calls, *read, *needed) if not _has(made, name)]
     undecided = any(name in contract.traits and name not in declared and _has(made, name) for name in DECIDING)
     judged = [] if undecided else [name for name in calls if name not in missing]

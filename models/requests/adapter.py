@@ -12,7 +12,6 @@ from kvlockstep.models.core.model import Divergence, Factory
 from kvlockstep.models.core.safe_text import safe_text
 from kvlockstep.models.core.taking import method_name, taken
 from kvlockstep.models.core.whole import whole
-from kvlockstep.models.requests.contradictions import contradictions
 from kvlockstep.models.requests.traits import as_number, taken_traits
 from kvlockstep.properties.law import ERROR_CONTRACT, FREE_SLOTS, TERMINATION, Law, Refused
 from kvlockstep.reference.catalogue import CONTRACTS
@@ -58,12 +57,9 @@ def declares_tiers(factory: Factory, contract: str) -> bool:
 def read_traits(adapter: Any, kind: type[T]) -> T:
     """The traits that an adapter declares; the others have their defaults. Raises Divergence."""
     declared, wrong = taken_traits(adapter, kind)
-    if not wrong:
-        traits = kind(**declared)
-        wrong = contradictions(traits)
     if wrong:
         raise Divergence(ERROR_CONTRACT.id, "; ".join(wrong))
-    return traits
+    return kind(**declared)
 
 
 def not_checked(laws: Sequence[Law[Any]], traits: Any, shows_free: bool) -> dict[str, str]:

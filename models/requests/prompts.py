@@ -9,8 +9,6 @@ from kvlockstep.models.core.op import Pick
 
 # So many earlier prompts may come again.
 HISTORY = 6
-
-
 # A target with pages of its own size may have room for prompts without number.
 MOST_PROMPTS = 256
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from kvlockstep.models.core.calls import describe_error
 from kvlockstep.models.core.whole import whole
+from kvlockstep.models.requests.contradictions import contradictions
 from kvlockstep.reference.kv_manager.groups.contract import KINDS, Group
 from kvlockstep.reference.traits import Trait, traits_of
 
@@ -53,7 +54,10 @@ def kinds_of(traits: type[DataclassInstance]) -> dict[str, Kind]:
 
 
 def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[str, Any], list[str]]:
-    """The traits that an adapter declares, by name, and a sentence for each whose value cannot be."""
+    """The traits that an adapter declares, by name, and a sentence for each whose value cannot be.
+
+    If each value can be, the sentences are about those that cannot be together.
+    """
     declared, wrong = {}, []
     for name, kind in kinds_of(traits).items():
         try:
@@ -70,7 +74,7 @@ def taken_traits(adapter: Any, traits: type[DataclassInstance]) -> tuple[dict[st
             wrong.append(kind.complaint(name, value))
         else:
             declared[name] = taken
-    return declared, wrong
+    return declared, wrong or contradictions(traits, declared)
 
 
 def as_number(value: Any) -> int | None:
